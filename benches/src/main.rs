@@ -1,0 +1,3 @@
+//! benches
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! payments
+
+fn main() {}
