@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
+//!
+//! Two spellings of one key are taken: bare (`abc`) and as an RFC 9651 String (`"abc"`), because clients in the
+//! field send UUIDs without quotes, which a strict structured-field parser refuses when they begin with a digit.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// The longest header line looked at, in bytes, white space and escapes included (HTTP-2).
+pub(crate) const MAX_RAW: usize = 1024;
+/// The longest key after decoding, in bytes (HTTP-2).
+pub(crate) const MAX_KEY: usize = 255;
+
+/// A key as the client spelled it, decoded. Its `Debug` shows the length alone (ID-4).
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct HeaderKey<'a>(Cow<'a, str>);
+
+impl HeaderKey<'_> {
+    /// The decoded key: 1 to 255 bytes of printable ASCII, not blank.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The same key, free of the header line.
+    pub(crate) fn into_string(self) -> String {
+        self.0.into_owned()
+    }
+}
+
+impl fmt::Debug for HeaderKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeaderKey({} bytes)", self.0.len())
+    }
+}
+
+/// Why a key header was refused. Never carries the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyError {
+    /// More than one header line.
+    Repeated,
+    /// Nothing, or nothing but white space.
+    Empty,
+    /// Over [`MAX_RAW`] bytes raw, or over [`MAX_KEY`] bytes decoded.
+    TooLong,
+    /// Bytes that the bare form does not admit, or a quoted form that is not an RFC 9651 String.
+    Malformed,
+}
+
+impl KeyError {
+    /// What to tell the client; completes "the header NAME ...".
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Repeated => "must stand on exactly one line",
+            Self::Empty => "must not be empty or blank",
+            Self::TooLong => "must be at most 255 bytes long",
+            Self::Malformed => "must be visible ASCII without a comma, or a quoted string (RFC 9651)",
+        }
+    }
+}
+
+/// Reads the key out of all lines of the key header; `None` when there is no line.
+pub(crate) fn parse<'a>(
+    lines: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Option<HeaderKey<'a>>, KeyError> {
+    let mut lines = lines.into_iter();
+    let Some(line) = lines.next() else { return Ok(None) };
+    if lines.next().is_some() {
+        return Err(KeyError::Repeated);
+    }
+    parse_line(line).map(Some)
+}
+
+fn parse_line(raw: &[u8]) -> Result<HeaderKey<'_>, KeyError> {
+    if raw.len() > MAX_RAW {
+        return Err(KeyError::TooLong);
+    }
+    let raw = trim(raw);
+    let key = match raw.first() {
+        None => return Err(KeyError::Empty),
+        Some(b'"') => quoted(&raw[1..])?,
+        Some(_) => bare(raw)?,
+    };
+    if key.len() > MAX_KEY {
+        return Err(KeyError::TooLong);
+    }
+    // The quoted form admits spaces; ID-3 refuses a key that is nothing else.
+    if key.bytes().all(|b| b == b' ') {
+        return Err(KeyError::Empty);
+    }
+    Ok(HeaderKey(key))
+}
+
+/// Drops optional white space (RFC 9110 section 5.6.3) on both sides.
+fn trim(mut raw: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = raw {
+        raw = rest;
+    }
+    raw
+}
+
+fn bare(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
+    if !raw.iter().all(|&b| (0x21..=0x7e).contains(&b) && b != b',') {
+        return Err(KeyError::Malformed);
+    }
+    Ok(Cow::Borrowed(str::from_utf8(raw).map_err(|_| KeyError::Malformed)?))
+}
+
+/// An RFC 9651 String after its opening quote, with the parameters that may follow it.
+fn quoted(rest: &[u8]) -> Result<Cow<'_, str>, KeyError> {
+    let (key, after) = string(rest).ok_or(KeyError::Malformed)?;
+    parameters(after).ok_or(KeyError::Malformed)?;
+    Ok(key)
+}
+
+/// Decodes up to the closing quote; gives the rest behind it. Copies only when there is an escape.
+fn string(input: &[u8]) -> Option<(Cow<'_, str>, &[u8])> {
+    let mut decoded: Option<String> = None;
+    let mut at = 0;
+    loop {
+        match *input.get(at)? {
+            b'"' => {
+                let key = match decoded {
+                    Some(key) => Cow::Owned(key),
+                    None => Cow::Borrowed(str::from_utf8(&input[..at]).ok()?),
+                };
+                return Some((key, &input[at + 1..]));
+            }
+            b'\\' => {
+                let escaped = *input.get(at + 1)?;
+                if !matches!(escaped, b'"' | b'\\') {
+                    return None;
+                }
+                let so_far = match &mut decoded {
+                    Some(so_far) => so_far,
+                    none => none.insert(str::from_utf8(&input[..at]).ok()?.to_owned()),
+                };
+                so_far.push(char::from(escaped));
+                at += 2;
+            }
+            byte @ 0x20..=0x7e => {
+                if let Some(so_far) = &mut decoded {
+                    so_far.push(char::from(byte));
+                }
+                at += 1;
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Checks RFC 9651 parameters (section 4.2.3.2) up to the end of the line; their meaning is ignored.
+fn parameters(mut rest: &[u8]) -> Option<()> {
+    while let [b';', after @ ..] = rest {
+        rest = skip_while(after, |b| b == b' ');
+        rest = match rest {
+            [b'a'..=b'z' | b'*', after @ ..] => {
+                skip_while(after, |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'))
+            }
+            _ => return None,
+        };
+        if let [b'=', after @ ..] = rest {
+            rest = bare_item(after)?;
+        }
+    }
+    rest.is_empty().then_some(())
+}
+
+/// Steps over one RFC 9651 bare item (section 4.2.3.1).
+fn bare_item(input: &[u8]) -> Option<&[u8]> {
+    match input {
+        [b'"', rest @ ..] => string(rest).map(|(_, rest)| rest),
+        [b'?', b'0' | b'1', rest @ ..] => Some(rest),
+        [b'@', rest @ ..] => number(rest, Fraction::Refused),
+        [b'-' | b'0'..=b'9', ..] => number(input, Fraction::Allowed),
+        [b':', rest @ ..] => {
+            let end = rest.iter().position(|&b| b == b':')?;
+            let valid = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=');
+            rest[..end].iter().all(valid).then_some(&rest[end + 1..])
+        }
+        [b'%', b'"', rest @ ..] => display_string(rest),
+        [b'a'..=b'z' | b'A'..=b'Z' | b'*', rest @ ..] => {
+            Some(skip_while(rest, |b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b)))
+        }
+        _ => None,
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Fraction {
+    Allowed,
+    Refused,
+}
+
+/// Steps over an Integer (15 digits) or, where allowed, a Decimal (12 digits, a dot, 1 to 3 digits).
+fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
+    let digits = input.strip_prefix(b"-").unwrap_or(input);
+    let rest = skip_while(digits, |b| b.is_ascii_digit());
+    let whole = digits.len() - rest.len();
+    let [b'.', after @ ..] = rest else {
+        return (1..=15).contains(&whole).then_some(rest);
+    };
+    let rest = skip_while(after, |b| b.is_ascii_digit());
+    let places = after.len() - rest.len();
+    (fraction == Fraction::Allowed && (1..=12).contains(&whole) && (1..=3).contains(&places)).then_some(rest)
+}
+
+/// Steps over a Display String behind its `%"`: printable ASCII and lower-case percent escapes that are UTF-8.
+fn display_string(input: &[u8]) -> Option<&[u8]> {
+    let mut decoded = Vec::new();
+    let mut rest = input;
+    loop {
+        rest = match rest {
+            [b'"', rest @ ..] => return str::from_utf8(&decoded).ok().map(|_| rest),
+            [b'%', high, low, rest @ ..] => {
+                decoded.push(hex(*high)? << 4 | hex(*low)?);
+                rest
+            }
+            [byte @ (0x20..=0x24 | 0x26..=0x7e), rest @ ..] => {
+                decoded.push(*byte);
+                rest
+            }
+            _ => return None,
+        };
+    }
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+fn skip_while(input: &[u8], wanted: impl Fn(u8) -> bool) -> &[u8] {
+    let end = input.iter().position(|&b| !wanted(b)).unwrap_or(input.len());
+    &input[end..]
+}
+
+#[cfg(test)]
+mod tests;
