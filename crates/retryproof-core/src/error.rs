@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Error`]: one opaque type with a kind, an operation, a masked identity and a source.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::identity::Identity;
+
+/// The result of a call to the engine or a store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Source = Box<dyn StdError + Send + Sync + 'static>;
+
+/// What went wrong, in the few classes that a caller can act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). Nothing reached a store.
+    Invalid,
+    /// The store could not be reached or did not answer in time (STO-5). The one retryable class of store errors.
+    Unavailable,
+    /// The engine is shutting down and grants no more leases (RUN-5).
+    ShuttingDown,
+    /// `max-running` actions are running (RUN-5).
+    TooBusy,
+    /// A stored record cannot be read; nothing ran and nothing was deleted (CMP-8).
+    Corrupt,
+    /// A configuration value is missing, unknown or out of bounds (CFG-1).
+    Config,
+    /// The store, or this way of calling, cannot do what was asked.
+    Unsupported,
+    /// The store's tables are missing or of another version (STO-3).
+    Schema,
+    /// The store is full and refuses new keys (STO-1).
+    Full,
+    /// The value is larger than the store accepts (CMP-9).
+    TooLarge,
+    /// A value could not be encoded, or a stored one not be decoded into the asked-for type.
+    Codec,
+    /// The store refused for a reason that repeating does not cure (read-only, missing privilege, a bug).
+    Unexpected,
+}
+
+impl ErrorKind {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid argument",
+            Self::Unavailable => "store unavailable",
+            Self::ShuttingDown => "shutting down",
+            Self::TooBusy => "too busy",
+            Self::Corrupt => "stored record unreadable",
+            Self::Config => "invalid configuration",
+            Self::Unsupported => "unsupported",
+            Self::Schema => "store schema missing or of another version",
+            Self::Full => "store full",
+            Self::TooLarge => "value too large for the store",
+            Self::Codec => "value cannot be encoded or decoded",
+            Self::Unexpected => "unexpected store error",
+        }
+    }
+}
+
+/// An error of the engine or of a store.
+///
+/// It prints its kind, the operation, the masked identity (ID-4) and short context; never a key, a body or a
+/// password. The driver's own error, if there is one, is its [`source`](StdError::source).
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    operation: Option<&'static str>,
+    identity: Option<String>,
+    context: Vec<(&'static str, String)>,
+    source: Option<Source>,
+}
+
+impl Error {
+    /// An error of `kind`; `message` says what happened and the way out, without keys, bodies or passwords.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            operation: None,
+            identity: None,
+            context: Vec::new(),
+            source: None,
+        }))
+    }
+
+    /// Shorthand for [`ErrorKind::Unavailable`].
+    #[must_use]
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Corrupt`] (CMP-8).
+    #[must_use]
+    pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// Names the operation, unless one is named already: the innermost knows best.
+    #[must_use]
+    pub fn during(mut self, operation: &'static str) -> Self {
+        self.0.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Adds the identity, masked at once.
+    #[must_use]
+    pub fn for_identity(mut self, identity: &Identity) -> Self {
+        self.0.identity.get_or_insert_with(|| identity.to_string());
+        self
+    }
+
+    /// Adds one short `name = value` pair.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.0.context.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds the underlying error.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Source>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// The class of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The store operation that failed, if one did: `"acquire"`, `"look"`, `"complete"` …
+    #[must_use]
+    pub fn operation(&self) -> Option<&'static str> {
+        self.0.operation
+    }
+
+    /// Whether the same call may succeed later, unchanged.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::ShuttingDown | ErrorKind::TooBusy)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        f.write_str(inner.kind.text())?;
+        if let Some(operation) = inner.operation {
+            write!(f, " during {operation}")?;
+        }
+        if let Some(identity) = &inner.identity {
+            write!(f, " of {identity}")?;
+        }
+        write!(f, ": {}", inner.message)?;
+        for (at, (name, value)) in inner.context.iter().enumerate() {
+            write!(f, "{}{name} = {value}", if at == 0 { " (" } else { ", " })?;
+        }
+        if !inner.context.is_empty() {
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut s = f.debug_struct("Error");
+        s.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(operation) = self.0.operation {
+            s.field("operation", &operation);
+        }
+        if let Some(identity) = &self.0.identity {
+            s.field("identity", identity);
+        }
+        if !self.0.context.is_empty() {
+            s.field("context", &self.0.context);
+        }
+        if let Some(source) = &self.0.source {
+            s.field("source", source);
+        }
+        s.finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Scope`], [`Key`] and [`Identity`]: validated once, compared byte for byte, printed masked (ID-1 to ID-4).
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Most bytes of a scope (ID-3).
+pub const MAX_SCOPE_BYTES: usize = 255;
+/// Most bytes of a key (ID-3).
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// Names the unit of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
+///
+/// A scope is code, not data, so the places that want one take a `&'static str` or a `Scope` built on purpose;
+/// a swapped (key, scope) of run-time strings does not compile (ID-3).
+#[derive(Clone)]
+pub struct Scope(Text);
+
+#[derive(Clone)]
+enum Text {
+    Static(&'static str),
+    Shared(Arc<str>),
+}
+
+impl Scope {
+    /// Builds a scope from a run-time string.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] unless it has 1 to 255 bytes, is not blank and has no control character (ID-3).
+    pub fn new(scope: impl Into<Arc<str>>) -> Result<Self> {
+        let scope = scope.into();
+        check("scope", &scope, MAX_SCOPE_BYTES)?;
+        Ok(Self(Text::Shared(scope)))
+    }
+
+    /// The scope as given.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Text::Static(text) => text,
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+impl PartialEq for Scope {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Scope {}
+
+impl std::hash::Hash for Scope {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for &'static str {}
+    impl Sealed for super::Scope {}
+    impl Sealed for &super::Scope {}
+}
+
+/// What may stand where a scope is wanted: a `&'static str` or a [`Scope`] (ID-3).
+#[diagnostic::on_unimplemented(
+    message = "a scope is code, not data: `{Self}` cannot stand for one",
+    label = "a `&'static str` or a `Scope` is wanted here",
+    note = "is the order (scope, key) right? a scope known only at run time is built with `Scope::new(..)?`"
+)]
+pub trait IntoScope: sealed::Sealed {
+    /// Validates and converts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] as [`Scope::new`].
+    fn into_scope(self) -> Result<Scope>;
+}
+
+impl IntoScope for &'static str {
+    fn into_scope(self) -> Result<Scope> {
+        check("scope", self, MAX_SCOPE_BYTES)?;
+        Ok(Scope(Text::Static(self)))
+    }
+}
+
+impl IntoScope for Scope {
+    fn into_scope(self) -> Result<Scope> {
+        Ok(self)
+    }
+}
+
+impl IntoScope for &Scope {
+    fn into_scope(self) -> Result<Scope> {
+        Ok(self.clone())
+    }
+}
+
+/// Identifies the attempt within its scope (ID-1). It prints masked: the first 16 hex digits of its SHA-256 (ID-4).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// Validates a key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] unless it has 1 to 512 bytes, is not blank and has no control character (ID-3).
+    pub fn new(key: impl AsRef<str>) -> Result<Self> {
+        let key = key.as_ref();
+        check("key", key, MAX_KEY_BYTES)?;
+        Ok(Self(Arc::from(key)))
+    }
+
+    /// The raw key, for a store. Never log it: it may be a credential or personal data (ID-4).
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{:016x}", self.digest())
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Key {
+    fn digest(&self) -> u64 {
+        let hash = Sha256::digest(self.0.as_bytes());
+        hash[..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    }
+}
+
+/// A record's identity: scope and key together, compared byte for byte (ID-1, ID-2). Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Identity {
+    scope: Scope,
+    key: Key,
+}
+
+impl Identity {
+    /// Joins two validated halves.
+    #[must_use]
+    pub fn new(scope: Scope, key: Key) -> Self {
+        Self { scope, key }
+    }
+
+    /// Validates both halves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] as [`Scope::new`] and [`Key::new`].
+    pub fn of(scope: impl IntoScope, key: impl AsRef<str>) -> Result<Self> {
+        Ok(Self { scope: scope.into_scope()?, key: Key::new(key)? })
+    }
+
+    /// The scope.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// `scope#` and 16 hex digits (ID-4).
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.scope, self.key)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// ID-3. The message names the thing and its length, never the text of a key.
+fn check(what: &'static str, text: &str, most: usize) -> Result<()> {
+    let problem = if text.is_empty() {
+        "is empty"
+    } else if text.len() > most {
+        "is too long"
+    } else if is_blank(text) {
+        "is blank"
+    } else if has_control(text) {
+        "has a control character"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Invalid, format!("the {what} {problem}; it takes 1 to {most} bytes of text"))
+        .with("bytes", text.len()))
+}
+
+/// The ASCII pass is the common case, and it is all that a replay pays.
+fn has_control(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|b| b.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
+}
+
+fn is_blank(text: &str) -> bool {
+    text.chars().all(char::is_whitespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_3_bounds_are_exact() {
+        assert!(Key::new("k".repeat(512)).is_ok());
+        assert!(Key::new("k".repeat(513)).is_err());
+        assert!(Scope::new("s".repeat(255)).is_ok());
+        assert!(Scope::new("s".repeat(256)).is_err());
+        for bad in ["", " ", "\u{3000}", "a\nb", "a\u{7f}", "a\u{85}"] {
+            assert_eq!(Key::new(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
+            assert!(Scope::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(Key::new("ключ ☃ with space").is_ok());
+    }
+
+    #[test]
+    fn id_2_identities_compare_byte_for_byte() {
+        let id = |s: &str, k: &str| Identity::new(Scope::new(s).unwrap(), Key::new(k).unwrap());
+        assert_ne!(id("a:b", "c"), id("a", "b:c"));
+        assert_ne!(id("a", "K"), id("a", "k"));
+        assert_ne!(id("a", "k "), id("a", "k"));
+        assert_ne!(id("a", "\u{e9}"), id("a", "e\u{301}"));
+        assert_eq!(id("a", "k"), Identity::of("a", "k").unwrap());
+    }
+
+    #[test]
+    fn id_4_identity_prints_masked() {
+        let id = Identity::of("payments", "canary-4711").unwrap();
+        let hash = format!("{:x}", Sha256::digest(b"canary-4711"));
+        assert_eq!(id.to_string(), format!("payments#{}", &hash[..16]));
+        assert_eq!(format!("{id:?}"), id.to_string());
+        let error = Error::unavailable("no answer").for_identity(&id);
+        assert!(!format!("{error} {error:?} {:?}", id.key()).contains("canary"));
+    }
+}

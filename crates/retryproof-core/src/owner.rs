@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`OwnerId`] for equality inside a store, [`FencingToken`] for order outside it.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+/// The random 128-bit id of one execution, made by the client before its acquire (ACQ-9), so that a lost answer can
+/// be asked for again. It stays in the record after completion (CMP-3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerId([u8; 16]);
+
+impl OwnerId {
+    /// A fresh id: 128 bits of SHA-256 over a process-wide random seed and a counter, so that making one costs no
+    /// system call and no two of a process are alike.
+    ///
+    /// # Panics
+    /// When the operating system has no random bytes to give at the first call of the process.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "a default that differs at each call would surprise")]
+    pub fn new() -> Self {
+        static SEED: OnceLock<[u8; 32]> = OnceLock::new();
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let seed = SEED.get_or_init(|| {
+            let mut seed = [0; 32];
+            getrandom::fill(&mut seed).expect("the operating system gives random bytes");
+            seed
+        });
+        // The seed and the counter fit one block of the hash.
+        let mut block = [0; 40];
+        block[..32].copy_from_slice(seed);
+        block[32..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        let hash = Sha256::digest(block);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash[..16]);
+        Self(id)
+    }
+
+    /// The id as a store wrote it.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The id as a store keeps it.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Prints only the first 8 hex digits: whoever has the whole id could complete in its name.
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "OwnerId({a:02x}{b:02x}{c:02x}{d:02x}..)")
+    }
+}
+
+/// A number that only grows from grant to grant of one identity (ACQ-10). Hand it to a resource that can refuse a
+/// smaller one; do not send it as an idempotency key (see [`Lease::downstream_key`](crate::Lease::downstream_key)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// The token as a store drew it.
+    #[must_use]
+    pub const fn new(token: u64) -> Self {
+        Self(token)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acq_9_owner_ids_do_not_repeat_and_print_shortened() {
+        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| OwnerId::new()).collect();
+        assert_eq!(ids.len(), 10_000);
+        assert!(format!("{:?}", OwnerId::new()).len() < 24);
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Payload`], [`Tombstone`] and the versioned envelope that a store keeps (CMP-8, CMP-9).
+//!
+//! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16), body.
+//! Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would follow) are kept free for
+//! later versions; this one fails closed on them.
+
+use std::fmt;
+
+use crate::blob::Blob;
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+
+const MAGIC: [u8; 2] = *b"RP";
+const VERSION: u8 = 1;
+const TOMBSTONE: u8 = 1;
+const COMPRESSED: u8 = 2;
+const ENCRYPTED: u8 = 4;
+const HEADER: usize = 8;
+
+/// Names the codec that wrote a value, so that no other one reads it. Ids below 1,024 are retryproof's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CodecId(pub u16);
+
+impl CodecId {
+    /// No value at all: the work is done and returned `()`.
+    pub const NONE: Self = Self(0);
+    /// Bytes as they are.
+    pub const BYTES: Self = Self(1);
+    /// JSON.
+    pub const JSON: Self = Self(2);
+    /// A stored HTTP response.
+    pub const HTTP: Self = Self(3);
+}
+
+/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length (ID-4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload {
+    codec: CodecId,
+    schema: u16,
+    envelope: Blob,
+}
+
+impl Payload {
+    /// Encodes in place: `write` appends the body behind the envelope's header, so nothing is copied.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn build<E>(
+        codec: CodecId,
+        schema: u16,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut buffer = header(0, codec, schema);
+        write(&mut buffer)?;
+        Ok(Self { codec, schema, envelope: buffer.into() })
+    }
+
+    /// Copies an encoded body.
+    #[must_use]
+    pub fn new(codec: CodecId, schema: u16, body: &[u8]) -> Self {
+        let mut buffer = header(0, codec, schema);
+        buffer.extend_from_slice(body);
+        Self { codec, schema, envelope: buffer.into() }
+    }
+
+    /// Who wrote the body.
+    #[must_use]
+    pub fn codec(&self) -> CodecId {
+        self.codec
+    }
+
+    /// The codec's schema version at the time of writing.
+    #[must_use]
+    pub fn schema(&self) -> u16 {
+        self.schema
+    }
+
+    /// The encoded body.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.envelope.get(HEADER..).unwrap_or_default()
+    }
+
+    /// The encoded body, sharing the stored allocation.
+    #[must_use]
+    pub fn into_body(self) -> Blob {
+        self.envelope.skip(HEADER)
+    }
+
+    /// The envelope as a store keeps it.
+    #[must_use]
+    pub fn envelope(&self) -> &Blob {
+        &self.envelope
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload(codec {}, schema {}, {} bytes)", self.codec.0, self.schema, self.body().len())
+    }
+}
+
+/// "Done, but the result cannot be replayed" (CMP-9, HTTP-13). It may keep a detail, written by the codec it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tombstone(Payload);
+
+impl Tombstone {
+    /// A tombstone without detail.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_detail(CodecId::NONE, 0, &[])
+    }
+
+    /// A tombstone that keeps `detail`, for example the status and location of a response.
+    #[must_use]
+    pub fn with_detail(codec: CodecId, schema: u16, detail: &[u8]) -> Self {
+        let mut buffer = header(TOMBSTONE, codec, schema);
+        buffer.extend_from_slice(detail);
+        Self(Payload { codec, schema, envelope: buffer.into() })
+    }
+
+    /// The detail; its [`codec`](Payload::codec) is [`CodecId::NONE`] when there is none.
+    #[must_use]
+    pub fn detail(&self) -> &Payload {
+        &self.0
+    }
+
+    /// The envelope as a store keeps it.
+    #[must_use]
+    pub fn envelope(&self) -> &Blob {
+        self.0.envelope()
+    }
+}
+
+impl Default for Tombstone {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a store holds for a COMPLETE record. It opens only against the asker's fingerprint (FP-2).
+#[derive(Debug, Clone)]
+pub struct StoredResult {
+    envelope: Blob,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// What [`StoredResult::open`] finds.
+#[derive(Debug, Clone)]
+#[must_use]
+pub enum Opened {
+    /// The result of the first execution.
+    Value(Payload),
+    /// Done, and not replayable.
+    Tombstone(Tombstone),
+    /// The fingerprints differ: nothing of the record is shown (FP-1).
+    Mismatch,
+}
+
+impl StoredResult {
+    /// What a store read, unopened.
+    #[must_use]
+    pub fn new(envelope: impl Into<Blob>, fingerprint: Option<Fingerprint>) -> Self {
+        Self { envelope: envelope.into(), fingerprint }
+    }
+
+    /// The stored fingerprint, for judging a duplicate under the record's own algorithm (FP-3).
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<&Fingerprint> {
+        self.fingerprint.as_ref()
+    }
+
+    /// Judges the fingerprint, then reads the envelope. They differ only when both sides carry one (FP-1).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the envelope is not one that this version reads (CMP-8).
+    pub fn open(&self, fingerprint: Option<&Fingerprint>) -> Result<Opened> {
+        if let (Some(stored), Some(asked)) = (&self.fingerprint, fingerprint)
+            && stored != asked
+        {
+            return Ok(Opened::Mismatch);
+        }
+        let [m0, m1, version, flags, c0, c1, s0, s1, ..] = self.envelope[..] else {
+            return Err(Error::corrupt("the stored value is shorter than its envelope's header")
+                .with("bytes", self.envelope.len()));
+        };
+        if [m0, m1] != MAGIC {
+            return Err(Error::corrupt("the stored value was not written by retryproof"));
+        }
+        if version != VERSION {
+            return Err(Error::corrupt(
+                "the stored value has an unknown envelope version; a newer retryproof wrote it",
+            )
+            .with("version", version));
+        }
+        if flags & (COMPRESSED | ENCRYPTED) != 0 || flags & !TOMBSTONE != 0 {
+            return Err(Error::corrupt("the stored value uses envelope flags that this version cannot read")
+                .with("flags", flags));
+        }
+        let payload = Payload {
+            codec: CodecId(u16::from_le_bytes([c0, c1])),
+            schema: u16::from_le_bytes([s0, s1]),
+            envelope: self.envelope.clone(),
+        };
+        Ok(if flags & TOMBSTONE == 0 {
+            Opened::Value(payload)
+        } else {
+            Opened::Tombstone(Tombstone(payload))
+        })
+    }
+}
+
+fn header(flags: u8, codec: CodecId, schema: u16) -> Vec<u8> {
+    let mut buffer = Vec::with_capacity(64);
+    buffer.extend_from_slice(&MAGIC);
+    buffer.extend_from_slice(&[VERSION, flags]);
+    buffer.extend_from_slice(&codec.0.to_le_bytes());
+    buffer.extend_from_slice(&schema.to_le_bytes());
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn cmp_8_envelope_round_trips_and_fails_closed() {
+        let payload = Payload::new(CodecId::JSON, 3, b"{}");
+        let stored = StoredResult::new(payload.envelope().clone(), None);
+        assert!(matches!(stored.open(None).unwrap(), Opened::Value(p) if p == payload && p.body() == b"{}"));
+        let whole = payload.envelope().to_vec();
+        for cut in 0..HEADER {
+            let error = StoredResult::new(whole[..cut].to_vec(), None).open(None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
+        for (at, bad) in [(0, b'X'), (2, 2), (3, COMPRESSED), (3, ENCRYPTED), (3, 0x80)] {
+            let mut other = whole.clone();
+            other[at] = bad;
+            assert_eq!(StoredResult::new(other, None).open(None).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+
+    #[test]
+    fn fp_2_mismatch_is_judged_before_the_value_is_read() {
+        let fp = |b| Some(Fingerprint::new(&[1, b]).unwrap());
+        let corrupt = StoredResult::new(b"garbage".to_vec(), fp(1));
+        assert!(matches!(corrupt.open(fp(2).as_ref()).unwrap(), Opened::Mismatch));
+        assert!(corrupt.open(fp(1).as_ref()).is_err());
+        let stored = StoredResult::new(Tombstone::new().envelope().clone(), fp(1));
+        assert!(matches!(stored.open(None).unwrap(), Opened::Tombstone(_)));
+        assert!(matches!(stored.open(fp(2).as_ref()).unwrap(), Opened::Mismatch));
+    }
+
+    #[test]
+    fn id_4_debug_of_a_payload_prints_its_length() {
+        let text = format!("{:?}", Payload::new(CodecId::BYTES, 0, b"canary"));
+        assert_eq!(text, "Payload(codec 1, schema 0, 6 bytes)");
+    }
+}

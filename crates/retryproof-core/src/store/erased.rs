@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`DynStore`], the boxed twin of the contract, and [`SharedStore`], what an engine holds.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    AcquireRequest, Acquired, Completion, Fenced, IdempotencyStore, Inspect, Purge, Standing, StoreProfile,
+};
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::owner::{FencingToken, OwnerId};
+use crate::store::{RecordSummary, StoreStats};
+
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
+
+/// The contract with boxed futures, for `dyn`. Implemented for every [`IdempotencyStore`]; the prefix keeps method
+/// look-up from meeting both. Calls own what they need, so that a call in flight can outlive its caller (ACQ-11).
+pub trait DynStore: fmt::Debug + Send + Sync + 'static {
+    /// [`IdempotencyStore::acquire`].
+    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
+    /// [`IdempotencyStore::look`].
+    fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
+    /// [`IdempotencyStore::changed`].
+    fn dyn_changed(self: Arc<Self>, id: Identity, seen: FencingToken, at_most: Duration) -> Boxed<()>;
+    /// [`IdempotencyStore::extend`].
+    fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced>;
+    /// [`IdempotencyStore::complete`].
+    fn dyn_complete(self: Arc<Self>, id: Identity, owner: OwnerId, done: Completion) -> Boxed<Fenced>;
+    /// [`IdempotencyStore::release`].
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced>;
+    /// [`IdempotencyStore::profile`].
+    fn dyn_profile(&self) -> StoreProfile;
+}
+
+impl<S: IdempotencyStore> DynStore for S {
+    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired> {
+        Box::pin(async move { self.acquire(&id, &req).await })
+    }
+
+    fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {
+        Box::pin(async move { self.look(&id).await })
+    }
+
+    fn dyn_changed(self: Arc<Self>, id: Identity, seen: FencingToken, at_most: Duration) -> Boxed<()> {
+        Box::pin(async move { self.changed(&id, seen, at_most).await })
+    }
+
+    fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced> {
+        Box::pin(async move { self.extend(&id, owner, lease).await })
+    }
+
+    fn dyn_complete(self: Arc<Self>, id: Identity, owner: OwnerId, done: Completion) -> Boxed<Fenced> {
+        Box::pin(async move { self.complete(&id, owner, &done).await })
+    }
+
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced> {
+        Box::pin(async move { self.release(&id, owner).await })
+    }
+
+    fn dyn_profile(&self) -> StoreProfile {
+        self.profile()
+    }
+}
+
+/// Object-safe [`Purge`].
+trait DynPurge: Send + Sync {
+    fn dyn_purge(self: Arc<Self>, limit: usize) -> Boxed<usize>;
+}
+
+impl<S: Purge> DynPurge for S {
+    fn dyn_purge(self: Arc<Self>, limit: usize) -> Boxed<usize> {
+        Box::pin(async move { self.purge(limit).await })
+    }
+}
+
+/// Object-safe [`Inspect`].
+trait DynInspect: Send + Sync {
+    fn dyn_get(self: Arc<Self>, id: Identity) -> Boxed<Option<RecordSummary>>;
+    fn dyn_stats(self: Arc<Self>) -> Boxed<StoreStats>;
+}
+
+impl<S: Inspect> DynInspect for S {
+    fn dyn_get(self: Arc<Self>, id: Identity) -> Boxed<Option<RecordSummary>> {
+        Box::pin(async move { self.get(&id).await })
+    }
+
+    fn dyn_stats(self: Arc<Self>) -> Boxed<StoreStats> {
+        Box::pin(async move { self.stats().await })
+    }
+}
+
+/// A store with its capabilities, type-erased and cheap to clone: what [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
+///
+/// `SharedStore::new(store)` knows the contract alone; capabilities are captured while the concrete type is known:
+/// `SharedStore::builder(store).with_purge().with_inspect().build()`.
+#[derive(Clone)]
+pub struct SharedStore {
+    store: Arc<dyn DynStore>,
+    purge: Option<Arc<dyn DynPurge>>,
+    inspect: Option<Arc<dyn DynInspect>>,
+}
+
+impl SharedStore {
+    /// A store without further capabilities.
+    #[must_use]
+    pub fn new(store: impl IdempotencyStore) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// Starts from a concrete store.
+    #[must_use]
+    pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
+        SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None }
+    }
+
+    /// Deletes up to `limit` expired records and says how many went; `None` when the store cannot (STO-4).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn purge(&self, limit: usize) -> Result<Option<usize>> {
+        match &self.purge {
+            Some(purge) => Arc::clone(purge).dyn_purge(limit).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether [`purge`](Self::purge) does anything.
+    #[must_use]
+    pub fn can_purge(&self) -> bool {
+        self.purge.is_some()
+    }
+
+    /// Counts the records; `None` when the store cannot.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn stats(&self) -> Result<Option<StoreStats>> {
+        match &self.inspect {
+            Some(inspect) => Arc::clone(inspect).dyn_stats().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Describes one record without its value; `Ok(None)` also when the store cannot inspect.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        match &self.inspect {
+            Some(inspect) => Arc::clone(inspect).dyn_get(id.clone()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The erased store itself.
+    #[must_use]
+    pub fn as_dyn(&self) -> Arc<dyn DynStore> {
+        Arc::clone(&self.store)
+    }
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedStore")
+            .field("store", &self.store)
+            .field("purge", &self.purge.is_some())
+            .field("inspect", &self.inspect.is_some())
+            .finish()
+    }
+}
+
+impl IdempotencyStore for SharedStore {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.as_dyn().dyn_acquire(id.clone(), req.clone()).await
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.as_dyn().dyn_look(id.clone()).await
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.as_dyn().dyn_changed(id.clone(), seen, at_most).await
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.as_dyn().dyn_extend(id.clone(), owner, lease).await
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.as_dyn().dyn_complete(id.clone(), owner, done.clone()).await
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.as_dyn().dyn_release(id.clone(), owner).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.store.dyn_profile()
+    }
+}
+
+/// Captures a store's capabilities while its type is known.
+pub struct SharedStoreBuilder<S> {
+    store: Arc<S>,
+    purge: Option<Arc<dyn DynPurge>>,
+    inspect: Option<Arc<dyn DynInspect>>,
+}
+
+impl<S: IdempotencyStore> SharedStoreBuilder<S> {
+    /// The engine may purge expired records (STO-4).
+    #[must_use]
+    pub fn with_purge(mut self) -> Self
+    where
+        S: Purge,
+    {
+        self.purge = Some(Arc::clone(&self.store) as _);
+        self
+    }
+
+    /// Operators may look at records.
+    #[must_use]
+    pub fn with_inspect(mut self) -> Self
+    where
+        S: Inspect,
+    {
+        self.inspect = Some(Arc::clone(&self.store) as _);
+        self
+    }
+
+    /// The shared store.
+    #[must_use]
+    pub fn build(self) -> SharedStore {
+        SharedStore { store: self.store, purge: self.purge, inspect: self.inspect }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for SharedStoreBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedStoreBuilder").field("store", &self.store).finish_non_exhaustive()
+    }
+}
