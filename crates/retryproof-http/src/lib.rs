@@ -2,4 +2,7 @@
 //! The HTTP filter of retryproof.
 #![allow(dead_code)]
 
+mod digest;
 mod key;
+
+pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
+//!
+//! SHA-256 and not a faster hash: a client that can forge a collision obtains the stored answer of another request.
+//! The algorithm byte goes into the record, so that a deployment which changes `idempotency.web.fingerprint` still
+//! judges older records as they were made, and refuses no retry.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+mod canonical;
+
+/// Length of a fingerprint: the algorithm byte and the digest.
+pub(crate) const LEN: usize = 33;
+
+/// Lowest algorithm byte that a [`FingerprintRequest`] may carry; those below belong to this crate.
+pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
+
+/// The built-in algorithms; the discriminants are stored and never change meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Algorithm {
+    /// Method, path and query, body.
+    Request = 1,
+    /// The body alone.
+    Body = 2,
+    /// As [`Request`](Self::Request), the body in canonical form (RFC 8785) where it is I-JSON.
+    Json = 3,
+}
+
+impl Algorithm {
+    /// The algorithm that a record names; `None` for one that is not built in.
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Request, Self::Body, Self::Json].into_iter().find(|known| *known as u8 == byte)
+    }
+}
+
+/// The parts of a request that a fingerprint may be made of.
+///
+/// Credentials, trace ids and content negotiation are left out on purpose: a retry may carry others.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct RequestParts<'a> {
+    /// The method, as sent.
+    pub method: &'a str,
+    /// Path and query, as sent by the client (before any router stripped a prefix).
+    pub target: &'a str,
+    /// The whole body.
+    pub body: &'a [u8],
+}
+
+impl<'a> RequestParts<'a> {
+    /// The parts of one request.
+    #[must_use]
+    pub const fn new(method: &'a str, target: &'a str, body: &'a [u8]) -> Self {
+        Self { method, target, body }
+    }
+}
+
+// By hand: a path may hold what nobody should log, and a body always may (ID-4).
+impl fmt::Debug for RequestParts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestParts({} with {} bytes)", self.method, self.body.len())
+    }
+}
+
+/// A fingerprint of one's own (FP-3), given to the filter's builder.
+///
+/// Two requests that must not share an answer have to differ in it, and a client must not be able to make them
+/// meet: use a cryptographic hash over parts whose lengths are written out.
+///
+/// ```
+/// use retryproof_http::{FingerprintRequest, RequestParts};
+///
+/// #[derive(Debug)]
+/// struct PathOnly;
+///
+/// impl FingerprintRequest for PathOnly {
+///     fn algorithm(&self) -> u8 { 128 }
+///     fn digest(&self, request: &RequestParts<'_>) -> [u8; 32] {
+///         use sha2::{Digest, Sha256};
+///         Sha256::digest(request.target.split('?').next().unwrap_or_default()).into()
+///     }
+/// }
+/// ```
+pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
+    /// Names the algorithm in each record: 128 to 255, a constant, never reused for another one.
+    fn algorithm(&self) -> u8;
+
+    /// The digest. Must be the same in every process and version that shares the store.
+    fn digest(&self, request: &RequestParts<'_>) -> [u8; 32];
+}
+
+/// Hashes a request while its body arrives, so that a large body is not hashed in one go. Not for
+/// [`Algorithm::Json`], which needs the body whole.
+pub(crate) struct Hasher {
+    algorithm: Algorithm,
+    sha: Sha256,
+    body_len: u64,
+}
+
+impl Hasher {
+    pub(crate) fn new(algorithm: Algorithm, method: &str, target: &str) -> Self {
+        let mut sha = Sha256::new();
+        sha.update([algorithm as u8]);
+        if algorithm != Algorithm::Body {
+            for part in [method, target] {
+                sha.update((part.len() as u64).to_be_bytes());
+                sha.update(part);
+            }
+        }
+        Self { algorithm, sha, body_len: 0 }
+    }
+
+    pub(crate) fn update(&mut self, piece: &[u8]) {
+        self.body_len += piece.len() as u64;
+        self.sha.update(piece);
+    }
+
+    pub(crate) fn finish(mut self) -> [u8; LEN] {
+        // The last part carries its length behind it: it is not known before. Still only one way to read it.
+        self.sha.update(self.body_len.to_be_bytes());
+        tagged(self.algorithm as u8, &self.sha.finalize().into())
+    }
+}
+
+/// The fingerprint of a whole request under a built-in algorithm.
+pub(crate) fn fingerprint(algorithm: Algorithm, request: &RequestParts<'_>) -> [u8; LEN] {
+    let mut hasher = Hasher::new(algorithm, request.method, request.target);
+    match algorithm {
+        Algorithm::Request | Algorithm::Body => hasher.update(request.body),
+        // A raw body never meets a canonical one: whatever is canonical is I-JSON, and then it is not hashed raw.
+        Algorithm::Json => match canonical::canonical(request.body) {
+            Some(canonical) => hasher.update(&canonical),
+            None => hasher.update(request.body),
+        },
+    }
+    hasher.finish()
+}
+
+/// A digest behind the byte that names its algorithm.
+pub(crate) fn tagged(algorithm: u8, digest: &[u8; 32]) -> [u8; LEN] {
+    let mut tagged = [0; LEN];
+    tagged[0] = algorithm;
+    tagged[1..].copy_from_slice(digest);
+    tagged
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! FP-3: the canonical form of RFC 8785, and what is left to be compared raw.
+
+use super::number::{shortest, write_decimal};
+use super::*;
+use proptest::prelude::*;
+
+fn jcs(body: &str) -> Option<String> {
+    canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes).expect("canonical JSON is UTF-8"))
+}
+
+fn number(double: f64) -> String {
+    let mut out = if double < 0.0 { vec![b'-'] } else { Vec::new() };
+    write_decimal(&shortest(double).expect("finite"), &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn fp_3_numbers_are_written_as_ecmascript_writes_them() {
+    // Appendix B of RFC 8785, by bit pattern.
+    for (bits, expected) in [
+        (0x0000_0000_0000_0000, "0"),
+        (0x8000_0000_0000_0000, "0"),
+        (0x0000_0000_0000_0001, "5e-324"),
+        (0x8000_0000_0000_0001, "-5e-324"),
+        (0x7fef_ffff_ffff_ffff, "1.7976931348623157e+308"),
+        (0xffef_ffff_ffff_ffff, "-1.7976931348623157e+308"),
+        (0x4340_0000_0000_0000, "9007199254740992"),
+        (0xc340_0000_0000_0000, "-9007199254740992"),
+        (0x4430_0000_0000_0000, "295147905179352830000"),
+        (0x44b5_2d02_c7e1_4af5, "9.999999999999997e+22"),
+        (0x44b5_2d02_c7e1_4af6, "1e+23"),
+        (0x44b5_2d02_c7e1_4af7, "1.0000000000000001e+23"),
+        (0x444b_1ae4_d6e2_ef4e, "999999999999999700000"),
+        (0x444b_1ae4_d6e2_ef4f, "999999999999999900000"),
+        (0x444b_1ae4_d6e2_ef50, "1e+21"),
+        (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+        (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+        (0x41b3_de43_5555_5553, "333333333.3333332"),
+        (0x41b3_de43_5555_5554, "333333333.33333325"),
+        (0x41b3_de43_5555_5555, "333333333.3333333"),
+        (0x41b3_de43_5555_5556, "333333333.3333334"),
+        (0x41b3_de43_5555_5557, "333333333.33333343"),
+        (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+        (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+    ] {
+        assert_eq!(number(f64::from_bits(bits)), expected, "{bits:#x}");
+    }
+}
+
+#[test]
+fn fp_3_canonical_form_sorts_names_by_utf_16_and_unescapes() {
+    assert_eq!(
+        jcs(r#" { "numbers": [1E30, 4.50, 2e-3, 0.000000000000000000000000001, -0, 10, 1.0],
+                  "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false] } "#),
+        Some(
+            r#"{"literals":[null,true,false],"numbers":[1e+30,4.5,0.002,1e-27,0,10,1],"string":"€$\u000f\nA'B\"\\\\\"/"}"#
+                .to_owned()
+        )
+    );
+    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 though its code point is larger.
+    assert_eq!(
+        jcs(
+            "{\"\u{fb33}\":1,\"\\ud83d\\ude00\":2,\"\u{f6}\":3,\"\\r\":4,\"1\":5,\"\u{20ac}\":6,\"\u{80}\":7}"
+        ),
+        Some(
+            "{\"\\r\":4,\"1\":5,\"\u{80}\":7,\"\u{f6}\":3,\"\u{20ac}\":6,\"\u{1f600}\":2,\"\u{fb33}\":1}"
+                .to_owned()
+        )
+    );
+    assert_eq!(jcs(r#"{"b":{"d":[],"c":{}},"a":""}"#), Some(r#"{"a":"","b":{"c":{},"d":[]}}"#.to_owned()));
+}
+
+#[test]
+fn fp_3_what_is_not_i_json_is_left_raw() {
+    for body in [
+        "",
+        " ",
+        "{",
+        "}",
+        "[1,]",
+        "{\"a\":1,}",
+        "{\"a\"}",
+        "{a:1}",
+        "01",
+        "1.",
+        ".5",
+        "+1",
+        "-",
+        "1e",
+        "nul",
+        "true false",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\u{1}\"",
+        "\"",
+        "'a'",
+        "\u{feff}1",
+        "NaN",
+        // Legal JSON, not I-JSON.
+        r#"{"a":1,"a":1}"#,
+        r#"{"a":1,"\u0061":1}"#,
+        r#""\ud800""#,
+        r#""\udc00""#,
+        r#""\ud800\u0041""#,
+        "\"\\ufdd0\"",
+        "\"\u{ffff}\"",
+        "1e400",
+        "1e-400",
+        "9007199254740993",
+        "333333333.33333329",
+        // Reads as a double that is written with another, even digit.
+        "1424953923781206.3",
+        "1e99999999999999999999",
+    ] {
+        assert_eq!(jcs(body), None, "{body:?}");
+    }
+    assert_eq!(canonical(b"\"\xff\""), None);
+}
+
+#[test]
+fn fp_3_deep_nesting_is_left_raw_and_does_not_overflow() {
+    let nest = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    assert!(jcs(&nest(128)).is_some());
+    assert_eq!(jcs(&nest(129)), None);
+    assert_eq!(jcs(&"[".repeat(1 << 20)), None);
+    // Siblings do not add up.
+    assert!(jcs(&format!("[{},{}]", nest(127), nest(127))).is_some());
+}
+
+/// Documents with their text in a spelling of its own: white space, escapes, order.
+fn document() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        any::<i32>().prop_map(|n| n.to_string()),
+        any::<f64>().prop_filter("finite", |n| n.is_finite()).prop_map(number),
+        "[a-z\u{e9}\u{1f600}]{0,4}".prop_map(|s| format!("\"{s}\"")),
+        "[a-z]{1,2}".prop_map(|s| format!("\"\\u00{:02x}\"", s.as_bytes()[0])),
+    ];
+    leaf.prop_recursive(4, 32, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(|v| format!("[ {}\n]", v.join(" ,"))),
+            proptest::collection::btree_map("[a-z\u{e9}\u{fb33}\u{1f600}]{0,3}", inner, 0..5)
+                .prop_shuffle_map(),
+        ]
+    })
+}
+
+trait ShuffleMap {
+    fn prop_shuffle_map(self) -> BoxedStrategy<String>;
+}
+
+impl<S: Strategy<Value = std::collections::BTreeMap<String, String>> + 'static> ShuffleMap for S {
+    fn prop_shuffle_map(self) -> BoxedStrategy<String> {
+        self.prop_map(|map| map.into_iter().collect::<Vec<_>>())
+            .prop_shuffle()
+            .prop_map(|members| {
+                let members: Vec<_> =
+                    members.iter().map(|(name, value)| format!("\t\"{name}\" : {value}")).collect();
+                format!("{{{}}}", members.join(","))
+            })
+            .boxed()
+    }
+}
+
+proptest! {
+    #[test]
+    fn fp_3_canonical_form_is_a_fixed_point(body in document()) {
+        let once = jcs(&body).expect("a generated document is I-JSON");
+        prop_assert_eq!(jcs(&once).expect("canonical form is I-JSON"), once.clone());
+        prop_assert!(!once.contains(['\n', '\t']));
+    }
+
+    #[test]
+    fn fp_3_canonicalisation_never_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = canonical(&body);
+    }
+
+    #[test]
+    fn fp_3_canonicalisation_never_panics_on_near_json(body in "[\\[\\]{}\",:0-9eE+\\-.\\\\ua-f ]{0,60}") {
+        if let Some(once) = jcs(&body) {
+            prop_assert_eq!(jcs(&once), Some(once));
+        }
+    }
+
+    #[test]
+    fn fp_3_numbers_read_back_as_the_same_double(double in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
+        let back: f64 = number(double).parse().unwrap();
+        prop_assert!(back == double);
+        prop_assert_eq!(jcs(&number(double)), Some(number(double)));
+    }
+}
