@@ -1,1 +1,298 @@
-//! retryproof-duration
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Strict ISO 8601 durations (CTX-4), the one form in which retryproof's annotations and configuration write time.
+//!
+//! The grammar is `PnW` or `P[nD][T[nH][nM][n[.f]S]]`: upper case, a dot before the fraction, at most nine
+//! decimals, at least one part, and at least one after `T`. A week is 7 days, a day 24 hours. Years and months are
+//! refused because their length varies; everything else that looks nearly right is refused because a wrong time-out
+//! is found late.
+//!
+//! ```
+//! use std::time::Duration;
+//! use retryproof_duration::{format, parse};
+//!
+//! assert_eq!(parse("PT1M30.5S"), Ok(Duration::from_millis(90_500)));
+//! assert_eq!(format(Duration::from_secs(90)).to_string(), "PT1M30S");
+//! assert!(parse("24h").is_err()); // write `PT24H`
+//! # assert!(parse("P1M").unwrap_err().to_string().contains("months"));
+//! ```
+//!
+//! The crate has no dependency: core and the proc macro share it, and it must cost the latter's build nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What is accepted, as it stands in messages.
+pub const GRAMMAR: &str =
+    "`PnW` or `P[nD][T[nH][nM][n[.f]S]]`, for example `PT30S`, `PT1.5S`, `PT24H`, `P7D`";
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+const WEEK: u64 = 7 * DAY;
+const MAX_DECIMALS: usize = 9;
+
+/// Why a text is not a duration (CTX-4). It does not hold the text: whoever read it knows the attribute or the
+/// configuration key as well, and names both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DurationError {
+    /// Nothing at all, or nothing but white space.
+    Empty,
+    /// A sign: `-PT5S`, `PT-5S`, `+PT5S`.
+    Signed,
+    /// A lower-case letter that belongs to the grammar: `pt5s`.
+    LowerCase,
+    /// Does not begin with `P`: `24h`, `30`.
+    NoPrefix,
+    /// `P` or `P…T` with nothing after it.
+    NoParts,
+    /// Years, or months (an `M` before the `T`).
+    Calendar,
+    /// Weeks together with other parts.
+    MixedWeeks,
+    /// A comma before the fraction: `PT1,5S`.
+    Comma,
+    /// A fraction of anything but seconds: `P0.5D`.
+    FractionOutsideSeconds,
+    /// A fraction without digits, or with more than nine of them.
+    FractionDigits,
+    /// The unit is one of another place: hours, minutes or seconds before the `T`, days or weeks after it.
+    Misplaced,
+    /// A unit that stands twice or after a smaller one: `PT5S1M`.
+    Order,
+    /// A number without its unit, or a unit without its number.
+    Incomplete,
+    /// A character that the grammar does not know.
+    Unexpected,
+    /// More than `u64::MAX` seconds.
+    TooLong,
+}
+
+impl DurationError {
+    fn problem(self) -> &'static str {
+        match self {
+            Self::Empty => "it is empty",
+            Self::Signed => "a duration has no sign",
+            Self::LowerCase => "its letters are upper case",
+            Self::NoPrefix => "it does not begin with `P`",
+            Self::NoParts => "nothing follows the `P` or the `T`",
+            Self::Calendar => "years and months vary in length (minutes stand after a `T`, as in `PT5M`)",
+            Self::MixedWeeks => "weeks stand alone",
+            Self::Comma => "a fraction begins with a dot",
+            Self::FractionOutsideSeconds => "only seconds take a fraction",
+            Self::FractionDigits => "a fraction has 1 to 9 decimals",
+            Self::Misplaced => "weeks and days stand before the `T`, hours, minutes and seconds after it",
+            Self::Order => "each unit stands once, the larger first",
+            Self::Incomplete => "each part is a number and its unit",
+            Self::Unexpected => "it has a character that no duration has",
+            Self::TooLong => "it is too long to be counted in seconds",
+        }
+    }
+}
+
+/// The problem, then the accepted grammar: `its letters are upper case; write …`.
+impl fmt::Display for DurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; write {GRAMMAR}", self.problem())
+    }
+}
+
+impl std::error::Error for DurationError {}
+
+/// Reads an ISO 8601 duration of the strict grammar (CTX-4).
+///
+/// # Errors
+/// [`DurationError`] for any other text. Bounds, such as those of CTX-2, are the caller's.
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    let Some(parts) = text.strip_prefix('P') else {
+        return Err(no_prefix(text));
+    };
+    match parts.split_once('T') {
+        None if parts.is_empty() => Err(DurationError::NoParts),
+        None => Ok(Duration::from_secs(days(parts)?)),
+        Some((_, "")) => Err(DurationError::NoParts),
+        Some((date, time)) => {
+            if date.ends_with('W') {
+                return Err(DurationError::MixedWeeks);
+            }
+            let (seconds, nanos) = clock(time)?;
+            let seconds = days(date)?.checked_add(seconds).ok_or(DurationError::TooLong)?;
+            Ok(Duration::new(seconds, nanos))
+        }
+    }
+}
+
+/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. Days, hours, minutes
+/// and seconds, as few parts as possible; zero is `PT0S`.
+#[must_use]
+pub fn format(duration: Duration) -> Formatted {
+    Formatted(duration)
+}
+
+/// Shows a duration in the form that [`parse`] reads; made by [`format`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Formatted(Duration);
+
+impl fmt::Display for Formatted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, nanos) = (self.0.as_secs(), self.0.subsec_nanos());
+        let (days, in_day) = (total / DAY, total % DAY);
+        f.write_str("P")?;
+        if days > 0 {
+            write!(f, "{days}D")?;
+        }
+        if in_day == 0 && nanos == 0 {
+            return if days == 0 { f.write_str("T0S") } else { Ok(()) };
+        }
+        f.write_str("T")?;
+        for (count, unit) in [(in_day / HOUR, 'H'), (in_day % HOUR / MINUTE, 'M')] {
+            if count > 0 {
+                write!(f, "{count}{unit}")?;
+            }
+        }
+        match (in_day % MINUTE, nanos) {
+            (0, 0) => Ok(()),
+            (seconds, 0) => write!(f, "{seconds}S"),
+            (seconds, nanos) => {
+                let decimals = format!("{nanos:09}");
+                write!(f, "{seconds}.{}S", decimals.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+/// Nothing here was going to be accepted; this only finds the most helpful word.
+fn no_prefix(text: &str) -> DurationError {
+    match text.trim_start().as_bytes() {
+        [] => DurationError::Empty,
+        [b'+' | b'-', ..] => DurationError::Signed,
+        [b'p', ..] => DurationError::LowerCase,
+        _ => DurationError::NoPrefix,
+    }
+}
+
+/// `nW`, `nD` or nothing, in seconds.
+fn days(text: &str) -> Result<u64, DurationError> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let part = Part::take(text)?;
+    let length = match part.unit {
+        'W' => WEEK,
+        'D' => DAY,
+        'Y' | 'M' => return Err(DurationError::Calendar),
+        'H' | 'S' => return Err(DurationError::Misplaced),
+        other => return Err(foreign(other)),
+    };
+    if part.decimals.is_some() {
+        return Err(DurationError::FractionOutsideSeconds);
+    }
+    if part.rest.is_empty() {
+        return part.whole()?.checked_mul(length).ok_or(DurationError::TooLong);
+    }
+    // The first part was fine, so whatever follows it is the mistake.
+    Err(match Part::take(part.rest)?.unit {
+        _ if part.unit == 'W' => DurationError::MixedWeeks,
+        'W' => DurationError::MixedWeeks,
+        'Y' | 'M' => DurationError::Calendar,
+        'H' | 'S' => DurationError::Misplaced,
+        'D' => DurationError::Order,
+        other => foreign(other),
+    })
+}
+
+/// `[nH][nM][n[.f]S]`, at least one of them, in seconds and nanoseconds.
+fn clock(mut text: &str) -> Result<(u64, u32), DurationError> {
+    let mut seconds = 0_u64;
+    let mut nanos = 0;
+    let mut smallest = u64::MAX;
+    while !text.is_empty() {
+        let part = Part::take(text)?;
+        let length = match part.unit {
+            'H' => HOUR,
+            'M' => MINUTE,
+            'S' => 1,
+            'W' | 'D' => return Err(DurationError::Misplaced),
+            'Y' => return Err(DurationError::Calendar),
+            other => return Err(foreign(other)),
+        };
+        if length >= smallest {
+            return Err(DurationError::Order);
+        }
+        if part.decimals.is_some() && part.unit != 'S' {
+            return Err(DurationError::FractionOutsideSeconds);
+        }
+        nanos = part.nanos()?;
+        seconds = part
+            .whole()?
+            .checked_mul(length)
+            .and_then(|part| seconds.checked_add(part))
+            .ok_or(DurationError::TooLong)?;
+        smallest = length;
+        text = part.rest;
+    }
+    Ok((seconds, nanos))
+}
+
+/// One number and its unit, cut off the front of the text.
+struct Part<'a> {
+    digits: &'a str,
+    decimals: Option<&'a str>,
+    unit: char,
+    rest: &'a str,
+}
+
+impl<'a> Part<'a> {
+    fn take(text: &'a str) -> Result<Self, DurationError> {
+        let (digits, after) = split_digits(text);
+        if digits.is_empty() {
+            return Err(match after.chars().next() {
+                Some('+' | '-') => DurationError::Signed,
+                Some('.' | ',') => DurationError::Incomplete,
+                Some(unit) if "YMWDHST".contains(unit) => DurationError::Incomplete,
+                Some(other) => foreign(other),
+                None => DurationError::Incomplete,
+            });
+        }
+        let (decimals, after) = match after.strip_prefix('.') {
+            Some(fraction) => {
+                let (decimals, after) = split_digits(fraction);
+                (Some(decimals), after)
+            }
+            None => (None, after),
+        };
+        let mut rest = after.chars();
+        let unit = rest.next().ok_or(DurationError::Incomplete)?;
+        Ok(Self { digits, decimals, unit, rest: rest.as_str() })
+    }
+
+    fn whole(&self) -> Result<u64, DurationError> {
+        // Digits only, so the one way to fail is overflow.
+        self.digits.parse().map_err(|_| DurationError::TooLong)
+    }
+
+    fn nanos(&self) -> Result<u32, DurationError> {
+        let Some(decimals) = self.decimals else { return Ok(0) };
+        if decimals.is_empty() || decimals.len() > MAX_DECIMALS {
+            return Err(DurationError::FractionDigits);
+        }
+        format!("{decimals:0<MAX_DECIMALS$}").parse().map_err(|_| DurationError::FractionDigits)
+    }
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
+
+/// The word for a character that is no unit.
+fn foreign(found: char) -> DurationError {
+    match found {
+        ',' => DurationError::Comma,
+        '+' | '-' => DurationError::Signed,
+        lower if "ymwdhst".contains(lower) => DurationError::LowerCase,
+        _ => DurationError::Unexpected,
+    }
+}
+
+#[cfg(test)]
+mod tests;
