@@ -4,5 +4,7 @@
 
 mod digest;
 mod key;
+mod stored;
 
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
+pub use stored::{Corrupt, StoredResponse};

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! HTTP-8 and CMP-8: what is stored comes back byte for byte, and anything else is refused.
+
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+type Lines = Vec<(String, Vec<u8>)>;
+
+fn lines(of: &Lines) -> impl Iterator<Item = Line<'_>> + Clone {
+    of.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
+}
+
+fn response(status: u16, headers: &Lines, trailers: &Lines, body: &[&[u8]]) -> Bytes {
+    let mut out = Vec::new();
+    let draft =
+        Draft { status, headers: lines(headers), trailers: lines(trailers), body: body.iter().copied() };
+    encode_response(&draft, &mut out);
+    assert_eq!(out.capacity(), out.len(), "the size was computed exactly");
+    out.into()
+}
+
+fn tombstone(status: u16, headers: &Lines) -> StoredResponse {
+    let mut out = Vec::new();
+    encode_tombstone(status, lines(headers), &mut out);
+    StoredResponse::decode(out.into()).expect("what was encoded is read")
+}
+
+fn owned<'a>(lines: impl Iterator<Item = (&'a str, &'a [u8])>) -> Lines {
+    lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn line(name: &str, value: &str) -> (String, Vec<u8>) {
+    (name.to_owned(), value.as_bytes().to_vec())
+}
+
+#[test]
+fn http_8_order_equal_lines_and_raw_bytes_survive() {
+    let headers = vec![
+        line("x-b", "1"),
+        line("content-type", "a/b"),
+        line("x-b", "2"),
+        ("x-raw".into(), vec![0xe9, b'\t', 0xff]),
+    ];
+    let stored =
+        StoredResponse::decode(response(201, &headers, &vec![line("x-t", "")], &[b"ab", b"", b"c"])).unwrap();
+    assert_eq!(stored.status(), 201);
+    assert!(!stored.is_tombstone());
+    assert_eq!(owned(stored.headers()), headers);
+    assert_eq!(owned(stored.trailers()), [line("x-t", "")]);
+    assert_eq!(stored.body(), &b"abc"[..]);
+}
+
+#[test]
+fn cmp_8_the_layout_of_version_1_is_frozen() {
+    let record = response(201, &vec![line("content-type", "a/b"), line("x-y", "z")], &vec![], &[b"hi"]);
+    assert_eq!(record, &b"\x01\x00\x00\xc9\x02\x00\x03a/b\x43x-y\x01z\x00\x02hi"[..]);
+}
+
+#[test]
+fn cmp_8_a_small_response_is_stored_small() {
+    let headers = vec![line("content-type", "application/json")];
+    let record = response(200, &headers, &vec![], &[&[b'x'; 180]]);
+    assert_eq!(record.len(), 4 + 1 + (1 + 1 + 16) + 1 + 2 + 180);
+}
+
+#[test]
+fn http_13_a_tombstone_keeps_location_first_and_8_kib_of_headers() {
+    let big = "v".repeat(5000);
+    let stored = tombstone(
+        201,
+        &vec![line("x-a", &big), line("x-b", &big), line("x-c", "c"), line("location", "/payments/1")],
+    );
+    assert!(stored.is_tombstone());
+    assert_eq!(stored.status(), 201);
+    assert_eq!(
+        owned(stored.headers()),
+        [line("location", "/payments/1"), line("x-a", &big), line("x-c", "c")]
+    );
+    assert_eq!(stored.body(), Bytes::new());
+    assert_eq!(stored.trailers().count(), 0);
+    assert_eq!(tombstone(200, &vec![line("location", &"l".repeat(9000))]).headers().count(), 0);
+}
+
+#[test]
+fn cmp_8_every_cut_and_every_extension_is_refused() {
+    let record = response(
+        200,
+        &vec![line("content-type", "a"), line("x-y", "z")],
+        &vec![line("x-t", "1")],
+        &[b"body"],
+    );
+    for cut in 0..record.len() {
+        assert!(StoredResponse::decode(record.slice(..cut)).is_err(), "cut at {cut}");
+    }
+    let mut longer = record.to_vec();
+    longer.push(0);
+    assert!(StoredResponse::decode(longer.into()).is_err());
+}
+
+#[test]
+fn cmp_8_foreign_records_are_refused() {
+    for (record, what) in [
+        (&b"\x02\x00\x00\xc8\x00\x00\x00"[..], "version"),
+        (b"\x01\x02\x00\xc8\x00\x00\x00", "kind"),
+        (b"\x01\x00\x00\x63\x00\x00\x00", "status 99"),
+        (b"\x01\x00\x03\xe8\x00\x00\x00", "status 1000"),
+        (b"\x01\x00\x00\xc8\x01\x3f\x00\x00\x00", "unknown name code"),
+        (b"\x01\x00\x00\xc8\x01\x40\x00\x00\x00", "empty name"),
+        (b"\x01\x00\x00\xc8\x01\x41A\x00\x00\x00", "upper-case name"),
+        (b"\x01\x00\x00\xc8\x01\x41:\x00\x00\x00", "name byte"),
+        (b"\x01\x00\x00\xc8\x01\x41\xff\x00\x00\x00", "name not UTF-8"),
+        (b"\x01\x00\x00\xc8\x01\x44etag\x00\x00\x00", "common name spelled out"),
+        (b"\x01\x00\x00\xc8\x01\x00\x01\x0a\x00\x00", "line feed in a value"),
+        (b"\x01\x00\x00\xc8\x01\x00\x01\x7f\x00\x00", "delete in a value"),
+        (b"\x01\x00\x00\xc8\x80\x00\x00\x00", "number not in shortest form"),
+        (b"\x01\x00\x00\xc8\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "number beyond 64 bits"),
+        (b"\x01\x00\x00\xc8\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00", "count beyond the record"),
+        (b"\x01\x01\x00\xc8\x00\x00\x00", "tombstone with a body"),
+    ] {
+        assert!(StoredResponse::decode(Bytes::from_static(record)).is_err(), "{what}");
+    }
+    assert!(StoredResponse::decode(Bytes::from_static(b"\x01\x00\x00\xc8\x00\x00\x00")).is_ok());
+}
+
+#[test]
+fn id_4_debug_of_a_stored_response_shows_no_content() {
+    let record = response(200, &vec![line("x-canary", "canary")], &vec![], &[b"canary"]);
+    let shown = format!("{:?}", StoredResponse::decode(record).unwrap());
+    assert!(!shown.contains("canary"), "{shown}");
+}
+
+fn any_lines() -> impl Strategy<Value = Lines> {
+    let name = prop_oneof![
+        (0..COMMON_NAMES.len()).prop_map(|code| COMMON_NAMES[code].to_owned()),
+        "[a-z0-9!#$%&'*+.^_`|~-]{1,12}",
+    ];
+    let value_byte = prop_oneof![Just(b'\t'), 0x20..=0x7e_u8, 0x80..=0xff_u8];
+    vec((name, vec(value_byte, 0..40)), 0..6)
+}
+
+proptest! {
+    #[test]
+    fn http_8_any_response_round_trips(
+        status in 100..=999_u16,
+        headers in any_lines(),
+        trailers in any_lines(),
+        body in vec(vec(any::<u8>(), 0..150), 0..4),
+    ) {
+        let pieces: Vec<&[u8]> = body.iter().map(Vec::as_slice).collect();
+        let stored = StoredResponse::decode(response(status, &headers, &trailers, &pieces)).unwrap();
+        prop_assert_eq!(stored.status(), status);
+        prop_assert_eq!(owned(stored.headers()), headers);
+        prop_assert_eq!(owned(stored.trailers()), trailers);
+        prop_assert_eq!(stored.body(), body.concat());
+    }
+
+    #[test]
+    fn http_13_any_tombstone_round_trips(status in 100..=999_u16, headers in any_lines()) {
+        let stored = tombstone(status, &headers);
+        prop_assert_eq!(stored.status(), status);
+        let mut expected = headers;
+        expected.sort_by_key(|(name, _)| name != "location");
+        prop_assert_eq!(owned(stored.headers()), expected);
+    }
+
+    #[test]
+    fn cmp_8_decoding_never_panics(record in vec(any::<u8>(), 0..200)) {
+        let _ = StoredResponse::decode(record.into());
+    }
+
+    #[test]
+    fn cmp_8_a_flipped_byte_is_refused_or_read_without_panic(
+        headers in any_lines(), at in any::<prop::sample::Index>(), to in any::<u8>(),
+    ) {
+        let mut record = response(200, &headers, &Vec::new(), &[b"body"]).to_vec();
+        let at = at.index(record.len());
+        record[at] = to;
+        if let Ok(stored) = StoredResponse::decode(record.into()) {
+            prop_assert_eq!(stored.headers().count() , stored.headers.count);
+            let _ = (stored.trailers().count(), stored.body());
+        }
+    }
+
+    #[test]
+    fn cmp_8_varints_round_trip_in_their_stated_length(number in any::<usize>(), shift in 0..usize::BITS) {
+        let number = number >> shift;
+        let mut out = Vec::new();
+        put_varint(number, &mut out);
+        prop_assert_eq!(out.len(), varint_len(number));
+        let mut reader = Reader { rest: &out };
+        prop_assert_eq!(reader.varint(), Ok(number));
+        prop_assert!(reader.rest.is_empty());
+    }
+}
