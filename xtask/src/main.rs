@@ -1,3 +1,97 @@
-//! xtask
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask`: the project's own commands. `cargo xtask test` is what CI runs and what README tells people to run.
+//!
+//! Plain std besides a JSON reader, so that it builds in seconds on a bare machine and installs no tool.
 
-fn main() {}
+use std::process::ExitCode;
+
+mod arch;
+mod bench;
+mod cargo;
+mod deps;
+mod features;
+mod rules;
+mod size;
+mod steps;
+mod tally;
+mod tree;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  test           everything below up to features, and format, lints, docs and all tests; what CI runs
+  rules-check    every rule of SPEC.md is named by a test, and every rule a test names is in SPEC.md
+  size-check     file lengths and licence lines
+  arch-check     crates and files that ARCHITECTURE.md names exist
+  deps-check     who may depend on whom, pins, minimum Rust version, size of core
+  features       `cargo check` of the facade: no feature, each alone, all
+  bench [SUITE]  measure (memory, http, sqlite; all of them without a name) and write BENCHMARKS.md";
+
+/// What a check or a step ended as, with a remark for the summary.
+enum Verdict {
+    Passed(String),
+    Failed(String),
+    /// Not run because the machine lacks something optional; reported, never silent.
+    Skipped(String),
+}
+
+impl Verdict {
+    /// Prints each problem; passes with `remark` when there is none.
+    fn of(problems: &[String], remark: String) -> Self {
+        for problem in problems {
+            println!("  error: {problem}");
+        }
+        match problems.len() {
+            0 => Self::Passed(remark),
+            1 => Self::Failed("1 problem".into()),
+            n => Self::Failed(format!("{n} problems")),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    if !rest.is_empty() && command != "bench" {
+        eprintln!("`{command}` takes no argument, got `{}`\n\n{USAGE}", rest.join(" "));
+        return ExitCode::from(2);
+    }
+    let root = tree::root();
+    let verdict = match command {
+        "test" => steps::run_all(&root),
+        "rules-check" => rules::check(&root),
+        "size-check" => size::check(&root),
+        "arch-check" => arch::check(&root),
+        "deps-check" => deps::check(&root),
+        "features" => features::check(&root),
+        "bench" => bench::run(&root, rest),
+        "help" | "-h" | "--help" => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("unknown command `{command}`\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match verdict {
+        Verdict::Passed(remark) => {
+            println!("{command}: ok{}", dash(&remark));
+            ExitCode::SUCCESS
+        }
+        Verdict::Skipped(why) => {
+            println!("{command}: SKIPPED{}", dash(&why));
+            ExitCode::SUCCESS
+        }
+        Verdict::Failed(why) => {
+            println!("{command}: FAILED{}", dash(&why));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dash(remark: &str) -> String {
+    if remark.is_empty() { String::new() } else { format!(" - {remark}") }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `arch-check`: what ARCHITECTURE.md names exists, and it leaves no crate out; links of the other pages lead somewhere.
+
+use std::path::Path;
+
+use crate::Verdict;
+use crate::deps::{members, metadata};
+use crate::tree;
+
+const PAGE: &str = "ARCHITECTURE.md";
+
+pub(crate) fn check(root: &Path) -> Verdict {
+    let (page, members) = match (std::fs::read_to_string(root.join(PAGE)), metadata(root)) {
+        (Ok(page), Ok(metadata)) => (page, members(&metadata)),
+        (Err(error), _) => return Verdict::Failed(format!("{PAGE}: {error}")),
+        (_, Err(error)) => return Verdict::Failed(error),
+    };
+    let folders: Vec<String> = members.iter().map(|member| member.folder(root)).collect();
+    let files = rust_files(&page);
+    let mut problems: Vec<String> = files
+        .iter()
+        .filter(|file| !candidates(file, &folders).iter().any(|path| root.join(path).is_file()))
+        .map(|file| format!("{PAGE} names {file}, which no crate has"))
+        .collect();
+    for (member, folder) in members.iter().zip(&folders) {
+        if !page.contains(&format!("`{folder}`")) {
+            problems.push(format!("{PAGE} does not name `{folder}` ({})", member.name));
+        }
+    }
+    match tree::files(root, |name| name.ends_with(".md")) {
+        Ok(pages) => problems.extend(pages.iter().flat_map(|page| dead_links(root, &page.path, &page.text))),
+        Err(error) => problems.push(error.to_string()),
+    }
+    Verdict::of(&problems, format!("{} crates, {} files", members.len(), files.len()))
+}
+
+/// Everything in backticks that ends in `.rs`.
+fn rust_files(page: &str) -> Vec<&str> {
+    page.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|code| code.ends_with(".rs") && !code.contains(char::is_whitespace))
+        .collect()
+}
+
+/// `core/engine/wait.rs` is short for `crates/retryproof-core/src/engine/wait.rs`.
+fn candidates(file: &str, folders: &[String]) -> Vec<String> {
+    let mut paths = vec![file.to_string()];
+    if let Some((short, rest)) = file.split_once('/') {
+        let of_crate = |folder: &&String| {
+            let name = folder.rsplit('/').next().unwrap_or(folder);
+            name == short || name.strip_prefix("retryproof-") == Some(short)
+        };
+        paths.extend(
+            folders.iter().filter(of_crate).flat_map(|f| [format!("{f}/src/{rest}"), format!("{f}/{rest}")]),
+        );
+    }
+    paths
+}
+
+fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
+    let folder = root.join(path).parent().unwrap_or(root).to_path_buf();
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
+    targets
+        .filter(|target| target.contains(['/', '.']) && !target.contains("://") && !target.contains("::"))
+        .filter(|target| !folder.join(target).exists())
+        .map(|target| format!("{path} links to {target}, which does not exist"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_those_in_backticks() {
+        assert_eq!(
+            rust_files("`core/store.rs`, store.rs, `a b.rs`, `x.md` and `x/y.rs`"),
+            ["core/store.rs", "x/y.rs"]
+        );
+    }
+
+    #[test]
+    fn a_short_path_stands_for_a_file_of_its_crate() {
+        let folders = ["crates/retryproof-core".into(), "examples/lab".into()];
+        assert!(
+            candidates("core/store.rs", &folders).contains(&"crates/retryproof-core/src/store.rs".into())
+        );
+        assert!(
+            candidates("lab/tests/it/main.rs", &folders).contains(&"examples/lab/tests/it/main.rs".into())
+        );
+        assert_eq!(candidates("http/key.rs", &folders), ["http/key.rs"]);
+    }
+
+    #[test]
+    fn links_to_missing_files_are_found_and_others_left_alone() {
+        let text = "[a](xtask/Cargo.toml) [b](no/such.md#x) [c](https://example.org/x.y) [d](#here) [e](crate::x::Y)";
+        let root = tree::root();
+        assert_eq!(
+            dead_links(&root, "README.md", text),
+            ["README.md links to no/such.md, which does not exist"]
+        );
+    }
+}

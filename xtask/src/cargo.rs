@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Child processes: a command line that can be shown to a person as well as run.
+
+use std::env;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// A `cargo` command line with its extra environment; `Display` is what a person types to repeat it.
+#[derive(Clone)]
+pub(crate) struct Cargo {
+    env: Vec<(&'static str, String)>,
+    args: Vec<String>,
+}
+
+impl Cargo {
+    pub(crate) fn new(line: &str) -> Self {
+        Self { env: Vec::new(), args: line.split_whitespace().map(String::from).collect() }
+    }
+
+    pub(crate) fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// Adds to a flags variable that the caller may have set already.
+    pub(crate) fn flags(self, name: &'static str, flags: &str) -> Self {
+        let value = match env::var(name) {
+            Ok(set) if !set.trim().is_empty() => format!("{set} {flags}"),
+            _ => flags.into(),
+        };
+        self.env(name, value)
+    }
+
+    fn command(&self, root: &Path) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(&self.args).current_dir(root).stdin(Stdio::null());
+        // `cargo run` tells this program about its own package; a build script that watches such a variable
+        // would run again, and what it built would differ from what a plain `cargo test` builds.
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy();
+            if [
+                "CARGO_PKG_",
+                "CARGO_MANIFEST_",
+                "CARGO_BIN_NAME",
+                "CARGO_CRATE_NAME",
+                "CARGO_PRIMARY_PACKAGE",
+            ]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+            {
+                command.env_remove(&*name);
+            }
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs it with our own output; true when it succeeded.
+    pub(crate) fn run(&self, root: &Path) -> io::Result<bool> {
+        Ok(self.command(root).status()?.success())
+    }
+
+    /// Runs it in silence: whether it succeeded, its standard output, its standard error.
+    pub(crate) fn capture(&self, root: &Path) -> io::Result<(bool, String, String)> {
+        let output = self.command(root).output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((output.status.success(), text(&output.stdout), text(&output.stderr)))
+    }
+
+    /// Runs it, passes its output on as it comes, and returns the lines that `keep` picked, stripped of colour.
+    pub(crate) fn watch(&self, root: &Path, keep: fn(&str) -> bool) -> io::Result<(bool, Vec<String>)> {
+        let mut command = self.command(root);
+        if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || pass_on(pipe, io::stdout(), keep)));
+        let stderr = child.stderr.take().map(|pipe| thread::spawn(move || pass_on(pipe, io::stderr(), keep)));
+        let success = child.wait()?.success();
+        let kept = [stdout, stderr]
+            .into_iter()
+            .flatten()
+            .filter_map(|reader| reader.join().ok())
+            .flatten()
+            .collect();
+        Ok((success, kept))
+    }
+}
+
+fn pass_on(from: impl Read, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<String> {
+    let mut from = BufReader::new(from);
+    let mut kept = Vec::new();
+    let mut line = Vec::new();
+    while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+        // Nobody reads us any more: the child still has to be drained, or it would block.
+        drop(to.write_all(&line).and_then(|()| to.flush()));
+        let plain = without_colour(&String::from_utf8_lossy(&line));
+        if keep(plain.trim()) {
+            kept.push(plain.trim().to_string());
+        }
+        line.clear();
+    }
+    kept
+}
+
+fn without_colour(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        if c == '\u{1b}' {
+            chars.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+impl fmt::Display for Cargo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}=\"{value}\" ")?;
+        }
+        write!(f, "cargo {}", self.args.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_shows_as_a_person_types_it() {
+        let doc = Cargo::new("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings").arg("--locked");
+        assert_eq!(doc.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --locked");
+    }
+
+    #[test]
+    fn colour_is_stripped_before_a_line_is_judged() {
+        assert_eq!(without_colour("\u{1b}[32;1m     Summary\u{1b}[0m [ 1s]"), "     Summary [ 1s]");
+    }
+}

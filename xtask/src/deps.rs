@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `deps-check`: who may depend on whom, and what a published crate may ask of its users.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::Verdict;
+use crate::cargo::Cargo;
+use crate::tree;
+
+/// For each published crate: which of ours it may use, and which only in its tests.
+const EDGES: [(&str, &[&str], &[&str]); 7] = [
+    ("retryproof-duration", &[], &[]),
+    ("retryproof-core", &["retryproof-duration"], &[KIT]),
+    ("retryproof-macros", &["retryproof-duration"], &[]),
+    (KIT, &["retryproof-core"], &[]),
+    ("retryproof-http", &["retryproof-core"], &[KIT]),
+    ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
+    (FACADE, &["retryproof-core", "retryproof-macros", "retryproof-http", "retryproof-sqlite"], &[KIT]),
+];
+const FACADE: &str = "retryproof";
+const KIT: &str = "retryproof-testkit";
+
+/// Drivers and HTTP types, by the beginning of their crates' names: core knows none of them.
+const FOREIGN_TO_CORE: [&str; 16] = [
+    "http",
+    "hyper",
+    "axum",
+    "tower",
+    "actix",
+    "reqwest",
+    "rusqlite",
+    "libsqlite3",
+    "sqlx",
+    "tokio-postgres",
+    "postgres",
+    "deadpool",
+    "bb8",
+    "mysql",
+    "redis",
+    "fred",
+];
+const NEWEST_RUST: Version = (1, 95);
+const CORE_BELOW: usize = 25;
+
+type Version = (u64, u64);
+
+pub(crate) struct Member {
+    pub(crate) name: String,
+    manifest: String,
+    published: bool,
+    rust: Option<Version>,
+    dependencies: Vec<Dependency>,
+}
+
+struct Dependency {
+    name: String,
+    /// `normal`, `build` or `dev`.
+    kind: String,
+    requirement: String,
+    optional: bool,
+    ours: bool,
+}
+
+impl Member {
+    /// Its folder from the root.
+    pub(crate) fn folder(&self, root: &Path) -> String {
+        let folder = Path::new(&self.manifest).parent().unwrap_or(root);
+        folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().replace('\\', "/")
+    }
+}
+
+/// `cargo metadata` of the workspace with all features.
+pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
+    let cargo = Cargo::new("metadata --format-version 1 --all-features --locked");
+    match cargo.capture(root) {
+        Ok((true, json, _)) => serde_json::from_str(&json).map_err(|error| format!("{cargo}: {error}")),
+        Ok((false, _, errors)) => Err(format!("{cargo}: {errors}")),
+        Err(error) => Err(format!("{cargo}: {error}")),
+    }
+}
+
+/// The workspace's own crates.
+pub(crate) fn members(metadata: &Value) -> Vec<Member> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    packages.filter(|package| package["source"].is_null()).map(member).collect()
+}
+
+fn member(package: &Value) -> Member {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let dependencies =
+        package["dependencies"].as_array().into_iter().flatten().map(|dependency| Dependency {
+            name: text(&dependency["name"]),
+            kind: dependency["kind"].as_str().unwrap_or("normal").into(),
+            requirement: text(&dependency["req"]),
+            optional: dependency["optional"] == true,
+            ours: !dependency["path"].is_null(),
+        });
+    Member {
+        name: text(&package["name"]),
+        manifest: text(&package["manifest_path"]),
+        published: !package["publish"].as_array().is_some_and(Vec::is_empty),
+        rust: package["rust_version"].as_str().and_then(version),
+        dependencies: dependencies.collect(),
+    }
+}
+
+pub(crate) fn check(root: &Path) -> Verdict {
+    let metadata = match metadata(root) {
+        Ok(metadata) => metadata,
+        Err(why) => return Verdict::Failed(why),
+    };
+    let members = members(&metadata);
+    let published: BTreeSet<&str> = members.iter().filter(|m| m.published).map(|m| m.name.as_str()).collect();
+    let mut problems: Vec<String> =
+        members.iter().flat_map(|member| edge_problems(member, &published)).collect();
+    problems.extend(rust_problems(&metadata, &members));
+    match tree::files(root, |name| name == "Cargo.toml") {
+        Ok(manifests) => problems.extend(manifests.iter().flat_map(|m| weak_features(&m.path, &m.text))),
+        Err(error) => problems.push(error.to_string()),
+    }
+    let core = match core_tree(root) {
+        Ok(crates) => crates,
+        Err(why) => return Verdict::Failed(why),
+    };
+    if core.len() >= CORE_BELOW {
+        let names: Vec<&str> = core.iter().map(String::as_str).collect();
+        problems.push(format!(
+            "core stands on {} foreign crates, {CORE_BELOW} are too many: {}",
+            core.len(),
+            names.join(" ")
+        ));
+    }
+    Verdict::of(
+        &problems,
+        format!("{} crates of ours, core stands on {} foreign ones", members.len(), core.len()),
+    )
+}
+
+fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
+    let name = &member.name;
+    let row = EDGES.iter().find(|(row, ..)| row == name);
+    let mut problems = Vec::new();
+    if member.published && row.is_none() {
+        problems
+            .push(format!("{name} is published, but xtask/src/deps.rs does not say what it may depend on"));
+        return problems;
+    }
+    for dependency in &member.dependencies {
+        let (to, kind) = (dependency.name.as_str(), dependency.kind.as_str());
+        let mut refuse = |why: &str| problems.push(format!("{name} -> {to} ({kind}): {why}"));
+        if !dependency.ours {
+            match name.as_str() {
+                "retryproof-duration" if kind != "dev" => refuse("it depends on nothing"),
+                "retryproof-core" if FOREIGN_TO_CORE.iter().any(|foreign| to.starts_with(foreign)) => {
+                    refuse("core knows no driver and no HTTP type");
+                }
+                _ => {}
+            }
+            continue;
+        }
+        let Some((_, normal, in_tests)) = row else {
+            if name == "xtask" {
+                refuse("xtask uses none of our crates");
+            } else if published.contains(to) && to != FACADE && to != KIT {
+                refuse("what is not published uses the facade and the testkit");
+            }
+            continue;
+        };
+        let test_only = kind == "dev" && in_tests.contains(&to);
+        if !published.contains(to) {
+            refuse("a published crate depends on none that is not");
+        } else if !test_only && !normal.contains(&to) {
+            refuse("not an edge of the house");
+        } else if test_only && dependency.requirement != "*" {
+            // The testkit depends on core: with a version, neither could be released before the other.
+            refuse("a crate of ours for tests goes by path alone, without a version");
+        } else if kind != "dev" && !dependency.requirement.starts_with('=') {
+            refuse("our crates pin each other with `=`");
+        } else if name == FACADE && kind != "dev" && to != "retryproof-core" && !dependency.optional {
+            refuse("the facade depends on its parts optionally");
+        }
+    }
+    problems
+}
+
+/// A weak feature `x?/y` lands in the lock file of whoever leaves x off; with `links = "sqlite3"` that breaks their build.
+fn weak_features(path: &str, manifest: &str) -> Vec<String> {
+    let code = manifest.lines().enumerate().map(|(n, line)| (n, line.split('#').next().unwrap_or_default()));
+    code.filter(|(_, line)| line.contains("?/"))
+        .map(|(n, _)| format!("{path}:{}: weak feature `?/`", n + 1))
+        .collect()
+}
+
+/// The stated Rust version has to be true of everything that a published crate brings along, and be one we have.
+fn rust_problems(metadata: &Value, members: &[Member]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let published: Vec<&Member> = members.iter().filter(|member| member.published).collect();
+    let stated = published.iter().filter_map(|member| member.rust).min().unwrap_or((0, 0));
+    for member in &published {
+        if member.rust != Some(stated) || stated > NEWEST_RUST {
+            problems.push(format!(
+                "{}: rust-version is not one for all, at most {}.{}",
+                member.name, NEWEST_RUST.0, NEWEST_RUST.1
+            ));
+        }
+    }
+    let used = normal_closure(metadata, &published.iter().map(|member| member.name.as_str()).collect());
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let needs = package["rust_version"].as_str().and_then(version);
+        if needs.is_some_and(|needs| needs > stated)
+            && package["id"].as_str().is_some_and(|id| used.contains(id))
+        {
+            let (major, minor) = needs.unwrap_or_default();
+            problems.push(format!("{} needs Rust {major}.{minor}, more than we state", package["name"]));
+        }
+    }
+    problems
+}
+
+/// Ids of all packages that normal builds of the `roots` reach.
+fn normal_closure<'a>(metadata: &'a Value, roots: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let is_root = |package: &&Value| {
+        package["source"].is_null() && package["name"].as_str().is_some_and(|n| roots.contains(n))
+    };
+    let mut open: Vec<&str> = packages.filter(is_root).filter_map(|package| package["id"].as_str()).collect();
+    let mut seen = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
+        for dependency in nodes
+            .filter(|node| node["id"] == id)
+            .flat_map(|node| node["deps"].as_array().into_iter().flatten())
+        {
+            let kinds = dependency["dep_kinds"].as_array();
+            if kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["kind"] != "dev")) {
+                open.extend(dependency["pkg"].as_str());
+            }
+        }
+    }
+    seen
+}
+
+fn version(text: &str) -> Option<Version> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
+}
+
+/// The foreign crates that a program with core alone compiles.
+fn core_tree(root: &Path) -> Result<BTreeSet<String>, String> {
+    let cargo = Cargo::new("tree -p retryproof-core -e normal --prefix none --locked --format {p}");
+    match cargo.capture(root) {
+        Ok((true, tree, _)) => Ok(foreign_crates(&tree)),
+        Ok((false, _, errors)) => Err(format!("{cargo}: {errors}")),
+        Err(error) => Err(format!("{cargo}: {error}")),
+    }
+}
+
+fn foreign_crates(tree: &str) -> BTreeSet<String> {
+    let names = tree
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| line.split(' ').take(2).collect::<Vec<_>>().join("@"));
+    names.filter(|name| !name.starts_with("retryproof-")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problems(name: &str, publish: &Value, dependency: &Value) -> Vec<String> {
+        let package = json!({"name": name, "publish": publish, "manifest_path": "/w/x/Cargo.toml", "dependencies": [dependency]});
+        let published = EDGES.iter().map(|(name, ..)| *name).collect();
+        edge_problems(&member(&package), &published)
+    }
+
+    fn ours(name: &str, requirement: &str, kind: &Value) -> Value {
+        json!({"name": name, "req": requirement, "kind": kind, "optional": false, "path": "/w/y"})
+    }
+
+    #[test]
+    fn allowed_edges_pass() {
+        let (all, none, normal, dev) = (Value::Null, json!([]), Value::Null, json!("dev"));
+        assert!(
+            problems("retryproof-core", &all, &ours("retryproof-duration", "=0.1.0", &normal)).is_empty()
+        );
+        assert!(problems("retryproof-core", &all, &ours(KIT, "*", &dev)).is_empty());
+        assert!(problems("lab", &none, &ours(FACADE, "=0.1.0", &normal)).is_empty());
+    }
+
+    #[test]
+    fn forbidden_edges_are_refused() {
+        let (all, none, normal, dev) = (Value::Null, json!([]), Value::Null, json!("dev"));
+        let refused = [
+            ("retryproof-core", &all, ours("retryproof-http", "=0.1.0", &normal)),
+            ("retryproof-core", &all, ours(KIT, "=0.1.0", &normal)),
+            ("retryproof-core", &all, ours(KIT, "=0.1.0", &dev)),
+            ("retryproof-core", &all, ours("retryproof-duration", "^0.1.0", &normal)),
+            ("retryproof-macros", &all, ours("retryproof-core", "=0.1.0", &normal)),
+            ("retryproof-http", &all, ours("retryproof-sqlite", "=0.1.0", &dev)),
+            ("retryproof-sqlite", &all, ours("model", "*", &dev)),
+            (FACADE, &all, ours("retryproof-http", "=0.1.0", &normal)),
+            ("lab", &none, ours("retryproof-core", "=0.1.0", &normal)),
+            ("xtask", &none, ours(FACADE, "=0.1.0", &normal)),
+            ("retryproof-new", &all, ours("retryproof-core", "=0.1.0", &normal)),
+            ("retryproof-core", &all, json!({"name": "http-body", "req": "^1", "kind": null, "path": null})),
+            ("retryproof-duration", &all, json!({"name": "serde", "req": "^1", "kind": null, "path": null})),
+        ];
+        for (name, publish, dependency) in refused {
+            assert_eq!(problems(name, publish, &dependency).len(), 1, "{name} -> {dependency}");
+        }
+    }
+
+    #[test]
+    fn weak_features_are_found_outside_comments() {
+        assert_eq!(weak_features("x", "a = [\"b?/c\"]\n# d?/e\n"), ["x:1: weak feature `?/`"]);
+    }
+
+    #[test]
+    fn the_stated_rust_version_covers_normal_dependencies_only() {
+        let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
+        let edge = |to: &str, kind: Value| json!({"pkg": to, "dep_kinds": [{"kind": kind}]});
+        let metadata = json!({
+            "packages": [package(FACADE, Value::Null, "1.89"), package("a", json!("r"), "1.89.1"), package("b", json!("r"), "1.90"), package("c", json!("r"), "1.91")],
+            "resolve": {"nodes": [
+                {"id": FACADE, "deps": [edge("a", Value::Null), edge("c", json!("dev"))]},
+                {"id": "a", "deps": [edge("b", json!("build"))]},
+            ]},
+        });
+        assert_eq!(
+            rust_problems(&metadata, &members(&metadata)),
+            ["\"b\" needs Rust 1.90, more than we state"]
+        );
+    }
+
+    #[test]
+    fn a_crate_counts_once_and_ours_do_not() {
+        let tree = "retryproof-core v0.1.0 (/w)\nbytes v1.0.0\nserde v1.0.0\nbytes v1.0.0 (*)\nsyn v2.0.0\nsyn v3.0.0\n\n";
+        assert_eq!(foreign_crates(tree).len(), 4);
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask test`: the steps of a full check, cheap ones first, and their summary.
+//!
+//! Clippy, docs and the feature loop share what cargo checks; the two test steps share what it builds. None of them
+//! changes RUSTFLAGS, which would build every dependency again; the loom step has to, in a folder of its own.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::cargo::Cargo;
+use crate::tally::{self, Tally};
+use crate::{Verdict, arch, deps, features, rules, size};
+
+enum Work {
+    Check(fn(&Path) -> Verdict),
+    /// Succeeds or fails by its exit code.
+    Run(Cargo),
+    /// The same, and counts the tests it ran: none is a failure.
+    Tests(Cargo),
+    Skip(String),
+}
+
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    work: Work,
+}
+
+fn plan(root: &Path) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut step = |name, what, work| steps.push(Step { name, what, work });
+    step("format", "rustfmt leaves no file changed", component(root, "fmt", "rustfmt", "fmt --all --check"));
+    step("rules-check", "rules and tests name each other", Work::Check(rules::check));
+    step("size-check", "file lengths and licence lines", Work::Check(size::check));
+    step("arch-check", "ARCHITECTURE.md names what exists", Work::Check(arch::check));
+    step("deps-check", "who depends on whom", Work::Check(deps::check));
+    let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
+    step("deny", "bans, licences and sources of dependencies", deny);
+    let lint = "clippy --workspace --all-targets --all-features --locked --";
+    step(
+        "clippy",
+        "lints, each warning an error",
+        with_args(component(root, "clippy", "clippy", lint), &["-D", "warnings"]),
+    );
+    let doc =
+        Cargo::new("doc --workspace --no-deps --all-features --locked").flags("RUSTDOCFLAGS", "-D warnings");
+    step("docs", "documentation, each warning an error", Work::Run(doc));
+    step("features", "the facade with each feature alone, none, all", Work::Check(features::check));
+    let runner =
+        match optional(root, "nextest", "nextest run --workspace --all-features --locked --no-fail-fast") {
+            Work::Run(nextest) => nextest,
+            _ => {
+                println!("note: cargo-nextest is not installed, cargo test runs the tests instead");
+                Cargo::new("test --workspace --all-features --tests --locked --no-fail-fast")
+            }
+        };
+    step("tests", "unit and integration tests", Work::Tests(runner));
+    let doctests = Cargo::new("test --workspace --all-features --doc --locked --no-fail-fast");
+    step("doc tests", "the examples in the documentation", Work::Tests(doctests));
+    let loom = Cargo::new("test -p retryproof-core --release --test loom --locked")
+        .flags("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", "target/loom");
+    step("loom", "every interleaving of the memory store's lock-free parts", Work::Tests(loom));
+    steps
+}
+
+/// A step that needs a component of the toolchain, which minimal installations lack.
+fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
+    if installed(root, probe) {
+        return Work::Run(Cargo::new(line));
+    }
+    println!("note: {component} is missing, trying `rustup component add {component}`");
+    let added = std::process::Command::new("rustup").args(["component", "add", component]).status();
+    if added.is_ok_and(|status| status.success()) && installed(root, probe) {
+        return Work::Run(Cargo::new(line));
+    }
+    Work::Skip(format!("{component} is not installed; `rustup component add {component}` brings it"))
+}
+
+/// A step that needs a tool which we use where present and never compile.
+fn optional(root: &Path, tool: &str, line: &str) -> Work {
+    if installed(root, tool) {
+        return Work::Run(Cargo::new(line));
+    }
+    Work::Skip(format!("cargo-{tool} is not installed"))
+}
+
+fn installed(root: &Path, subcommand: &str) -> bool {
+    matches!(Cargo::new(subcommand).arg("--version").capture(root), Ok((true, _, _)))
+}
+
+fn with_args(work: Work, args: &[&str]) -> Work {
+    match work {
+        Work::Run(cargo) => Work::Run(args.iter().fold(cargo, |cargo, arg| cargo.arg(arg))),
+        other => other,
+    }
+}
+
+struct Done {
+    name: &'static str,
+    verdict: Verdict,
+    took: Duration,
+    repeat: String,
+}
+
+/// Runs every step, also after a failure, so that one run shows all there is to mend.
+pub(crate) fn run_all(root: &Path) -> Verdict {
+    let start = now();
+    let steps = plan(root);
+    let total = steps.len();
+    let mut tally = Tally::default();
+    let mut closing = Vec::new();
+    let mut done = Vec::new();
+    for (n, step) in steps.into_iter().enumerate() {
+        let repeat = match &step.work {
+            Work::Check(_) => format!("cargo xtask {}", step.name),
+            Work::Run(cargo) | Work::Tests(cargo) => cargo.to_string(),
+            Work::Skip(_) => String::new(),
+        };
+        println!(
+            "\n=== [{}/{total}] {}: {} (after {})",
+            n + 1,
+            step.name,
+            step.what,
+            seconds(start.elapsed())
+        );
+        if !repeat.is_empty() {
+            println!("    {repeat}");
+        }
+        let began = now();
+        let verdict = match step.work {
+            Work::Check(check) => check(root),
+            Work::Run(cargo) => exit(cargo.run(root).map(|success| (success, String::new()))),
+            Work::Tests(cargo) => exit(cargo.watch(root, tally::closes).map(|(success, lines)| {
+                let mut ran = Tally::default();
+                lines.iter().for_each(|line| ran.add(line));
+                tally.merge(ran);
+                closing.extend(lines.into_iter().filter(|line| line.starts_with("Summary")));
+                (success && ran.passed > 0, format!("{} passed, {} ignored", ran.passed, ran.ignored))
+            })),
+            Work::Skip(why) => Verdict::Skipped(why),
+        };
+        let took = began.elapsed();
+        match &verdict {
+            Verdict::Passed(_) => println!("=== {}: ok in {}", step.name, seconds(took)),
+            Verdict::Skipped(why) => println!("=== {}: SKIPPED: {why}", step.name),
+            Verdict::Failed(_) => println!("=== {}: FAILED in {}; again: {repeat}", step.name, seconds(took)),
+        }
+        done.push(Done { name: step.name, verdict, took, repeat });
+    }
+    summary(&done, start.elapsed(), &closing, tally)
+}
+
+fn exit(result: std::io::Result<(bool, String)>) -> Verdict {
+    match result {
+        Ok((true, remark)) => Verdict::Passed(remark),
+        Ok((false, remark)) => Verdict::Failed(remark),
+        Err(error) => Verdict::Failed(format!("could not be run: {error}")),
+    }
+}
+
+/// The table, then the closing lines of the test runners, so that they are the last thing on the screen.
+fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> Verdict {
+    println!("\n{:<12} {:>8}  result", "step", "took");
+    for Done { name, verdict, took, .. } in done {
+        let (word, remark) = match verdict {
+            Verdict::Passed(remark) => ("ok", remark),
+            Verdict::Failed(remark) => ("FAILED", remark),
+            Verdict::Skipped(remark) => ("SKIPPED", remark),
+        };
+        let gap = if remark.is_empty() { "" } else { "  " };
+        println!("{name:<12} {:>8}  {word}{gap}{remark}", seconds(*took));
+    }
+    let failed: Vec<&Done> = done.iter().filter(|step| matches!(step.verdict, Verdict::Failed(_))).collect();
+    for Done { name, repeat, .. } in &failed {
+        println!("{name} failed; again: {repeat}");
+    }
+    println!();
+    closing.iter().for_each(|line| println!("{line}"));
+    let Tally { passed, failed: broken, ignored } = tally;
+    println!(
+        "test result: {}. {passed} passed; {broken} failed; {ignored} ignored; all runners together; finished in {}",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        seconds(took)
+    );
+    match failed.len() {
+        0 => Verdict::Passed(format!("{} steps", done.len())),
+        n => Verdict::Failed(format!("{n} of {} steps", done.len())),
+    }
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{:.1}s", took.as_secs_f64())
+}
+
+#[expect(clippy::disallowed_methods, reason = "times the steps for a person; nothing is decided by it")]
+fn now() -> Instant {
+    Instant::now()
+}
