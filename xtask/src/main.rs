@@ -10,6 +10,7 @@ mod bench;
 mod cargo;
 mod deps;
 mod features;
+mod lock;
 mod rules;
 mod size;
 mod steps;
@@ -18,12 +19,13 @@ mod tree;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  test           everything below up to features, and format, lints, docs and all tests; what CI runs
+  test           everything below up to lock-check, and format, lints, docs and all tests; what CI runs
   rules-check    every rule of SPEC.md is named by a test, and every rule a test names is in SPEC.md
   size-check     file lengths and licence lines
   arch-check     crates and files that ARCHITECTURE.md names exist
   deps-check     who may depend on whom, pins, minimum Rust version, size of core
   features       `cargo check` of the facade: no feature, each alone, all
+  lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
   bench [SUITE]  measure (memory, http, sqlite; all of them without a name) and write BENCHMARKS.md";
 
 /// What a check or a step ended as, with a remark for the summary.
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         "arch-check" => arch::check(&root),
         "deps-check" => deps::check(&root),
         "features" => features::check(&root),
+        "lock-check" => lock::check(&root),
         "bench" => bench::run(&root, rest),
         "help" | "-h" | "--help" => {
             println!("{USAGE}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::cargo::Cargo;
 use crate::tally::{self, Tally};
-use crate::{Verdict, arch, deps, features, rules, size};
+use crate::{Verdict, arch, deps, features, lock, rules, size};
 
 enum Work {
     Check(fn(&Path) -> Verdict),
@@ -46,6 +46,7 @@ fn plan(root: &Path) -> Vec<Step> {
         Cargo::new("doc --workspace --no-deps --all-features --locked").flags("RUSTDOCFLAGS", "-D warnings");
     step("docs", "documentation, each warning an error", Work::Run(doc));
     step("features", "the facade with each feature alone, none, all", Work::Check(features::check));
+    step("lock-check", "lock files of users, both ends of the SQLite driver", Work::Check(lock::check));
     let runner =
         match optional(root, "nextest", "nextest run --workspace --all-features --locked --no-fail-fast") {
             Work::Run(nextest) => nextest,

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `lock-check`: what the lock files of users come to. `libsqlite3-sys` declares `links`, so a lock file has room for one version.
+//!
+//! Each case is a throw-away package below the target folder that starts from our own lock file, so that a release of
+//! somebody else's changes no result.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Verdict;
+use crate::cargo::Cargo;
+
+struct Case {
+    name: &'static str,
+    dependencies: &'static str,
+    /// A line that has to be in the lock file, or must not be.
+    lock: (bool, &'static str),
+    /// Whether it is compiled, too.
+    compile: bool,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "without-sqlite",
+        dependencies: "retryproof = { path = \"../../../crates/retryproof\", features = [\"axum\"] }",
+        lock: (false, "name = \"libsqlite3-sys\""),
+        compile: false,
+    },
+    Case {
+        // sqlx brings its own SQLite driver, by default features even for users of another database.
+        name: "sqlite-beside-sqlx",
+        dependencies: "retryproof-sqlite = { path = \"../../../crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
+        lock: (true, "name = \"sqlx-sqlite\""),
+        compile: false,
+    },
+    Case {
+        // The newest one is what the workspace's lock file has.
+        name: "oldest-driver",
+        dependencies: "retryproof-sqlite = { path = \"../../../crates/retryproof-sqlite\" }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
+        lock: (true, "name = \"rusqlite\"\nversion = \"0.37.0\""),
+        compile: true,
+    },
+];
+
+pub(crate) fn check(root: &Path) -> Verdict {
+    let mut problems = Vec::new();
+    for case in &CASES {
+        println!("  {}", case.name);
+        match run(root, case) {
+            Ok(None) => {}
+            Ok(Some(problem)) => problems.push(format!("{}: {problem}", case.name)),
+            Err(error) => problems.push(format!("{}: {error}", case.name)),
+        }
+    }
+    if !problems.is_empty() && problems.iter().all(|problem| is_offline(problem)) {
+        return Verdict::Skipped("the crate registry cannot be reached".into());
+    }
+    Verdict::of(&problems, format!("{} lock files", CASES.len()))
+}
+
+fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
+    let folder = write(root, case)?;
+    let (resolved, _, errors) = Cargo::new("update --workspace").capture(&folder)?;
+    if !resolved {
+        return Ok(Some(errors));
+    }
+    let lock = fs::read_to_string(folder.join("Cargo.lock"))?;
+    let (wanted, line) = case.lock;
+    if lock.contains(line) != wanted {
+        let has = if wanted { "lacks" } else { "has" };
+        return Ok(Some(format!("its lock file {has} `{}`", line.replace('\n', " "))));
+    }
+    if case.compile {
+        let check = Cargo::new("check --quiet --locked")
+            .env("CARGO_TARGET_DIR", root.join("target").to_string_lossy());
+        let (compiled, _, errors) = check.capture(&folder)?;
+        return Ok((!compiled).then_some(errors));
+    }
+    Ok(None)
+}
+
+fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
+    let folder = root.join("target/lock-check").join(case.name);
+    fs::create_dir_all(folder.join("src"))?;
+    fs::write(folder.join("src/lib.rs"), "")?;
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let (name, dependencies) = (case.name, case.dependencies);
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n{dependencies}\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest)?;
+    Ok(folder)
+}
+
+/// Cargo names the index or a download that it could not reach; a conflict of versions reads otherwise.
+fn is_offline(problem: &str) -> bool {
+    ["failed to download", "Unable to update", "failed to query replaced source", "--offline"]
+        .iter()
+        .any(|sign| problem.contains(sign))
+        && !problem.contains("failed to select a version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_is_never_taken_for_a_missing_network() {
+        assert!(is_offline("error: Unable to update registry `crates-io`"));
+        assert!(!is_offline("error: failed to select a version for `libsqlite3-sys`"));
+        assert!(!is_offline("its lock file has `name = \"libsqlite3-sys\"`"));
+    }
+}
