@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn id_4_identity_prints_masked() {
         let id = Identity::of("payments", "canary-4711").unwrap();
-        let hash = format!("{:x}", Sha256::digest(b"canary-4711"));
+        let hash: String = Sha256::digest(b"canary-4711").iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(id.to_string(), format!("payments#{}", &hash[..16]));
         assert_eq!(format!("{id:?}"), id.to_string());
         let error = Error::unavailable("no answer").for_identity(&id);

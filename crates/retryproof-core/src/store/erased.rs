@@ -163,6 +163,13 @@ impl SharedStore {
     }
 }
 
+/// With every capability that the memory store has.
+impl From<crate::MemoryStore> for SharedStore {
+    fn from(store: crate::MemoryStore) -> Self {
+        Self::builder(store).with_purge().build()
+    }
+}
+
 impl fmt::Debug for SharedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedStore")

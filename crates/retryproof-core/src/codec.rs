@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Codec`]: how a result becomes bytes. JSON by default; bytes as they are; nothing at all.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::payload::{CodecId, Payload};
+
+/// Turns values of `T` into bytes and back.
+///
+/// A value that it cannot encode is completed as a tombstone (CMP-9), so an error or a panic here never makes the
+/// work run again.
+#[diagnostic::on_unimplemented(
+    message = "no codec carries `{T}`: `{Self}` does not encode and decode it",
+    label = "the result of an idempotent action is stored, so it needs a codec",
+    note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
+)]
+pub trait Codec<T>: Send + Sync {
+    /// The id that is stored with the value; another id is never decoded.
+    fn id(&self) -> CodecId;
+
+    /// The version of the value's shape, stored with it. 0 unless told otherwise.
+    fn schema(&self) -> u16 {
+        0
+    }
+
+    /// Appends the encoded value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`]; its text must not repeat the value.
+    fn encode(&self, value: &T, into: &mut Vec<u8>) -> Result<()>;
+
+    /// Decodes a value that the same codec id wrote, under any schema version.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`]; its text must not repeat the value.
+    fn decode(&self, payload: &Payload) -> Result<T>;
+}
+
+/// JSON by serde: the default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonCodec;
+
+impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn encode(&self, value: &T, into: &mut Vec<u8>) -> Result<()> {
+        serde_json::to_writer(into, value).map_err(|error| json_error("written", &error))
+    }
+
+    fn decode(&self, payload: &Payload) -> Result<T> {
+        serde_json::from_slice(payload.body()).map_err(|error| json_error("read", &error))
+    }
+}
+
+/// serde's own message may quote the value, so only its class and place are told (ID-4).
+fn json_error(verb: &str, error: &serde_json::Error) -> Error {
+    Error::new(ErrorKind::Codec, format!("the value cannot be {verb} as JSON of its type"))
+        .with("class", format!("{:?}", error.classify()))
+        .with("line", error.line())
+        .with("column", error.column())
+}
+
+/// Bytes as they are, for `Vec<u8>` and [`Bytes`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BytesCodec;
+
+impl Codec<Vec<u8>> for BytesCodec {
+    fn id(&self) -> CodecId {
+        CodecId::BYTES
+    }
+
+    fn encode(&self, value: &Vec<u8>, into: &mut Vec<u8>) -> Result<()> {
+        into.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn decode(&self, payload: &Payload) -> Result<Vec<u8>> {
+        Ok(payload.body().to_vec())
+    }
+}
+
+impl Codec<Bytes> for BytesCodec {
+    fn id(&self) -> CodecId {
+        CodecId::BYTES
+    }
+
+    fn encode(&self, value: &Bytes, into: &mut Vec<u8>) -> Result<()> {
+        into.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn decode(&self, payload: &Payload) -> Result<Bytes> {
+        Ok(payload.clone().into_body().into_bytes())
+    }
+}
+
+/// Stores no value, for actions that return `()`: a duplicate is skipped (ANN-5).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoCodec;
+
+impl Codec<()> for NoCodec {
+    fn id(&self) -> CodecId {
+        CodecId::NONE
+    }
+
+    fn encode(&self, (): &(), _: &mut Vec<u8>) -> Result<()> {
+        Ok(())
+    }
+
+    fn decode(&self, _: &Payload) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Encodes; a panic of the codec counts as an error (CMP-9).
+pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Payload> {
+    catch_unwind(AssertUnwindSafe(|| {
+        Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer))
+    }))
+    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Codec, "the codec panicked while encoding the value")))
+}
+
+/// Decodes; a panic of the codec counts as an error, and another codec's value is refused.
+pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
+    if payload.codec() != codec.id() {
+        return Err(Error::new(ErrorKind::Codec, "the stored value was written by another codec")
+            .with("stored", payload.codec().0)
+            .with("expected", codec.id().0));
+    }
+    catch_unwind(AssertUnwindSafe(|| codec.decode(payload)))
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Codec, "the codec panicked while decoding the value")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cmp_8_values_of_another_codec_are_refused() {
+        let json = encode(&JsonCodec, &7_u32).unwrap();
+        assert_eq!(decode::<u32, _>(&JsonCodec, &json).unwrap(), 7);
+        assert_eq!(decode::<Vec<u8>, _>(&BytesCodec, &json).unwrap_err().kind(), ErrorKind::Codec);
+        assert!(decode::<String, _>(&JsonCodec, &json).is_err());
+        let bytes = encode(&BytesCodec, &Bytes::from_static(b"\x00\xff")).unwrap();
+        assert_eq!(decode::<Bytes, _>(&BytesCodec, &bytes).unwrap(), &b"\x00\xff"[..]);
+        decode(&NoCodec, &encode(&NoCodec, &()).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn id_4_a_json_error_does_not_quote_the_value() {
+        let payload = Payload::new(CodecId::JSON, 0, br#""canary""#);
+        let error = decode::<u32, _>(&JsonCodec, &payload).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("canary"));
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`IdempotencyConfig`]: every setting with its default, its bounds and its precedence (CTX-2, CTX-3, CFG-1).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+#[cfg(feature = "config")]
+mod load;
+
+/// Bounds of a ttl (CTX-2).
+pub const TTL_BOUNDS: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(3_650 * 86_400);
+/// Bounds of a lease (CTX-2).
+pub const LEASE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(86_400);
+/// Bounds of a wait (CTX-2). Zero looks once and never blocks.
+pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+
+/// What happens when the store fails while it records a completion (CMP-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CompletionFailurePolicy {
+    /// Log it and return the value all the same; a retry after the lease expires runs the action again.
+    #[default]
+    LogAndReturn,
+    /// Fail the call.
+    Propagate,
+}
+
+/// The settings of an engine and of the HTTP filter on it. Every field has the specification's or the rules' default.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct IdempotencyConfig {
+    /// `default-ttl`: how long results are kept, from completion. 24 h.
+    pub default_ttl: Duration,
+    /// `default-lease`: how long a holder that went silent keeps its key. 30 s.
+    pub default_lease: Duration,
+    /// `default-wait`: how long a duplicate waits for the holder. 10 s.
+    pub default_wait: Duration,
+    /// `completion-failure-policy`.
+    pub completion_failure_policy: CompletionFailurePolicy,
+    /// `operation-timeout`: the end of every store call (STO-5). 5 s.
+    pub operation_timeout: Duration,
+    /// `max-running`: how many tracked actions may run at once; none = no cap (RUN-5).
+    pub max_running: Option<usize>,
+    /// `max-waiting`: how many duplicates of this process may wait at once (ACQ-13). 4,096.
+    pub max_waiting: usize,
+    /// `max-hold`: when beats stop for an action that never ends (RUN-6). 1 h.
+    pub max_hold: Duration,
+    /// `purge.enabled` and `purge.interval` (STO-4).
+    pub purge: PurgeConfig,
+    /// `scope."NAME"`: what operations set for one scope; it wins over the call and the annotation (CTX-3).
+    pub scopes: HashMap<String, ScopeConfig>,
+    /// `store`: a store URL, for [`connect`](https://docs.rs/retryproof) of the facade. Never shown by `Debug` (ID-4).
+    pub store: Option<String>,
+    /// `web.*`: the HTTP filter.
+    pub web: WebConfig,
+}
+
+/// `purge.*` (STO-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PurgeConfig {
+    /// Whether the engine purges at all.
+    pub enabled: bool,
+    /// How long it rests between two rounds. 1 min.
+    pub interval: Duration,
+}
+
+/// `scope."NAME".*` (CTX-3). `None` leaves the call's own value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScopeConfig {
+    /// `ttl`.
+    pub ttl: Option<Duration>,
+    /// `lease`.
+    pub lease: Option<Duration>,
+    /// `wait`.
+    pub wait: Option<Duration>,
+}
+
+/// `web.*`: the HTTP filter's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WebConfig {
+    /// `web.required`: whether a request without a key is refused; one answer for the whole API (HTTP-3). True.
+    pub required: bool,
+    /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). 1 MiB.
+    pub max_body_bytes: usize,
+    /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). 8 MiB.
+    pub max_response_bytes: usize,
+    /// `web.key-header`: the header that carries the key. `Idempotency-Key`.
+    pub key_header: String,
+    /// `web.in-flight-status`: any 4xx or 5xx (HTTP-10). 409.
+    pub in_flight_status: u16,
+    /// `web.fingerprint` (FP-3).
+    pub fingerprint: FingerprintMode,
+}
+
+/// What of a request its fingerprint covers (FP-3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FingerprintMode {
+    /// Method, path and query, and body.
+    #[default]
+    Request,
+    /// The body alone: the specification's table to the letter.
+    Body,
+    /// As `Request`, with the body in canonical JSON (RFC 8785) where it is I-JSON.
+    Json,
+}
+
+impl Default for IdempotencyConfig {
+    fn default() -> Self {
+        Self {
+            default_ttl: Duration::from_secs(86_400),
+            default_lease: Duration::from_secs(30),
+            default_wait: Duration::from_secs(10),
+            completion_failure_policy: CompletionFailurePolicy::default(),
+            operation_timeout: Duration::from_secs(5),
+            max_running: None,
+            max_waiting: 4_096,
+            max_hold: Duration::from_secs(3_600),
+            purge: PurgeConfig::default(),
+            scopes: HashMap::new(),
+            store: None,
+            web: WebConfig::default(),
+        }
+    }
+}
+
+impl Default for PurgeConfig {
+    fn default() -> Self {
+        Self { enabled: true, interval: Duration::from_secs(60) }
+    }
+}
+
+impl Default for WebConfig {
+    fn default() -> Self {
+        Self {
+            required: true,
+            max_body_bytes: 1 << 20,
+            max_response_bytes: 8 << 20,
+            key_header: "Idempotency-Key".to_owned(),
+            in_flight_status: 409,
+            fingerprint: FingerprintMode::default(),
+        }
+    }
+}
+
+impl fmt::Debug for IdempotencyConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyConfig")
+            .field("default_ttl", &self.default_ttl)
+            .field("default_lease", &self.default_lease)
+            .field("default_wait", &self.default_wait)
+            .field("completion_failure_policy", &self.completion_failure_policy)
+            .field("operation_timeout", &self.operation_timeout)
+            .field("max_running", &self.max_running)
+            .field("max_waiting", &self.max_waiting)
+            .field("max_hold", &self.max_hold)
+            .field("purge", &self.purge)
+            .field("scopes", &self.scopes)
+            .field("store", &self.store.as_ref().map(|_| "(hidden)"))
+            .field("web", &self.web)
+            .finish()
+    }
+}
+
+impl IdempotencyConfig {
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] naming the key and the value.
+    pub fn validate(&self) -> Result<()> {
+        within("default-ttl", self.default_ttl, &TTL_BOUNDS)?;
+        within("default-lease", self.default_lease, &LEASE_BOUNDS)?;
+        within("default-wait", self.default_wait, &WAIT_BOUNDS)?;
+        let positive = Duration::from_millis(1)..=Duration::from_secs(86_400);
+        within("operation-timeout", self.operation_timeout, &positive)?;
+        within(
+            "max-hold",
+            self.max_hold,
+            &(Duration::from_millis(10)..=Duration::from_secs(3_650 * 86_400)),
+        )?;
+        within("purge.interval", self.purge.interval, &positive)?;
+        if self.max_running == Some(0) {
+            return Err(refused("max-running", 0, "at least 1; leave it out for no cap"));
+        }
+        for (scope, own) in &self.scopes {
+            for (part, value, bounds) in [
+                ("ttl", own.ttl, &TTL_BOUNDS),
+                ("lease", own.lease, &LEASE_BOUNDS),
+                ("wait", own.wait, &WAIT_BOUNDS),
+            ] {
+                if let Some(value) = value {
+                    within(&format!("scope.{scope:?}.{part}"), value, bounds)?;
+                }
+            }
+        }
+        self.web.validate()
+    }
+}
+
+impl WebConfig {
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] naming the key and the value.
+    pub fn validate(&self) -> Result<()> {
+        if !(400..=599).contains(&self.in_flight_status) {
+            return Err(refused("web.in-flight-status", self.in_flight_status, "any status from 400 to 599"));
+        }
+        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if self.key_header.is_empty() || !self.key_header.bytes().all(token) {
+            return Err(refused(
+                "web.key-header",
+                format!("{:?}", self.key_header),
+                "the name of an HTTP field",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn within(key: &str, value: Duration, bounds: &RangeInclusive<Duration>) -> Result<()> {
+    if bounds.contains(&value) {
+        return Ok(());
+    }
+    Err(refused(key, format!("{value:?}"), &format!("{:?} to {:?}", bounds.start(), bounds.end())))
+}
+
+fn refused(key: &str, value: impl fmt::Display, takes: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("idempotency.{key} = {value} is refused; it takes {takes}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ctx_2_defaults_are_the_rules() {
+        let config = IdempotencyConfig::default();
+        assert!(config.validate().is_ok());
+        assert_eq!(config.default_ttl, Duration::from_secs(24 * 3600));
+        assert_eq!(config.default_lease, Duration::from_secs(30));
+        assert_eq!(config.default_wait, Duration::from_secs(10));
+        assert!(config.web.required);
+    }
+
+    #[test]
+    fn cfg_1_bad_values_name_key_and_value() {
+        let mut config = IdempotencyConfig { default_lease: Duration::from_millis(9), ..Default::default() };
+        let text = config.validate().unwrap_err().to_string();
+        assert!(text.contains("idempotency.default-lease") && text.contains("9ms"), "{text}");
+        config = IdempotencyConfig::default();
+        config.web.in_flight_status = 200;
+        assert!(config.validate().unwrap_err().to_string().contains("in-flight-status = 200"));
+        config = IdempotencyConfig { max_running: Some(0), ..Default::default() };
+        assert!(config.validate().is_err());
+        config = IdempotencyConfig { store: Some("postgres://u:canary@h/db".into()), ..Default::default() };
+        assert!(!format!("{config:?}").contains("canary"), "ID-4");
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`IdempotencyContext`]: what one call asks for (CTX-1 to CTX-3).
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::config::{IdempotencyConfig, LEASE_BOUNDS, TTL_BOUNDS, WAIT_BOUNDS};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Identity, IntoScope, Key};
+
+/// One call's identity, durations and fingerprint. Built once, checked at [`build`](ContextBuilder::build).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use retryproof_core::IdempotencyContext;
+/// let ctx = IdempotencyContext::builder("payments", "7f0c-4a")
+///     .wait_timeout(Duration::from_secs(2))
+///     .build()?;
+/// assert_eq!(ctx.identity().scope().as_str(), "payments");
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct IdempotencyContext {
+    identity: Identity,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait: Option<Duration>,
+    fingerprint: Option<Fingerprint>,
+}
+
+impl IdempotencyContext {
+    /// Starts with the identity. The scope is a `&'static str` or a [`Scope`](crate::Scope) (ID-3); it is checked,
+    /// as everything else, by [`build`](ContextBuilder::build).
+    pub fn builder(scope: impl IntoScope, key: impl AsRef<str>) -> ContextBuilder {
+        let identity = scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
+        ContextBuilder { identity, ttl: None, lease: None, wait: None, fingerprint: None }
+    }
+
+    /// The identity.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The call's fingerprint.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<&Fingerprint> {
+        self.fingerprint.as_ref()
+    }
+
+    /// CTX-3: the configured scope, then the call, then the configured default.
+    pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
+        let scope =
+            if config.scopes.is_empty() { None } else { config.scopes.get(self.identity.scope().as_str()) };
+        let pick = |configured: Option<Duration>, own: Option<Duration>, default| {
+            configured.or(own).unwrap_or(default)
+        };
+        let durations = Durations {
+            ttl: pick(scope.and_then(|s| s.ttl), self.ttl, config.default_ttl),
+            lease: pick(scope.and_then(|s| s.lease), self.lease, config.default_lease),
+            wait: pick(scope.and_then(|s| s.wait), self.wait, config.default_wait),
+        };
+        if durations.lease < Duration::from_secs(1) {
+            static WARNED: AtomicBool = AtomicBool::new(false);
+            if !WARNED.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    scope = %self.identity.scope(), lease = ?durations.lease,
+                    "a lease under 1 s is lost by a pause of the process that long; said once (CTX-2)"
+                );
+            }
+        }
+        durations
+    }
+}
+
+/// A call's durations after precedence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Durations {
+    pub(crate) ttl: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) wait: Duration,
+}
+
+/// Builds an [`IdempotencyContext`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct ContextBuilder {
+    identity: Result<Identity>,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait: Option<Duration>,
+    fingerprint: Option<Fingerprint>,
+}
+
+impl ContextBuilder {
+    /// How long the result is kept, from completion: 1 ms to 3,650 days; 24 h unless configured.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long a holder that went silent keeps the key: 10 ms to 24 h; 30 s unless configured.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long a duplicate waits for the holder: up to 24 h; 10 s unless configured. Zero looks once, never blocks.
+    pub fn wait_timeout(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// What the caller sent, so that another request under the same key is refused (FP-1).
+    pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
+        self.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2; nothing is wrapped or
+    /// clamped in silence.
+    pub fn build(self) -> Result<IdempotencyContext> {
+        let identity = self.identity?;
+        within("ttl", self.ttl, &TTL_BOUNDS)?;
+        within("lease", self.lease, &LEASE_BOUNDS)?;
+        within("wait_timeout", self.wait, &WAIT_BOUNDS)?;
+        Ok(IdempotencyContext {
+            identity,
+            ttl: self.ttl,
+            lease: self.lease,
+            wait: self.wait,
+            fingerprint: self.fingerprint,
+        })
+    }
+}
+
+fn within(name: &str, value: Option<Duration>, bounds: &RangeInclusive<Duration>) -> Result<()> {
+    match value {
+        Some(value) if !bounds.contains(&value) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{name} {value:?} is out of bounds; it takes {:?} to {:?}", bounds.start(), bounds.end()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ScopeConfig;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn ctx_1_ctx_2_builder_checks_bounds_at_build() {
+        let build =
+            |f: fn(ContextBuilder) -> ContextBuilder| f(IdempotencyContext::builder("s", "k")).build();
+        assert!(build(|b| b.ttl(MS).lease(10 * MS).wait_timeout(Duration::ZERO)).is_ok());
+        assert!(
+            build(|b| b.lease(Duration::from_secs(86_400)).ttl(MS)).is_ok(),
+            "a lease longer than the ttl is legal"
+        );
+        assert!(build(|b| b.ttl(Duration::ZERO)).is_err());
+        assert!(build(|b| b.ttl(TTL_BOUNDS.end().saturating_add(MS))).is_err());
+        assert!(build(|b| b.lease(9 * MS)).is_err());
+        assert!(build(|b| b.lease(Duration::from_secs(86_401))).is_err());
+        let error = build(|b| b.wait_timeout(Duration::MAX)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("wait_timeout"), "{error}");
+        assert!(IdempotencyContext::builder("", "k").build().is_err());
+        assert!(IdempotencyContext::builder("s", "a\tb").build().is_err());
+    }
+
+    #[test]
+    fn ctx_3_scope_configuration_wins_over_the_call_and_the_default() {
+        let mut config = IdempotencyConfig::default();
+        let ctx = IdempotencyContext::builder("payments", "k").lease(1_000 * MS).build().unwrap();
+        assert_eq!(ctx.resolve(&config).lease, 1_000 * MS);
+        assert_eq!(ctx.resolve(&config).ttl, config.default_ttl);
+        let own = ScopeConfig { lease: Some(5_000 * MS), ..Default::default() };
+        config.scopes.insert("payments".into(), own);
+        assert_eq!(ctx.resolve(&config).lease, 5_000 * MS);
+        assert_eq!(ctx.resolve(&config).wait, config.default_wait);
+    }
+}

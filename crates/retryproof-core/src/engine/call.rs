@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Call`]: one execution with its options, from acquire to outcome.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+use super::finish::Finished;
+use super::held::Held;
+use super::{Acquisition, IdempotencyEngine};
+use crate::codec::{Codec, JsonCodec, decode, encode};
+use crate::config::CompletionFailurePolicy;
+use crate::context::IdempotencyContext;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
+use crate::observe::Phase;
+use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
+use crate::payload::{Opened, StoredResult, Tombstone};
+
+/// What dropping a running execution does to its lease (RUN-5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDrop {
+    /// The lease runs out, as with an owner that died: nothing is known of the action's effect.
+    #[default]
+    Expire,
+    /// The key is freed at once: only for actions whose half-done work leaves no trace.
+    Release,
+}
+
+/// Gets the value that a refused completion could not store, for compensation (CMP-2).
+pub trait OnFenced<T> {
+    /// Called at most once, before the call is answered with the taker's result.
+    fn fenced(self, value: T);
+}
+
+/// Drops the refused value.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHook;
+
+impl<T> OnFenced<T> for NoHook {
+    fn fenced(self, _: T) {}
+}
+
+/// A closure as a hook; made by [`Call::on_fenced`].
+pub struct Hook<F>(F);
+
+impl<F> fmt::Debug for Hook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl<T, F: FnOnce(T)> OnFenced<T> for Hook<F> {
+    fn fenced(self, value: T) {
+        (self.0)(value);
+    }
+}
+
+/// One call with its options; made by [`IdempotencyEngine::call`].
+#[derive(Debug)]
+#[must_use = "a call does nothing until `execute` or `spawn`"]
+pub struct Call<C = JsonCodec, H = NoHook> {
+    engine: IdempotencyEngine,
+    ctx: IdempotencyContext,
+    options: Options<C, H>,
+}
+
+#[derive(Debug)]
+struct Options<C, H> {
+    codec: C,
+    hook: H,
+    on_drop: OnDrop,
+    policy: CompletionFailurePolicy,
+}
+
+impl Call {
+    pub(super) fn new(engine: IdempotencyEngine, ctx: IdempotencyContext) -> Self {
+        let policy = engine.config().completion_failure_policy;
+        let options = Options { codec: JsonCodec, hook: NoHook, on_drop: OnDrop::default(), policy };
+        Self { engine, ctx, options }
+    }
+}
+
+impl<C, H> Call<C, H> {
+    /// Carries the value by another codec.
+    pub fn codec<D>(self, codec: D) -> Call<D, H> {
+        let Options { hook, on_drop, policy, .. } = self.options;
+        Call { engine: self.engine, ctx: self.ctx, options: Options { codec, hook, on_drop, policy } }
+    }
+
+    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2).
+    pub fn on_fenced<F>(self, hook: F) -> Call<C, Hook<F>> {
+        let Options { codec, on_drop, policy, .. } = self.options;
+        Call {
+            engine: self.engine,
+            ctx: self.ctx,
+            options: Options { codec, hook: Hook(hook), on_drop, policy },
+        }
+    }
+
+    /// Chooses what a drop after the action's first poll does (RUN-5).
+    pub fn on_drop(mut self, on_drop: OnDrop) -> Self {
+        self.options.on_drop = on_drop;
+        self
+    }
+
+    /// Chooses what a failed completion does, instead of the configured policy (CMP-4).
+    pub fn completion(mut self, policy: CompletionFailurePolicy) -> Self {
+        self.options.policy = policy;
+        self
+    }
+
+    /// Runs the action in line; it may borrow. See [`IdempotencyEngine::execute`].
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub async fn execute<T, E, F, Fut>(self, action: F) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.report(|_| action()).await.map(|report| report.outcome)
+    }
+
+    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub async fn execute_with<T, E, F, Fut>(self, action: F) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.report(action).await.map(|report| report.outcome)
+    }
+
+    /// As [`execute_with`](Self::execute_with), and says what became of the record (CMP-4).
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub async fn report<T, E, F, Fut>(self, action: F) -> Result<Report<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let Self { engine, ctx, options } = self;
+        match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => run(&engine, &ctx, options, held, action).await,
+            Acquisition::Complete(stored) => replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => Ok(in_flight(busy, false)),
+        }
+    }
+
+    /// Runs the action on a tracked task of its own. See [`IdempotencyEngine::spawn`].
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub async fn spawn<T, E, F, Fut>(self, action: F) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T> + 'static,
+        H: OnFenced<T> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        self.spawn_with(|_| action()).await
+    }
+
+    /// As [`spawn`](Self::spawn), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub async fn spawn_with<T, E, F, Fut>(self, action: F) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T> + 'static,
+        H: OnFenced<T> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+        F: FnOnce(Lease) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let Self { engine, ctx, options } = self;
+        let mut held = match engine.try_acquire_tracked(&ctx).await.map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec).map(|r| r.outcome),
+            Acquisition::InFlight(busy) => return Ok(Outcome::InFlight(busy)),
+        };
+        let permit = held.take_permit();
+        // Guarded before the spawn: a task that is dropped unpolled, with its runtime, releases.
+        let guard = Guard { held: Some(held), polled: false, on_drop: options.on_drop };
+        let task = tokio::spawn(async move {
+            let result = run_guarded(&engine, &ctx, options, guard, action).await;
+            drop(permit);
+            result
+        });
+        match task.await {
+            Ok(result) => result.map(|report| report.outcome),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => {
+                    Err(ExecuteError::Store(Error::new(ErrorKind::ShuttingDown, "the runtime went away")))
+                }
+            },
+        }
+    }
+}
+
+/// What the end of an execution does when it comes as a drop (RUN-5).
+struct Guard {
+    held: Option<Held>,
+    polled: bool,
+    on_drop: OnDrop,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        if !self.polled || self.on_drop == OnDrop::Release {
+            held.release_soon(Phase::Dropped);
+        }
+    }
+}
+
+async fn run<T, E, F, Fut, C, H>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    held: Held,
+    action: F,
+) -> Result<Report<T>, ExecuteError<E>>
+where
+    C: Codec<T>,
+    H: OnFenced<T>,
+    F: FnOnce(Lease) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    let guard = Guard { held: Some(held), polled: false, on_drop: options.on_drop };
+    run_guarded(engine, ctx, options, guard, action).await
+}
+
+async fn run_guarded<T, E, F, Fut, C, H>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    mut guard: Guard,
+    action: F,
+) -> Result<Report<T>, ExecuteError<E>>
+where
+    C: Codec<T>,
+    H: OnFenced<T>,
+    F: FnOnce(Lease) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    guard.polled = true;
+    let returned = match guard.held.as_ref().map(|held| held.lease().clone()) {
+        Some(lease) => catch(action, lease).await,
+        None => return Err(ExecuteError::LeaseLost),
+    };
+    let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
+    let value = match returned {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            // A failing release never hides the action's error; it was logged (RUN-4).
+            let _ = held.release_after(Phase::Action).await;
+            return Err(ExecuteError::Action(error));
+        }
+        Err(panic) => {
+            let _ = held.release_after(Phase::Panic).await;
+            resume_unwind(panic);
+        }
+    };
+    let (finished, unencodable) = match encode(&options.codec, &value) {
+        Ok(payload) => (held.complete(payload).await, None),
+        Err(error) => (held.complete_tombstone(Tombstone::new()).await, Some(error)),
+    };
+    let (error, recorded) = match (finished, unencodable) {
+        (Finished::Recorded, None) => {
+            return Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false });
+        }
+        (Finished::Fenced, _) => {
+            options.hook.fenced(value);
+            return answer_fenced(engine, ctx, &options.codec).await;
+        }
+        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => (error, Recorded::Tombstone),
+        (Finished::Failed(error), _) => (error, Recorded::No),
+    };
+    let failure = CompletionError::new(error, recorded);
+    tracing::error!(identity = %ctx.identity(), error = %failure, policy = ?options.policy, "completion failed");
+    match options.policy {
+        CompletionFailurePolicy::LogAndReturn => {
+            Ok(Report { outcome: Outcome::Executed(value), recorded, fenced: false })
+        }
+        CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
+    }
+}
+
+/// CMP-2: the caller of a refused completion is answered like a duplicate.
+async fn answer_fenced<T, E, C: Codec<T>>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    codec: &C,
+) -> Result<Report<T>, ExecuteError<E>> {
+    match engine.answer_fenced(ctx).await {
+        Ok(Ok(stored)) => replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report }),
+        Ok(Err(busy)) => Ok(in_flight(busy, true)),
+        Err(error) => Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No))),
+    }
+}
+
+fn in_flight<T>(busy: crate::outcome::InFlight, fenced: bool) -> Report<T> {
+    Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced }
+}
+
+fn replay<T, E, C: Codec<T>>(
+    stored: &StoredResult,
+    ctx: &IdempotencyContext,
+    codec: &C,
+) -> Result<Report<T>, ExecuteError<E>> {
+    let named = |error: Error| error.for_identity(ctx.identity());
+    match stored.open(ctx.fingerprint()).map_err(|error| ExecuteError::Store(named(error)))? {
+        Opened::Value(payload) => {
+            let value = decode(codec, &payload).map_err(|error| ExecuteError::Codec(named(error)))?;
+            Ok(Report { outcome: Outcome::Replayed(value), recorded: Recorded::Yes, fenced: false })
+        }
+        Opened::Tombstone(tombstone) => Err(ExecuteError::NotReplayable(tombstone)),
+        Opened::Mismatch => Err(ExecuteError::Mismatch),
+    }
+}
+
+/// Runs the action with its panics caught.
+async fn catch<T, F, Fut>(action: F, lease: Lease) -> Result<T, Box<dyn Any + Send>>
+where
+    F: FnOnce(Lease) -> Fut,
+    Fut: Future<Output = T>,
+{
+    // The closure may do work of its own before it gives a future.
+    let mut future = pin!(catch_unwind(AssertUnwindSafe(|| action(lease)))?);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}

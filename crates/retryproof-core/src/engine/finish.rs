@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of a lease: complete or release, repeated while the answer is unknown (CMP-1 to CMP-4, CMP-9).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Inner;
+use crate::clock::Instant;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+use crate::lease::Lease;
+use crate::observe::Phase;
+use crate::outcome::Recorded;
+use crate::owner::OwnerId;
+use crate::payload::Tombstone;
+use crate::store::{Completion, Fenced};
+
+/// The first and the longest rest before a call is repeated.
+const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// How a completion ended.
+#[derive(Debug)]
+#[must_use]
+#[non_exhaustive]
+pub enum Finished {
+    /// What was asked for stands in the store.
+    Recorded,
+    /// The store refused the value, so a tombstone stands in its place (CMP-9).
+    Tombstoned(Error),
+    /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
+    Fenced,
+    /// Not confirmed (CMP-4). Where repeating can help it goes on in the background until the lease is over (CMP-3).
+    Failed(Error),
+}
+
+/// Ends the heartbeat and completes; runs until the answer is known or the lease, as counted here, is over.
+pub(crate) async fn complete(lease: Lease, mut done: Completion, mut tombstone: bool) -> Finished {
+    let state = &lease.0;
+    state.end_beats().await;
+    let engine = &state.engine;
+    let max_value = engine.max_value;
+    let mut refused = None;
+    let mut rest = REST.0;
+    loop {
+        let too_large = !tombstone && done.value.len() > max_value;
+        let answer = if too_large {
+            Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
+                .with("bytes", done.value.len())
+                .with("most", max_value)
+                .during("complete")
+                .for_identity(&state.identity))
+        } else {
+            let call = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
+            engine.gate.always("complete", &state.identity, call).await
+        };
+        let error = match answer {
+            Ok(Fenced::Done | Fenced::AlreadyDone) => {
+                let recorded = if tombstone { Recorded::Tombstone } else { Recorded::Yes };
+                state.end(|o, event| o.completed(event, recorded));
+                return refused.map_or(Finished::Recorded, Finished::Tombstoned);
+            }
+            Ok(Fenced::Lost) => {
+                tracing::warn!(identity = %state.identity, token = %state.token, "completion refused: the lease was lost");
+                state.end(|o, event| o.lost(event));
+                return Finished::Fenced;
+            }
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::TooLarge if !tombstone => {
+                tracing::warn!(identity = %state.identity, %error, "the result is recorded as a tombstone (CMP-9)");
+                done.value = Tombstone::new().envelope().clone();
+                tombstone = true;
+                refused = Some(error);
+            }
+            ErrorKind::Unavailable if engine.now() < state.until() => {
+                tracing::debug!(identity = %state.identity, %error, "repeating a completion");
+                sleep(rest).await;
+                rest = (rest * 2).min(REST.1);
+            }
+            _ => {
+                // No feature is needed to see this line (CMP-4).
+                tracing::error!(
+                    identity = %state.identity, token = %state.token, %error,
+                    "the action ran, but its result was not recorded; a retry after the lease may run it again"
+                );
+                state.end(|o, event| o.failed(event, Phase::Completion));
+                return Finished::Failed(error);
+            }
+        }
+    }
+}
+
+/// Ends the heartbeat and releases; runs until the answer is known or the lease is over.
+pub(crate) async fn release(lease: Lease) -> Result<()> {
+    let state = &lease.0;
+    state.end_beats().await;
+    release_until(&state.engine, &state.identity, state.owner, state.until()).await.inspect_err(|error| {
+        tracing::warn!(identity = %state.identity, %error, "the release failed; the lease runs out instead");
+    })
+}
+
+/// Releases, repeating while the store is away and `until` has not come. A lease that is not ours needs no release.
+pub(crate) async fn release_until(
+    engine: &Arc<Inner>,
+    identity: &Identity,
+    owner: OwnerId,
+    until: Instant,
+) -> Result<()> {
+    let mut rest = REST.0;
+    loop {
+        let call = engine.dyn_store().dyn_release(identity.clone(), owner);
+        match engine.gate.always("release", identity, call).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unavailable && engine.now() < until => {
+                sleep(rest).await;
+                rest = (rest * 2).min(REST.1);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

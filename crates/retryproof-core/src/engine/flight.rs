@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Single flight: the waiters of one identity in this process share one wait on the store (ACQ-5, ACQ-13).
+//!
+//! Leadership is a fair mutex: whoever has it talks to the store, and a drop, a deadline and a grant all pass it on.
+//! A result is left for the others to read when leadership reaches them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::clock::Instant;
+use crate::identity::Identity;
+use crate::owner::FencingToken;
+use crate::payload::StoredResult;
+
+/// Most waiters of one identity in one process (ACQ-13).
+const MAX_PER_IDENTITY: usize = 1_024;
+
+/// The holder that is waited for, as last seen by any waiter of the flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) token: FencingToken,
+    pub(crate) until: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) lead: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    seen: Seen,
+    result: Option<StoredResult>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flights {
+    table: Mutex<Table>,
+    max_waiting: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    flights: HashMap<Identity, (Arc<Flight>, usize)>,
+    waiting: usize,
+}
+
+/// A waiter's place in a flight; dropped when its wait ends.
+#[derive(Debug)]
+pub(crate) struct Seat<'a> {
+    flights: &'a Flights,
+    identity: &'a Identity,
+    pub(crate) flight: Arc<Flight>,
+    own: FencingToken,
+}
+
+impl Flights {
+    pub(crate) fn new(max_waiting: usize) -> Self {
+        Self { table: Mutex::default(), max_waiting }
+    }
+
+    /// How many duplicates wait in this process.
+    pub(crate) fn waiting(&self) -> usize {
+        self.table.lock().waiting
+    }
+
+    /// Joins the wait for the holder that the caller has just seen; `None` above the bounds of ACQ-13.
+    pub(crate) fn join<'a>(&'a self, identity: &'a Identity, seen: Seen) -> Option<Seat<'a>> {
+        let mut table = self.table.lock();
+        if table.waiting >= self.max_waiting {
+            return None;
+        }
+        let flight = match table.flights.entry(identity.clone()) {
+            Entry::Occupied(mut entry) => {
+                let (flight, seats) = entry.get_mut();
+                if *seats >= MAX_PER_IDENTITY {
+                    return None;
+                }
+                *seats += 1;
+                Arc::clone(flight)
+            }
+            Entry::Vacant(entry) => {
+                let state = Mutex::new(State { seen, result: None });
+                let flight = Arc::new(Flight { lead: tokio::sync::Mutex::new(()), state });
+                entry.insert((Arc::clone(&flight), 1));
+                flight
+            }
+        };
+        table.waiting += 1;
+        drop(table);
+        flight.saw(seen);
+        Some(Seat { flights: self, identity, flight, own: seen.token })
+    }
+}
+
+impl Flight {
+    /// Notes a holder, unless a later one is known.
+    pub(crate) fn saw(&self, seen: Seen) {
+        let mut state = self.state.lock();
+        if seen.token >= state.seen.token {
+            state.seen = seen;
+        }
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.state.lock().seen
+    }
+}
+
+impl Seat<'_> {
+    /// The result that an earlier leader found, if it is one for this waiter: found while waiting for the holder
+    /// that this waiter saw, or for a later one. Otherwise this waiter looks for itself.
+    pub(crate) fn result(&self) -> Option<StoredResult> {
+        let state = self.flight.state.lock();
+        state.result.clone().filter(|_| self.own <= state.seen.token)
+    }
+
+    /// Leaves the result for the flight's other waiters; later callers begin a new flight.
+    pub(crate) fn land(&self, result: &StoredResult) {
+        let mut table = self.flights.table.lock();
+        if let Entry::Occupied(entry) = table.flights.entry(self.identity.clone())
+            && Arc::ptr_eq(&entry.get().0, &self.flight)
+        {
+            entry.remove();
+        }
+        self.flight.state.lock().result = Some(result.clone());
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut table = self.flights.table.lock();
+        table.waiting -= 1;
+        if let Entry::Occupied(mut entry) = table.flights.entry(self.identity.clone())
+            && Arc::ptr_eq(&entry.get().0, &self.flight)
+        {
+            entry.get_mut().1 -= 1;
+            if entry.get().1 == 0 {
+                entry.remove();
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one wrapper around store calls: each ends within `operation-timeout`, and a store that keeps failing is probed
+//! by one call at a time while the others fail fast (STO-5).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+
+/// Failures in a row after which new calls probe one at a time.
+const FAILURES: u32 = 5;
+
+#[derive(Debug)]
+pub(crate) struct Gate {
+    operation_timeout: Duration,
+    failures: AtomicU32,
+    probing: AtomicBool,
+}
+
+/// Leave to make one call. While the store keeps failing there is only one.
+#[derive(Debug)]
+pub(crate) struct Pass<'a>(Option<&'a Gate>);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if let Some(gate) = self.0 {
+            gate.probing.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(operation_timeout: Duration) -> Self {
+        Self { operation_timeout, failures: AtomicU32::new(0), probing: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn operation_timeout(&self) -> Duration {
+        self.operation_timeout
+    }
+
+    /// For acquires and looks: fails fast while another call probes a failing store.
+    pub(crate) fn enter(&self) -> Result<Pass<'_>> {
+        if self.failures.load(Ordering::Relaxed) < FAILURES {
+            return Ok(Pass(None));
+        }
+        if self.probing.swap(true, Ordering::AcqRel) {
+            return Err(Error::unavailable("the store keeps failing; one call at a time probes it"));
+        }
+        Ok(Pass(Some(self)))
+    }
+
+    pub(crate) fn answered(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn failed(&self, error: &Error) {
+        if error.kind() == ErrorKind::Unavailable {
+            // Saturating: the count only has to pass the bound.
+            let _ = self
+                .failures
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
+        } else {
+            self.answered();
+        }
+    }
+
+    /// One call under [`enter`](Self::enter) and the time-out.
+    pub(crate) async fn call<T>(
+        &self,
+        operation: &'static str,
+        identity: &Identity,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let pass = self.enter().map_err(|error| error.during(operation).for_identity(identity))?;
+        let answer = self.always(operation, identity, call).await;
+        drop(pass);
+        answer
+    }
+
+    /// One call of a running holder: always tried, under the time-out.
+    pub(crate) async fn always<T>(
+        &self,
+        operation: &'static str,
+        identity: &Identity,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.within(self.operation_timeout, operation, identity, call).await
+    }
+
+    /// One call that may sleep by design for part of `bound`.
+    pub(crate) async fn within<T>(
+        &self,
+        bound: Duration,
+        operation: &'static str,
+        identity: &Identity,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let answer = timeout(bound, call).await.unwrap_or_else(|_| {
+            Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}")))
+        });
+        match answer {
+            Ok(value) => {
+                self.answered();
+                Ok(value)
+            }
+            Err(error) => {
+                self.failed(&error);
+                Err(error.during(operation).for_identity(identity))
+            }
+        }
+    }
+}
+
+/// A future that is finished on the runtime when its caller goes away: a call in flight is never dropped half way
+/// (ACQ-11, RUN-5).
+pub(crate) struct Finish<F: Future + Send + 'static>
+where
+    F::Output: Send,
+{
+    future: Option<Pin<Box<F>>>,
+    runtime: Handle,
+}
+
+impl<F: Future + Send + 'static> Finish<F>
+where
+    F::Output: Send,
+{
+    pub(crate) fn new(runtime: Handle, future: F) -> Self {
+        Self { future: Some(Box::pin(future)), runtime }
+    }
+}
+
+impl<F: Future + Send + 'static> Future for Finish<F>
+where
+    F::Output: Send,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        let Some(future) = &mut self.future else { return std::task::Poll::Pending };
+        let answer = future.as_mut().poll(cx);
+        if answer.is_ready() {
+            self.future = None;
+        }
+        answer
+    }
+}
+
+impl<F: Future + Send + 'static> Drop for Finish<F>
+where
+    F::Output: Send,
+{
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            // A runtime that has shut down drops it: then the lease runs out.
+            drop(self.runtime.spawn(future));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Held`]: a beating lease in a caller's hands, consumed by its end (ACQ-1, RUN-3, RUN-5).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::Inner;
+use super::finish::{Finished, complete, release};
+use super::flight::Seen;
+use super::running::Permit;
+use super::wait::finish;
+use crate::clock::Instant;
+use crate::context::{Durations, IdempotencyContext};
+use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
+use crate::lease::{Attempt, Beating, Lease, LeaseState};
+use crate::observe::Phase;
+use crate::owner::OwnerId;
+use crate::payload::{Payload, Tombstone};
+use crate::store::{Completion, Grant};
+
+/// A granted lease. It beats until it is completed, released or dropped.
+///
+/// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant is a takeover
+/// (RUN-5). Nothing is known then about the effects of the work, so nothing frees the key early.
+pub struct Held {
+    lease: Lease,
+    ttl: Duration,
+    fingerprint: Option<Fingerprint>,
+    runtime: Handle,
+    permit: Option<Permit>,
+    /// Whether a call has taken over the end of the lease.
+    consumed: bool,
+}
+
+/// What a grant was asked with and what it said.
+pub(crate) struct Terms {
+    pub(crate) durations: Durations,
+    pub(crate) owner: OwnerId,
+    pub(crate) grant: Grant,
+    /// When the call that was granted was sent: the lease is counted from there, so that the holder stops believing
+    /// before the store does.
+    pub(crate) counted_from: Instant,
+}
+
+impl Held {
+    pub(crate) fn new(
+        engine: &Arc<Inner>,
+        ctx: &IdempotencyContext,
+        terms: Terms,
+        permit: Option<Permit>,
+        runtime: Handle,
+    ) -> Self {
+        let Terms { durations, owner, grant, counted_from } = terms;
+        let beating = Beating {
+            until: counted_from + durations.lease,
+            loss: None,
+            stopped: false,
+            in_flight: false,
+            due: None,
+        };
+        let state = Arc::new(LeaseState {
+            engine: Arc::clone(engine),
+            identity: ctx.identity().clone(),
+            owner,
+            token: grant.token,
+            attempt: if grant.took_over { Attempt::Takeover } else { Attempt::First },
+            lease: durations.lease,
+            granted_at: counted_from,
+            beating: Mutex::new(beating),
+            changed: Notify::new(),
+            ended: AtomicBool::new(false),
+        });
+        engine.observers.tell(|o| o.acquired(state.event()));
+        if grant.took_over {
+            tracing::info!(identity = %state.identity, token = %state.token, "took over an expired lease");
+            engine.observers.tell(|o| o.taken_over(state.event()));
+        }
+        let first = durations.lease / 2;
+        engine.beats.add(&state, counted_from + first.min(engine.config.max_hold));
+        engine.keep_purging();
+        Self {
+            lease: Lease(state),
+            ttl: durations.ttl,
+            fingerprint: ctx.fingerprint().copied(),
+            runtime,
+            permit,
+            consumed: false,
+        }
+    }
+
+    /// The lease, for the work to look at.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The permit of `max-running`, for a caller that keeps it beyond the end of the lease: as long as it lives,
+    /// `shutdown` waits.
+    #[must_use]
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    /// Records the result (CMP-1): ends the heartbeat, then completes, repeating what was not answered (CMP-3).
+    ///
+    /// # Cancel safety
+    /// Dropped, the completion is finished in the background (RUN-5).
+    pub async fn complete(self, value: Payload) -> Finished {
+        let envelope = value.envelope().clone();
+        self.finish_with(envelope, false).await
+    }
+
+    /// Records that the work is done and that its result cannot be replayed (CMP-9, HTTP-13).
+    ///
+    /// # Cancel safety
+    /// As [`complete`](Self::complete).
+    pub async fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
+        let envelope = tombstone.envelope().clone();
+        self.finish_with(envelope, true).await
+    }
+
+    async fn finish_with(mut self, envelope: crate::blob::Blob, tombstone: bool) -> Finished {
+        self.consumed = true;
+        let lease = self.lease.clone();
+        let done = Completion::new(envelope, self.ttl, self.fingerprint);
+        let bound = lease.0.engine.gate.operation_timeout();
+        let work = finish(self.runtime.clone(), complete(lease, done, tombstone));
+        match tokio::time::timeout(bound, work).await {
+            Ok(finished) => finished,
+            // The time-out dropped the work, and so sent it to the background.
+            Err(_) => Finished::Failed(
+                Error::unavailable(
+                    "the completion was not confirmed in time; it is repeated in the background",
+                )
+                .during("complete")
+                .for_identity(self.lease.identity()),
+            ),
+        }
+    }
+
+    /// Frees the key at once (RUN-4): the next caller sees an unused key.
+    ///
+    /// # Errors
+    /// When the store did not confirm; the release goes on in the background until the lease is over.
+    ///
+    /// # Cancel safety
+    /// Dropped, the release is finished in the background.
+    pub async fn release(self) -> Result<()> {
+        self.release_after(Phase::Released).await
+    }
+
+    pub(crate) async fn release_after(mut self, phase: Phase) -> Result<()> {
+        self.consumed = true;
+        let lease = self.lease.clone();
+        lease.0.end(|o, event| o.failed(event, phase));
+        let bound = lease.0.engine.gate.operation_timeout();
+        let work = finish(self.runtime.clone(), release(lease));
+        tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
+            Err(Error::unavailable("the release was not confirmed in time; it is repeated in the background")
+                .during("release")
+                .for_identity(self.lease.identity()))
+        })
+    }
+
+    /// Frees the key in the background, from a place that cannot wait.
+    pub(crate) fn release_soon(mut self, phase: Phase) {
+        self.consumed = true;
+        let lease = self.lease.clone();
+        lease.0.stop_beats();
+        lease.0.end(|o, event| o.failed(event, phase));
+        drop(self.runtime.spawn(release(lease)));
+    }
+
+    /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-5).
+    /// The same as a drop, said on purpose.
+    pub fn hold(self) {
+        drop(self);
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        Seen { token: self.lease.0.token, until: self.lease.0.until() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.consumed {
+            self.lease.0.stop_beats();
+            self.lease.0.end(|o, event| o.failed(event, Phase::Dropped));
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("lease", &self.lease).field("ttl", &self.ttl).finish_non_exhaustive()
+    }
+}

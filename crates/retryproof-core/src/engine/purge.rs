@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The purge task: bounded batches, every `purge.interval` (STO-4).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use tokio::time::sleep;
+
+use super::Inner;
+use crate::error::Result;
+use crate::store::IdempotencyStore;
+
+/// Most records of one batch, so that no batch holds a lock for long.
+const BATCH: usize = 1_000;
+
+impl Inner {
+    /// Purges until a batch comes back short.
+    pub(super) async fn purge(&self) -> Result<Option<usize>> {
+        let mut gone = 0;
+        loop {
+            match self.store.purge(BATCH).await? {
+                None => return Ok(None),
+                Some(batch) => {
+                    gone += batch;
+                    if batch < BATCH {
+                        return Ok(Some(gone));
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// Says that no task purges any more, also when the task is dropped with its runtime.
+struct Purging(Weak<Inner>);
+
+impl Drop for Purging {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.upgrade() {
+            engine.purging.store(false, Ordering::Release);
+        }
+    }
+}
+
+pub(super) fn start(engine: &Arc<Inner>) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !engine.store.can_purge() {
+        let profile = engine.store.profile();
+        if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                store = profile.name,
+                "expired records are never deleted: the store reclaims none and was given without `with_purge()`"
+            );
+        }
+        // Nothing to run: as if a task ran for ever.
+        engine.purging.store(true, Ordering::Release);
+        return;
+    }
+    if engine.purging.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let interval = engine.config.purge.interval;
+    let purging = Purging(Arc::downgrade(engine));
+    engine.spawn(async move {
+        loop {
+            sleep(interval).await;
+            // Only a weak hold between rounds: the task ends with its engine.
+            let Some(engine) = purging.0.upgrade() else { return };
+            if let Err(error) = engine.purge().await {
+                tracing::warn!(%error, "the purge failed; it is tried again at the next interval");
+            }
+        }
+    });
+}

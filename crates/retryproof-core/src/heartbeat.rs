@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The heartbeat: one lazy task per engine over a queue of due times (RUN-1, RUN-2, RUN-6).
+//!
+//! Leases are queued at their next due time and taken out when they end, so the queue is as long as the leases that
+//! are held, and a lease shorter than its first beat costs two map operations. The task starts with the first
+//! lease and goes when it wakes to an empty queue.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::sleep;
+
+use crate::clock::Instant;
+use crate::engine::Inner;
+use crate::error::{Error, Result};
+use crate::lease::LeaseState;
+use crate::observe::Loss;
+use crate::store::Fenced;
+
+/// How many beats may be on their way at once, so that one slow call holds back nobody and a store is not flooded.
+const CONCURRENT_BEATS: usize = 256;
+
+/// How many extends of one beat may be unanswered at once.
+const UNANSWERED: usize = 3;
+
+/// The queue of beats of an engine.
+#[derive(Debug)]
+pub(crate) struct Beats {
+    queue: Mutex<Queue>,
+    sooner: Notify,
+    slots: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Queue {
+    due: BTreeMap<(Instant, u64), Arc<LeaseState>>,
+    sequence: u64,
+    /// Whether a task serves the queue; false again when its runtime is gone.
+    served: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("leases", &self.due.len()).field("served", &self.served).finish()
+    }
+}
+
+impl Beats {
+    pub(crate) fn new() -> Self {
+        let slots = Arc::new(Semaphore::new(CONCURRENT_BEATS));
+        Self { queue: Mutex::default(), sooner: Notify::new(), slots }
+    }
+
+    /// How many leases wait for their next beat.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.lock().due.len()
+    }
+
+    pub(crate) fn remove(&self, due: (Instant, u64)) {
+        self.queue.lock().due.remove(&due);
+    }
+
+    /// Queues the next beat, unless the lease has ended.
+    pub(crate) fn add(&self, lease: &Arc<LeaseState>, at: Instant) {
+        let (start, sooner) = {
+            let mut queue = self.queue.lock();
+            let place = (at, queue.sequence);
+            {
+                let mut beating = lease.beating.lock();
+                if beating.stopped {
+                    return;
+                }
+                beating.due = Some(place);
+            }
+            queue.sequence += 1;
+            let sooner = queue.due.first_key_value().is_none_or(|(first, _)| place < *first);
+            queue.due.insert(place, Arc::clone(lease));
+            (!std::mem::replace(&mut queue.served, true), sooner)
+        };
+        if start {
+            let served = Served(Arc::clone(&lease.engine));
+            lease.engine.spawn(async move { served.0.beats.serve(&served.0).await });
+        } else if sooner {
+            self.sooner.notify_one();
+        }
+    }
+
+    async fn serve(&self, engine: &Arc<Inner>) {
+        loop {
+            let next = {
+                let queue = self.queue.lock();
+                queue.due.first_key_value().map(|(place, _)| *place)
+            };
+            let Some(place @ (at, _)) = next else { return };
+            let now = engine.now();
+            if at > now {
+                let rest = sleep(at - now);
+                let sooner = self.sooner.notified();
+                let (mut rest, mut sooner) = (std::pin::pin!(rest), std::pin::pin!(sooner));
+                poll_fn(|cx| {
+                    if rest.as_mut().poll(cx).is_ready() || sooner.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(());
+                    }
+                    Poll::Pending
+                })
+                .await;
+                continue;
+            }
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return };
+            let Some(lease) = self.queue.lock().due.remove(&place) else { continue };
+            {
+                let mut beating = lease.beating.lock();
+                beating.due = None;
+                if beating.stopped {
+                    continue;
+                }
+                beating.in_flight = true;
+            }
+            let beat = InFlight(lease);
+            engine.spawn(async move {
+                let next = beat_once(&beat.0).await;
+                let lease = Arc::clone(&beat.0);
+                drop(beat);
+                if let Some(next) = next {
+                    lease.engine.beats.add(&lease, next);
+                }
+                drop(slot);
+            });
+        }
+    }
+}
+
+/// Says that nobody serves the queue any more, also when the task is dropped with its runtime.
+struct Served(Arc<Inner>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let beats = &self.0.beats;
+        beats.queue.lock().served = false;
+    }
+}
+
+/// A beat on its way; its end is told, however it ends.
+struct InFlight(Arc<LeaseState>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.beating.lock().in_flight = false;
+        self.0.changed.notify_waiters();
+    }
+}
+
+type Extend = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
+
+/// One beat: extends the lease, with further tries while it can be saved. Says when the next one is due.
+///
+/// A failed try is repeated after lease / 20. One that hangs is not waited for: another goes out beside it after
+/// lease / 10, so that an outage of 0.4 lease that swallows calls is survived as one that refuses them. Each is cut
+/// off just below lease / 4 (RUN-1).
+async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
+    let engine = &lease.engine;
+    let hold_until = lease.granted_at + engine.config.max_hold;
+    if engine.now() >= hold_until {
+        lease.lose(Loss::MaxHold);
+        return None;
+    }
+    let (cut_off, beside, again) = (lease.lease.mul_f64(0.24), lease.lease / 10, lease.lease / 20);
+    let mut unanswered: Vec<(Instant, Extend)> = Vec::with_capacity(1);
+    let mut next_try = engine.now();
+    loop {
+        let now = engine.now();
+        if now >= next_try && unanswered.len() < UNANSWERED {
+            let call = engine.dyn_store().dyn_extend(lease.identity.clone(), lease.owner, lease.lease);
+            unanswered.push((now, call));
+            next_try = now + beside;
+        }
+        let until = lease.until();
+        let cut = unanswered.first().map(|(sent, _)| *sent + cut_off);
+        let mut wake = next_try.max(now + Duration::from_millis(1));
+        if let Some(cut) = cut {
+            wake = wake.min(cut);
+        }
+        if until > now {
+            wake = wake.min(until);
+        }
+        match first_answer(&mut unanswered, wake.saturating_duration_since(now)).await {
+            Some((sent, Ok(Fenced::Done | Fenced::AlreadyDone))) => {
+                engine.gate.answered();
+                lease.beating.lock().until = sent + lease.lease;
+                return Some((sent + lease.lease / 2).min(hold_until));
+            }
+            Some((_, Ok(Fenced::Lost))) => {
+                engine.gate.answered();
+                lease.lose(Loss::TakenOver);
+                return None;
+            }
+            Some((_, Err(error))) => {
+                tracing::debug!(identity = %lease.identity, %error, "a beat failed");
+                engine.gate.failed(&error);
+                next_try = engine.now() + again;
+            }
+            None => {}
+        }
+        let now = engine.now();
+        while unanswered.first().is_some_and(|(sent, _)| now >= *sent + cut_off) {
+            drop(unanswered.remove(0));
+            engine.gate.failed(&Error::unavailable("no answer"));
+        }
+        if now >= lease.until() {
+            lease.lose(Loss::Expired);
+            return None;
+        }
+        if lease.beating.lock().stopped {
+            // The end of the execution awaits this beat: no further try, and no wait for a hanging one.
+            return None;
+        }
+    }
+}
+
+/// The first of the calls to answer, with when it was sent; `None` after `at_most`.
+async fn first_answer(
+    calls: &mut Vec<(Instant, Extend)>,
+    at_most: Duration,
+) -> Option<(Instant, Result<Fenced>)> {
+    let mut rest = std::pin::pin!(sleep(at_most));
+    poll_fn(|cx| {
+        for at in 0..calls.len() {
+            if let Poll::Ready(answer) = calls[at].1.as_mut().poll(cx) {
+                let (sent, _) = calls.remove(at);
+                return Poll::Ready(Some((sent, answer)));
+            }
+        }
+        rest.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}

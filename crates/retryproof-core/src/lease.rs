@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Lease`]: what a running action sees of its hold on the key (ACQ-12, RUN-2).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use crate::clock::Instant;
+use crate::engine::Inner;
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::observe::{LeaseEvent, Loss, Observer};
+use crate::owner::{FencingToken, OwnerId};
+use crate::store::Fenced;
+
+/// Whether a grant is the first since the key was free, or took over from an owner that died (ACQ-12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Attempt {
+    /// The key was free.
+    First,
+    /// Another owner's lease had run out: its effects may have happened, so reconcile before repeating them.
+    Takeover,
+}
+
+/// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
+///
+/// A lease fences the *record*, not the world: a paused process may act after its lease is over. Hand
+/// [`downstream_key`](Self::downstream_key) to services that take an idempotency key, and [`token`](Self::token) to
+/// resources that can refuse an older one.
+#[derive(Clone)]
+pub struct Lease(pub(crate) Arc<LeaseState>);
+
+pub(crate) struct LeaseState {
+    pub(crate) engine: Arc<Inner>,
+    pub(crate) identity: Identity,
+    pub(crate) owner: OwnerId,
+    pub(crate) token: FencingToken,
+    pub(crate) attempt: Attempt,
+    pub(crate) lease: Duration,
+    pub(crate) granted_at: Instant,
+    pub(crate) beating: Mutex<Beating>,
+    /// Told when the lease is lost and when a beat has ended.
+    pub(crate) changed: Notify,
+    /// Set by the one terminal event.
+    pub(crate) ended: AtomicBool,
+}
+
+/// What the heartbeat and the end of the execution agree on.
+#[derive(Debug)]
+pub(crate) struct Beating {
+    /// Until when the lease is believed held: counted from before the call that got it was sent.
+    pub(crate) until: Instant,
+    pub(crate) loss: Option<Loss>,
+    /// No beat starts any more (RUN-3).
+    pub(crate) stopped: bool,
+    /// A beat is on its way.
+    pub(crate) in_flight: bool,
+    /// Its place in the queue of beats.
+    pub(crate) due: Option<(Instant, u64)>,
+}
+
+impl Lease {
+    /// First, or takeover: then the earlier owner's effects may have happened (ACQ-12).
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        self.0.attempt
+    }
+
+    /// The fencing token of this grant (ACQ-10).
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.0.token
+    }
+
+    /// The identity; it prints masked (ID-4).
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// Whether the lease, as counted here, still runs. The store may know better: [`confirm`](Self::confirm).
+    #[must_use]
+    pub fn believed_held(&self) -> bool {
+        let beating = self.0.beating.lock();
+        beating.loss.is_none() && !beating.stopped && self.0.engine.now() < beating.until
+    }
+
+    /// What is left of the lease as counted here; zero when it is over or lost. The heartbeat renews it.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let beating = self.0.beating.lock();
+        match beating.loss {
+            None => beating.until.saturating_duration_since(self.0.engine.now()),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Asks the store, by extending the lease once: `false` means that it is lost.
+    ///
+    /// # Errors
+    /// Those of the store; then nothing is known.
+    ///
+    /// # Cancel safety
+    /// A drop leaves the lease extended or not.
+    pub async fn confirm(&self) -> Result<bool> {
+        let state = &self.0;
+        if state.beating.lock().loss.is_some() {
+            return Ok(false);
+        }
+        let sent = state.engine.now();
+        let call = state.engine.dyn_store().dyn_extend(state.identity.clone(), state.owner, state.lease);
+        let answer = state.engine.gate.always("extend", &state.identity, call).await?;
+        Ok(match answer {
+            Fenced::Done | Fenced::AlreadyDone => {
+                let mut beating = state.beating.lock();
+                beating.until = beating.until.max(sent + state.lease);
+                true
+            }
+            Fenced::Lost => {
+                state.lose(Loss::TakenOver);
+                false
+            }
+        })
+    }
+
+    /// Resolves when the lease is lost, and says why (RUN-2, RUN-6); pending for ever when it never is, so race it
+    /// against the work: `select! { () = work => .., loss = lease.lost() => .. }`.
+    ///
+    /// # Cancel safety
+    /// A drop leaves nothing behind.
+    pub async fn lost(&self) -> Loss {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Registered before the look, so that a loss between the two is not missed.
+            changed.as_mut().enable();
+            if let Some(loss) = self.0.beating.lock().loss {
+                return loss;
+            }
+            changed.await;
+        }
+    }
+
+    /// An idempotency key for a call that this action makes to another service: 64 hex digits of SHA-256 over scope,
+    /// key and `step`, the same for the holder and for whoever takes over. Name each call's step differently.
+    #[must_use]
+    pub fn downstream_key(&self, step: &str) -> String {
+        let mut hash = Sha256::new();
+        let key = self.0.identity.key().expose();
+        for part in ["retryproof downstream key 1", self.0.identity.scope().as_str(), key, step] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("identity", &self.0.identity)
+            .field("token", &self.0.token)
+            .field("attempt", &self.0.attempt)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeaseState {
+    /// Marks the lease as lost, once, and tells whoever listens.
+    pub(crate) fn lose(&self, loss: Loss) {
+        {
+            let mut beating = self.beating.lock();
+            if beating.loss.is_some() || beating.stopped {
+                return;
+            }
+            beating.loss = Some(loss);
+        }
+        self.changed.notify_waiters();
+        tracing::warn!(identity = %self.identity, token = %self.token, ?loss, "the lease is lost while its action runs");
+        self.engine.observers.tell(|o| o.loss_noticed(self.event(), loss));
+    }
+
+    pub(crate) fn event(&self) -> LeaseEvent<'_> {
+        let held_for = self.engine.now().saturating_duration_since(self.granted_at);
+        LeaseEvent { identity: &self.identity, token: self.token, held_for }
+    }
+
+    /// The terminal event: the first to come is the only one.
+    pub(crate) fn end(&self, event: impl Fn(&dyn Observer, LeaseEvent<'_>)) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.engine.observers.tell(|o| event(o, self.event()));
+        }
+    }
+
+    /// Until when the lease runs as counted here.
+    pub(crate) fn until(&self) -> Instant {
+        self.beating.lock().until
+    }
+
+    /// Lets no further beat start.
+    pub(crate) fn stop_beats(&self) {
+        let due = {
+            let mut beating = self.beating.lock();
+            beating.stopped = true;
+            beating.due.take()
+        };
+        if let Some(due) = due {
+            self.engine.beats.remove(due);
+        }
+    }
+
+    /// Ends the heartbeat and awaits a beat that is on its way (RUN-3). Each beat is bounded below lease / 4.
+    pub(crate) async fn end_beats(&self) {
+        self.stop_beats();
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if !self.beating.lock().in_flight {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
