@@ -4,9 +4,14 @@
 use std::env;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+
+/// The folder that builds go to.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
 
 /// A `cargo` command line with its extra environment; `Display` is what a person types to repeat it.
 #[derive(Clone)]

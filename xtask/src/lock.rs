@@ -9,10 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Verdict;
-use crate::cargo::Cargo;
+use crate::cargo::{self, Cargo};
 
 struct Case {
     name: &'static str,
+    /// `ROOT` stands for the workspace's folder.
     dependencies: &'static str,
     /// A line that has to be in the lock file, or must not be.
     lock: (bool, &'static str),
@@ -23,21 +24,21 @@ struct Case {
 const CASES: [Case; 3] = [
     Case {
         name: "without-sqlite",
-        dependencies: "retryproof = { path = \"../../../crates/retryproof\", features = [\"axum\"] }",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\"] }",
         lock: (false, "name = \"libsqlite3-sys\""),
         compile: false,
     },
     Case {
         // sqlx brings its own SQLite driver, by default features even for users of another database.
         name: "sqlite-beside-sqlx",
-        dependencies: "retryproof-sqlite = { path = \"../../../crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
+        dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
         lock: (true, "name = \"sqlx-sqlite\""),
         compile: false,
     },
     Case {
         // The newest one is what the workspace's lock file has.
         name: "oldest-driver",
-        dependencies: "retryproof-sqlite = { path = \"../../../crates/retryproof-sqlite\" }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
+        dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
         lock: (true, "name = \"rusqlite\"\nversion = \"0.37.0\""),
         compile: true,
     },
@@ -73,7 +74,7 @@ fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
     }
     if case.compile {
         let check = Cargo::new("check --quiet --locked")
-            .env("CARGO_TARGET_DIR", root.join("target").to_string_lossy());
+            .env("CARGO_TARGET_DIR", cargo::target(root).to_string_lossy());
         let (compiled, _, errors) = check.capture(&folder)?;
         return Ok((!compiled).then_some(errors));
     }
@@ -81,11 +82,11 @@ fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
 }
 
 fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
-    let folder = root.join("target/lock-check").join(case.name);
+    let folder = cargo::target(root).join("lock-check").join(case.name);
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/lib.rs"), "")?;
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    let (name, dependencies) = (case.name, case.dependencies);
+    let (name, dependencies) = (case.name, case.dependencies.replace("ROOT", &root.to_string_lossy()));
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n{dependencies}\n"
     );

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::cargo::Cargo;
+use crate::cargo::{self, Cargo};
 use crate::tally::{self, Tally};
 use crate::{Verdict, arch, deps, features, lock, rules, size};
 
@@ -36,12 +36,8 @@ fn plan(root: &Path) -> Vec<Step> {
     step("deps-check", "who depends on whom", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
-    let lint = "clippy --workspace --all-targets --all-features --locked --";
-    step(
-        "clippy",
-        "lints, each warning an error",
-        with_args(component(root, "clippy", "clippy", lint), &["-D", "warnings"]),
-    );
+    let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
+    step("clippy", "lints, each warning an error", component(root, "clippy", "clippy", lint));
     let doc =
         Cargo::new("doc --workspace --no-deps --all-features --locked").flags("RUSTDOCFLAGS", "-D warnings");
     step("docs", "documentation, each warning an error", Work::Run(doc));
@@ -58,10 +54,9 @@ fn plan(root: &Path) -> Vec<Step> {
     step("tests", "unit and integration tests", Work::Tests(runner));
     let doctests = Cargo::new("test --workspace --all-features --doc --locked --no-fail-fast");
     step("doc tests", "the examples in the documentation", Work::Tests(doctests));
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let loom = Cargo::new("test -p retryproof-core --release --test loom --locked")
         .flags("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", format!("{target}/loom"));
+        .env("CARGO_TARGET_DIR", cargo::target(root).join("loom").to_string_lossy());
     step("loom", "every interleaving of the memory store's lock-free parts", Work::Tests(loom));
     steps
 }
@@ -89,13 +84,6 @@ fn optional(root: &Path, tool: &str, line: &str) -> Work {
 
 fn installed(root: &Path, subcommand: &str) -> bool {
     matches!(Cargo::new(subcommand).arg("--version").capture(root), Ok((true, _, _)))
-}
-
-fn with_args(work: Work, args: &[&str]) -> Work {
-    match work {
-        Work::Run(cargo) => Work::Run(args.iter().fold(cargo, |cargo, arg| cargo.arg(arg))),
-        other => other,
-    }
 }
 
 struct Done {
