@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bodies: what a guarded request and its answer are made of, and how one is gathered up to a limit (HTTP-4, HTTP-5).
+
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::LengthLimitError;
+use pin_project_lite::pin_project;
+
+use crate::decide::BodyRead;
+use crate::digest::{Hasher, LEN};
+
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Bytes that are all there, with the trailers that follow them. `Debug` shows the length alone (ID-4).
+#[derive(Clone, Default)]
+pub struct ReplayBody {
+    data: Bytes,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+impl ReplayBody {
+    pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self { data, trailers: trailers.filter(|map| !map.is_empty()).map(Box::new) }
+    }
+}
+
+impl From<Bytes> for ReplayBody {
+    fn from(data: Bytes) -> Self {
+        Self { data, trailers: None }
+    }
+}
+
+impl Body for ReplayBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if !self.data.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.data)))));
+        }
+        Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let len = self.data.len() as u64;
+        // With an exact length HTTP/1.1 is not chunked, and then it has no place for trailers.
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(len);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(len);
+        hint
+    }
+}
+
+impl fmt::Debug for ReplayBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplayBody({} bytes)", self.data.len())
+    }
+}
+
+pin_project! {
+    /// The body of an answer that went through the guard: the inner service's own, or bytes of ours, or the part that
+    /// was gathered before the limit was met, followed by the rest of the inner one.
+    pub struct GuardedBody<B> {
+        first: ReplayBody,
+        #[pin]
+        rest: Option<B>,
+    }
+}
+
+impl<B> GuardedBody<B> {
+    /// The inner service's body, untouched.
+    pub fn inner(body: B) -> Self {
+        Self { first: ReplayBody::default(), rest: Some(body) }
+    }
+
+    /// Bytes of ours.
+    pub(crate) fn replay(body: ReplayBody) -> Self {
+        Self { first: body, rest: None }
+    }
+
+    /// What was gathered, then the rest.
+    pub(crate) fn chain(gathered: Bytes, rest: B) -> Self {
+        Self { first: gathered.into(), rest: Some(rest) }
+    }
+
+    /// The parts, for a framework with a body type of its own: `Ok` for one that is inner or ours alone.
+    #[cfg(feature = "axum")]
+    pub(crate) fn into_single(self) -> Result<Result<B, ReplayBody>, Self> {
+        match self.rest {
+            None => Ok(Err(self.first)),
+            Some(rest) if self.first.is_end_stream() => Ok(Ok(rest)),
+            rest => Err(Self { first: self.first, rest }),
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        match ready!(Pin::new(this.first).poll_frame(cx)) {
+            Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+            None => this.rest.as_pin_mut().map_or(Poll::Ready(None), |rest| rest.poll_frame(cx)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_end_stream() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let Some(rest) = &self.rest else { return self.first.size_hint() };
+        let (first, rest) = (self.first.data.len() as u64, rest.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(first));
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+impl<B> fmt::Debug for GuardedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedBody").field("first", &self.first).field("rest", &self.rest.is_some()).finish()
+    }
+}
+
+/// A request body that the inner service reads, whether it comes from the wire or from the guard's buffer (HTTP-5).
+///
+/// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`], which makes one of
+/// any other: `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
+pub trait FromReplay: Body<Data = Bytes> + Sized {
+    /// A body that yields the buffered bytes again.
+    fn from_replay(body: ReplayBody) -> Self;
+}
+
+impl FromReplay for ReplayBody {
+    fn from_replay(body: ReplayBody) -> Self {
+        body
+    }
+}
+
+impl<B: Body<Data = Bytes>> FromReplay for GuardedBody<B> {
+    fn from_replay(body: ReplayBody) -> Self {
+        Self::replay(body)
+    }
+}
+
+impl<E: 'static> FromReplay for http_body_util::combinators::BoxBody<Bytes, E> {
+    fn from_replay(body: ReplayBody) -> Self {
+        http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(body, |never| match never {}))
+    }
+}
+
+impl<E: 'static> FromReplay for http_body_util::combinators::UnsyncBoxBody<Bytes, E> {
+    fn from_replay(body: ReplayBody) -> Self {
+        http_body_util::BodyExt::boxed_unsync(http_body_util::BodyExt::map_err(body, |never| match never {}))
+    }
+}
+
+#[cfg(feature = "axum")]
+impl FromReplay for axum_core::body::Body {
+    fn from_replay(body: ReplayBody) -> Self {
+        Self::new(body)
+    }
+}
+
+/// Bytes gathered from frames: a single frame is kept as it came, more are copied together, so that a body in many
+/// tiny frames does not pin a read buffer for each.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Gathered {
+    pub(crate) fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    /// `expected` is how much there will be in all, as far as it is known.
+    pub(crate) fn push(&mut self, frame: Bytes, expected: usize) {
+        if self.len() == 0 {
+            self.first = frame;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.reserve(expected.max(self.first.len() + frame.len()));
+        }
+        self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        self.all.extend_from_slice(&frame);
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
+}
+
+/// A request body, whole.
+pub(crate) struct Collected {
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+    /// The fingerprint, when a hasher was given.
+    pub(crate) digest: Option<[u8; LEN]>,
+}
+
+/// Why a request body could not be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum CollectError {
+    TooLarge(BodyRead),
+    Unreadable,
+}
+
+/// Whether the length that a body declares is over the limit: then not a byte of it is read (HTTP-4).
+pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
+    body.size_hint().lower() > limit as u64
+}
+
+/// Reads a request body up to `limit` bytes, hashing as it comes (HTTP-4, HTTP-5).
+pub(crate) async fn collect<B>(
+    body: B,
+    limit: usize,
+    mut hasher: Option<Hasher>,
+) -> Result<Collected, CollectError>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let mut body = pin!(body);
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
+    let mut gathered = Gathered::default();
+    let mut trailers = None::<HeaderMap>;
+    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => {
+                if data.len() > limit - gathered.len() {
+                    return Err(CollectError::TooLarge(BodyRead::Partly));
+                }
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(&data);
+                }
+                gathered.push(data, expected);
+            }
+            Ok(Err(frame)) => {
+                if let Ok(more) = frame.into_trailers() {
+                    trailers.get_or_insert_default().extend(more);
+                }
+            }
+            Err(error) => {
+                return Err(match is_length_limit(&*error.into()) {
+                    true => CollectError::TooLarge(BodyRead::Partly),
+                    false => CollectError::Unreadable,
+                });
+            }
+        }
+    }
+    Ok(Collected { data: gathered.into_bytes(), trailers, digest: hasher.map(Hasher::finish) })
+}
+
+/// Whether a limit of somebody outside was met: its error arrives wrapped, so the whole chain is searched.
+fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! HTTP-4 and HTTP-5: how a request body is gathered.
+
+use std::collections::VecDeque;
+
+use http_body_util::{BodyExt as _, Limited};
+
+use super::*;
+use crate::digest::{Algorithm, RequestParts, fingerprint};
+
+/// A body of given frames, without a known length.
+struct Frames(VecDeque<Result<Frame<Bytes>, BoxError>>);
+
+impl Frames {
+    fn of<const N: usize>(pieces: [&'static [u8]; N]) -> Self {
+        Self(pieces.into_iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece)))).collect())
+    }
+}
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Poll::Ready(self.0.pop_front())
+    }
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a body of ready frames is collected at once"),
+    }
+}
+
+#[test]
+fn http_4_exactly_the_limit_passes_and_one_byte_more_does_not() {
+    for (limit, fits) in [(6, true), (5, false), (0, false)] {
+        let collected = now(collect(Frames::of([b"abc", b"", b"def"]), limit, None));
+        assert_eq!(collected.map(|c| c.data).ok(), fits.then(|| Bytes::from_static(b"abcdef")), "{limit}");
+    }
+    assert!(now(collect(Frames::of([]), 0, None)).is_ok_and(|c| c.data.is_empty()));
+    assert!(declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 2));
+    assert!(!declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 3));
+}
+
+#[test]
+fn http_4_a_limit_outside_is_found_through_the_source_chain() {
+    #[derive(Debug)]
+    struct Wrapped(BoxError);
+    impl fmt::Display for Wrapped {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("wrapped")
+        }
+    }
+    impl StdError for Wrapped {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&*self.0)
+        }
+    }
+    let limited = Limited::new(Frames::of([b"abc", b"def"]), 4);
+    let body = limited.map_err(|error| Box::new(Wrapped(Box::new(Wrapped(error)))) as BoxError);
+    assert_eq!(now(collect(body, 100, None)).err(), Some(CollectError::TooLarge(BodyRead::Partly)));
+}
+
+#[test]
+fn http_5_a_broken_upload_is_unreadable() {
+    let mut body = Frames::of([b"abc"]);
+    body.0.push_back(Err("reset".into()));
+    assert_eq!(now(collect(body, 100, None)).err(), Some(CollectError::Unreadable));
+}
+
+#[test]
+fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
+    let whole = Bytes::from_static(b"abc");
+    let mut body = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "1".parse().unwrap());
+    body.0.push_back(Ok(Frame::trailers(trailers.clone())));
+    let collected = now(collect(body, 3, None)).unwrap();
+    assert_eq!(collected.data.as_ptr(), whole.as_ptr());
+    assert_eq!(collected.trailers.as_ref(), Some(&trailers));
+    let again = now(ReplayBody::new(collected.data, collected.trailers).collect()).unwrap();
+    assert_eq!(again.trailers(), Some(&trailers));
+    assert_eq!(again.to_bytes(), whole);
+}
+
+#[test]
+fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
+    let hasher = Hasher::new(Algorithm::Request, "POST", "/a");
+    let collected = now(collect(Frames::of([b"abc", b"de", b"f"]), 100, Some(hasher))).unwrap();
+    assert_eq!(
+        collected.digest,
+        Some(fingerprint(Algorithm::Request, &RequestParts::new("POST", "/a", b"abcdef")))
+    );
+}
+
+#[test]
+fn http_13_a_chained_body_yields_the_gathered_part_then_the_rest() {
+    let body = GuardedBody::chain(Bytes::from_static(b"ab"), Frames::of([b"cd", b"ef"]));
+    assert_eq!(body.size_hint().lower(), 2);
+    assert!(!body.is_end_stream());
+    assert_eq!(now(body.collect()).unwrap().to_bytes(), &b"abcdef"[..]);
+    let exact = GuardedBody::chain(Bytes::from_static(b"ab"), ReplayBody::from(Bytes::from_static(b"c")));
+    assert_eq!(exact.size_hint().exact(), Some(3));
+}
+
+#[test]
+fn http_9_a_body_with_trailers_has_no_exact_length() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "1".parse().unwrap());
+    let body = ReplayBody::new(Bytes::from_static(b"ab"), Some(trailers));
+    assert_eq!(body.size_hint().exact(), None);
+    assert!(!body.is_end_stream());
+    assert_eq!(
+        ReplayBody::new(Bytes::from_static(b"ab"), Some(HeaderMap::new())).size_hint().exact(),
+        Some(2)
+    );
+}
+
+#[test]
+fn id_4_debug_of_a_body_shows_its_length_alone() {
+    let body = ReplayBody::from(Bytes::from_static(b"canary"));
+    assert_eq!(format!("{body:?}"), "ReplayBody(6 bytes)");
+    assert!(!format!("{:?}", GuardedBody::<ReplayBody>::replay(body)).contains("canary"));
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The decision table: what was found, and what the filter does about it. One pure function, no I/O.
+//!
+//! | found | decision | rule |
+//! |---|---|---|
+//! | no key | pass, or 400 `key-missing` where keys are required | HTTP-3 |
+//! | a key header that is not one key | 400 `key-invalid` | HTTP-2 |
+//! | a body over the limit | 413 `body-too-large` | HTTP-4 |
+//! | a body that cannot be read | 400 `body-unreadable` | HTTP-5 |
+//! | no scope | 500 `scope-invalid` | HTTP-16 |
+//! | lease granted | run | HTTP-12 |
+//! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
+//! | COMPLETE, this request, a response | replay | HTTP-8 |
+//! | COMPLETE, this request, a tombstone | 409 `result-not-replayable` | HTTP-13 |
+//! | COMPLETE, unreadable | 500 `record-unreadable` | CMP-8 |
+//! | in progress past the wait | 409 (configurable) `in-flight` | HTTP-10 |
+//! | store away, too slow, full | 503 `store-unavailable` | HTTP-14 |
+//! | shutting down; too many running | 503 `shutting-down`; `too-busy` | HTTP-14 |
+//! | another store error | 500 `store-error` | HTTP-14 |
+//! | response body broke off | 500 `response-failed` | HTTP-13 |
+//! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
+
+use retryproof_core::{ErrorKind, Recorded};
+
+use crate::key::KeyError;
+use crate::problem::{Code, Problem, retry_after_spread};
+
+/// What a request, its record or its completion was found to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// No key header.
+    NoKey,
+    /// A key header that is not one key.
+    BadKey(KeyError),
+    /// The body is over the limit.
+    BodyTooLarge(BodyRead),
+    /// The body's stream failed.
+    BodyUnreadable,
+    /// No valid scope can be made.
+    NoScope,
+    /// The lease is ours.
+    Granted,
+    /// The record belongs to another request.
+    Mismatch,
+    /// The record holds a response to this request.
+    Response,
+    /// The record holds a tombstone.
+    Tombstone { original_status: Option<u16>, location: Option<String> },
+    /// Another holder is at work.
+    InFlight {
+        /// Whole seconds, 1 to 30 (HTTP-10).
+        retry_after: u32,
+    },
+    /// The engine or the store failed before anything ran; an unreadable record is one of these.
+    Failed(ErrorKind),
+    /// The handler's response body broke off.
+    ResponseFailed,
+    /// The completion failed and the policy is to say so.
+    CompletionFailed(Recorded),
+}
+
+/// How far a body over the limit was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyRead {
+    /// Not at all: its declared length was enough. An HTTP/1.x connection cannot be used on.
+    Declared,
+    /// Up to the limit.
+    Partly,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Hand the request on, untouched.
+    Pass,
+    /// Run the handler.
+    Run,
+    /// Answer with the stored response.
+    Replay,
+    /// Answer with this; nothing runs.
+    Refuse(Box<Problem>),
+}
+
+/// The settings that the table depends on, and a counter that spreads `Retry-After`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings<'a> {
+    pub(crate) required: bool,
+    pub(crate) key_header: &'a str,
+    pub(crate) max_body_bytes: usize,
+    pub(crate) in_flight_status: u16,
+    pub(crate) ticket: u32,
+}
+
+/// The table above.
+pub(crate) fn decide(finding: Finding, settings: &Settings<'_>) -> Decision {
+    match finding {
+        Finding::NoKey if !settings.required => Decision::Pass,
+        Finding::Granted => Decision::Run,
+        Finding::Response => Decision::Replay,
+        refused => Decision::Refuse(Box::new(refuse(refused, settings))),
+    }
+}
+
+fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
+    let header = settings.key_header;
+    match finding {
+        Finding::NoKey => Problem::new(
+            Code::KeyMissing,
+            format!("send the header {header}: a key of your own choice, the same for every retry"),
+        ),
+        Finding::BadKey(why) => {
+            Problem::new(Code::KeyInvalid, format!("the header {header} {}", why.reason()))
+        }
+        Finding::BodyTooLarge(read) => Problem {
+            close: true,
+            ..Problem::new(
+                Code::BodyTooLarge,
+                match read {
+                    BodyRead::Declared => {
+                        format!("the declared body is over the limit of {} bytes", settings.max_body_bytes)
+                    }
+                    BodyRead::Partly => {
+                        format!("the body is over the limit of {} bytes", settings.max_body_bytes)
+                    }
+                },
+            )
+        },
+        Finding::BodyUnreadable => Problem {
+            close: true,
+            ..Problem::new(Code::BodyUnreadable, "the body ended early or was malformed; nothing ran")
+        },
+        Finding::Mismatch => Problem::new(
+            Code::FingerprintMismatch,
+            "a retry has to repeat the first request; use a new key for a new request",
+        ),
+        Finding::Tombstone { original_status, location } => Problem {
+            original_status,
+            location,
+            ..Problem::new(
+                Code::ResultNotReplayable,
+                "the request was carried out once and will not be again",
+            )
+        },
+        Finding::InFlight { retry_after } => Problem {
+            status: settings.in_flight_status,
+            retry_after: Some(retry_after),
+            ..Problem::new(
+                Code::InFlight,
+                "the first request with this key is still being carried out; nothing ran",
+            )
+        },
+        Finding::ResponseFailed => Problem::new(
+            Code::ResponseFailed,
+            "the request was carried out, but its response broke off; it will not be carried out again",
+        ),
+        Finding::CompletionFailed(Recorded::Tombstone) => Problem {
+            retryable: false,
+            ..Problem::new(
+                Code::CompletionFailed,
+                "the request was carried out, but its response could not be recorded; it will not be carried out again",
+            )
+        },
+        Finding::CompletionFailed(_) => Problem::new(
+            Code::CompletionFailed,
+            "the request was carried out, but its result was not recorded; a retry after the lease may run it again",
+        ),
+        Finding::Failed(kind) => failed(kind, settings.ticket),
+        Finding::NoScope => no_scope(),
+        // Never asked for: `decide` has taken them. Failing closed is right for whoever gets here all the same.
+        Finding::Granted | Finding::Response => failed(ErrorKind::Unexpected, settings.ticket),
+    }
+}
+
+fn failed(kind: ErrorKind, ticket: u32) -> Problem {
+    let later = |code, detail: &'static str| Problem {
+        retry_after: Some(retry_after_spread(ticket)),
+        ..Problem::new(code, detail)
+    };
+    match kind {
+        ErrorKind::Unavailable => {
+            later(Code::StoreUnavailable, "the idempotency store did not answer; nothing ran")
+        }
+        ErrorKind::Full => {
+            later(Code::StoreUnavailable, "the idempotency store takes no new keys; nothing ran")
+        }
+        ErrorKind::ShuttingDown => later(Code::ShuttingDown, "the service starts no new work; nothing ran"),
+        ErrorKind::TooBusy => {
+            later(Code::TooBusy, "the service is at its limit of running requests; nothing ran")
+        }
+        ErrorKind::Corrupt | ErrorKind::Codec => {
+            Problem::new(Code::RecordUnreadable, "what is stored for this key cannot be read; nothing ran")
+        }
+        _ => Problem::new(Code::StoreError, "the idempotency store refused; nothing ran"),
+    }
+}
+
+fn no_scope() -> Problem {
+    Problem::new(Code::ScopeInvalid, "name a scope for this endpoint; nothing ran")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings<'_> = Settings {
+        required: true,
+        key_header: "Idempotency-Key",
+        max_body_bytes: 1024,
+        in_flight_status: 409,
+        ticket: 7,
+    };
+
+    fn refused(finding: Finding) -> Problem {
+        match decide(finding.clone(), &SETTINGS) {
+            Decision::Refuse(problem) => *problem,
+            other => panic!("{finding:?} is not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn http_3_a_missing_key_is_refused_or_passed_by_one_switch() {
+        assert_eq!(refused(Finding::NoKey).code, Code::KeyMissing);
+        let optional = Settings { required: false, ..SETTINGS };
+        assert_eq!(decide(Finding::NoKey, &optional), Decision::Pass);
+        // A key that is there is enforced in full all the same.
+        assert!(matches!(decide(Finding::BadKey(KeyError::Empty), &optional), Decision::Refuse(_)));
+    }
+
+    #[test]
+    fn http_7_http_8_a_grant_runs_and_a_response_replays() {
+        assert_eq!(decide(Finding::Granted, &SETTINGS), Decision::Run);
+        assert_eq!(decide(Finding::Response, &SETTINGS), Decision::Replay);
+    }
+
+    #[test]
+    fn http_11_every_refusal_has_its_code() {
+        use Finding as F;
+        for (finding, code) in [
+            (F::BadKey(KeyError::Malformed), Code::KeyInvalid),
+            (F::BodyTooLarge(BodyRead::Partly), Code::BodyTooLarge),
+            (F::BodyUnreadable, Code::BodyUnreadable),
+            (F::NoScope, Code::ScopeInvalid),
+            (F::Mismatch, Code::FingerprintMismatch),
+            (F::Tombstone { original_status: None, location: None }, Code::ResultNotReplayable),
+            (F::InFlight { retry_after: 3 }, Code::InFlight),
+            (F::ResponseFailed, Code::ResponseFailed),
+            (F::CompletionFailed(Recorded::No), Code::CompletionFailed),
+            (F::Failed(ErrorKind::Unavailable), Code::StoreUnavailable),
+            (F::Failed(ErrorKind::Full), Code::StoreUnavailable),
+            (F::Failed(ErrorKind::ShuttingDown), Code::ShuttingDown),
+            (F::Failed(ErrorKind::TooBusy), Code::TooBusy),
+            (F::Failed(ErrorKind::Corrupt), Code::RecordUnreadable),
+            (F::Failed(ErrorKind::Schema), Code::StoreError),
+            (F::Failed(ErrorKind::Unexpected), Code::StoreError),
+            (F::Failed(ErrorKind::Invalid), Code::StoreError),
+        ] {
+            let problem = refused(finding);
+            assert_eq!(problem.code, code);
+            assert_eq!(problem.status, code.status());
+        }
+    }
+
+    #[test]
+    fn http_10_in_flight_has_its_own_status_and_retry_after() {
+        let settings = Settings { in_flight_status: 425, ..SETTINGS };
+        let Decision::Refuse(problem) = decide(Finding::InFlight { retry_after: 9 }, &settings) else {
+            panic!("refused")
+        };
+        assert_eq!((problem.status, problem.retry_after, problem.retryable), (425, Some(9), true));
+        // A tombstone is 409 whatever the in-flight status is, and has no Retry-After (HTTP-13).
+        let tombstone = Finding::Tombstone { original_status: Some(201), location: Some("/p/1".into()) };
+        let Decision::Refuse(problem) = decide(tombstone, &settings) else { panic!("refused") };
+        assert_eq!((problem.status, problem.retry_after, problem.retryable), (409, None, false));
+        assert_eq!((problem.original_status, problem.location.as_deref()), (Some(201), Some("/p/1")));
+    }
+
+    #[test]
+    fn http_14_only_what_passes_by_itself_carries_retry_after() {
+        for (kind, some) in [
+            (ErrorKind::Unavailable, true),
+            (ErrorKind::Full, true),
+            (ErrorKind::ShuttingDown, true),
+            (ErrorKind::TooBusy, true),
+            (ErrorKind::Corrupt, false),
+            (ErrorKind::Unexpected, false),
+        ] {
+            let problem = refused(Finding::Failed(kind));
+            assert_eq!(problem.retry_after.is_some(), some, "{kind:?}");
+            assert_eq!(problem.retryable, some, "{kind:?}");
+            assert!(problem.retry_after.is_none_or(|seconds| (1..=5).contains(&seconds)));
+        }
+    }
+
+    #[test]
+    fn cmp_9_a_failed_completion_is_retryable_unless_a_tombstone_stands() {
+        assert!(refused(Finding::CompletionFailed(Recorded::No)).retryable);
+        assert!(!refused(Finding::CompletionFailed(Recorded::Tombstone)).retryable);
+    }
+
+    #[test]
+    fn http_4_the_limit_stands_in_the_detail_and_the_connection_closes() {
+        let problem = refused(Finding::BodyTooLarge(BodyRead::Declared));
+        assert!(problem.detail.contains("1024") && problem.close);
+    }
+}

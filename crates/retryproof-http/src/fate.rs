@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What becomes of an answer: stored, released or held (HTTP-7).
+//!
+//! An error type that a handler returns is turned into a response before the guard sees it, so the response has to
+//! carry the word. It does so by an extension, [`AnswerFate`]; nothing turns any error into `Release` by itself.
+
+use http::{Extensions, Response};
+
+/// What becomes of an answer that the handler returned. A response extension; in axum also a part of any response
+/// tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum AnswerFate {
+    /// Stored and replayed to every duplicate for the ttl, whatever its status. What happens to an unmarked answer.
+    #[default]
+    Store,
+    /// **Surely nothing happened.** The answer is sent, not stored, and the key is free again: the next request runs.
+    Release,
+    /// **Nobody knows what happened**, say after a time-out of a payment provider. The answer is sent, not stored, and
+    /// the key stays taken until the lease runs out; the next run knows that it is a takeover.
+    Hold,
+}
+
+/// States the fate of an error (or any answer), by the type that knows it.
+///
+/// ```
+/// use retryproof_http::{AnswerFate, Fate};
+///
+/// enum PayError { Throttled, ProviderTimeout, Declined }
+///
+/// impl Fate for PayError {
+///     fn fate(&self) -> AnswerFate {
+///         match self {
+///             Self::Throttled => AnswerFate::Release,
+///             Self::ProviderTimeout => AnswerFate::Hold,
+///             Self::Declined => AnswerFate::Store,
+///         }
+///     }
+/// }
+/// ```
+/// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is no default and no blanket
+/// implementation on purpose: freeing the key of a charge that may have happened is a decision.
+pub trait Fate {
+    /// What becomes of the answer that is made of `self`.
+    fn fate(&self) -> AnswerFate;
+}
+
+impl AnswerFate {
+    /// Marks a response.
+    pub fn mark<B>(self, mut response: Response<B>) -> Response<B> {
+        response.extensions_mut().insert(self);
+        response
+    }
+
+    /// The mark of a response; [`Store`](Self::Store) when it has none.
+    pub(crate) fn of(extensions: &Extensions) -> Self {
+        extensions.get().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(feature = "axum")]
+mod into_response {
+    use std::convert::Infallible;
+
+    use axum_core::response::{IntoResponseParts, ResponseParts};
+
+    use super::AnswerFate;
+
+    impl IntoResponseParts for AnswerFate {
+        type Error = Infallible;
+
+        fn into_response_parts(self, mut parts: ResponseParts) -> Result<ResponseParts, Infallible> {
+            parts.extensions_mut().insert(self);
+            Ok(parts)
+        }
+    }
+}

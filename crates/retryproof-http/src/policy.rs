@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Policy`]: scope and durations of one guarded endpoint.
+
+use std::time::Duration;
+
+/// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a `const`, a value out
+/// of bounds is a compile error.
+///
+/// ```
+/// # use std::time::Duration;
+/// use retryproof_http::Policy;
+///
+/// const REFUNDS: Policy = Policy::new("refunds").with_ttl(Duration::from_secs(86_400));
+/// const _: () = assert!(REFUNDS.lease().is_none());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Policy {
+    scope: Option<&'static str>,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+    wait_timeout: Option<Duration>,
+}
+
+impl Policy {
+    /// A policy with a scope of its own: the records survive a change of the route.
+    ///
+    /// # Panics
+    /// Unless the scope has 1 to 255 bytes, is not blank and has no ASCII control character (ID-3).
+    pub const fn new(scope: &'static str) -> Self {
+        assert!(
+            is_scope(scope.as_bytes()),
+            "a scope has 1 to 255 bytes, is not blank and has no control character"
+        );
+        Self { scope: Some(scope), ..Self::unnamed() }
+    }
+
+    /// A policy whose scope is made of method and matched route: `POST /orders/{}` (HTTP-16). Behind a router that
+    /// tells no route, each request is answered 500 `scope-invalid`.
+    pub const fn unnamed() -> Self {
+        Self { scope: None, ttl: None, lease: None, wait_timeout: None }
+    }
+
+    /// How long the response is kept, from completion.
+    ///
+    /// # Panics
+    /// Unless it is between 1 ms and 3,650 days (CTX-2).
+    pub const fn with_ttl(mut self, ttl: Duration) -> Self {
+        assert!(within(ttl, 1, 3_650 * 86_400), "a ttl lies between 1 ms and 3,650 days");
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long a holder that went silent keeps the key.
+    ///
+    /// # Panics
+    /// Unless it is between 10 ms and 24 h (CTX-2).
+    pub const fn with_lease(mut self, lease: Duration) -> Self {
+        assert!(within(lease, 10, 86_400), "a lease lies between 10 ms and 24 h");
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long a duplicate waits for the holder; zero looks once and never blocks.
+    ///
+    /// # Panics
+    /// Unless it is at most 24 h (CTX-2).
+    pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
+        assert!(within(wait, 0, 86_400), "a wait is at most 24 h");
+        self.wait_timeout = Some(wait);
+        self
+    }
+
+    /// The named scope; `None` = method and route.
+    #[must_use]
+    pub const fn scope(&self) -> Option<&'static str> {
+        self.scope
+    }
+
+    /// The ttl; `None` = the configured default.
+    #[must_use]
+    pub const fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// The lease; `None` = the configured default.
+    #[must_use]
+    pub const fn lease(&self) -> Option<Duration> {
+        self.lease
+    }
+
+    /// The wait; `None` = the configured default.
+    #[must_use]
+    pub const fn wait_timeout(&self) -> Option<Duration> {
+        self.wait_timeout
+    }
+}
+
+/// As [`Policy::unnamed`].
+impl Default for Policy {
+    fn default() -> Self {
+        Self::unnamed()
+    }
+}
+
+const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool {
+    duration.as_millis() >= least_millis
+        && (duration.as_secs() < most_secs
+            || (duration.as_secs() == most_secs && duration.subsec_nanos() == 0))
+}
+
+/// The part of ID-3 that a `const` can see; core checks it whole at the first request.
+const fn is_scope(scope: &[u8]) -> bool {
+    let mut blank = true;
+    let mut at = 0;
+    while at < scope.len() {
+        if scope[at].is_ascii_control() {
+            return false;
+        }
+        blank = blank && scope[at] == b' ';
+        at += 1;
+    }
+    !blank && scope.len() <= 255
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    const MS: Duration = Duration::from_millis(1);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn ctx_2_bounds_are_exact() {
+        let policy = Policy::new("s").with_ttl(MS).with_lease(10 * MS).with_wait_timeout(Duration::ZERO);
+        assert_eq!(
+            (policy.ttl(), policy.lease(), policy.wait_timeout()),
+            (Some(MS), Some(10 * MS), Some(Duration::ZERO))
+        );
+        let _ = Policy::new("s").with_ttl(3_650 * DAY).with_lease(DAY).with_wait_timeout(DAY);
+        for refused in [
+            (|| Policy::unnamed().with_ttl(Duration::from_micros(999))) as fn() -> Policy,
+            || Policy::unnamed().with_ttl(3_650 * DAY + Duration::from_nanos(1)),
+            || Policy::unnamed().with_lease(Duration::from_micros(9_999)),
+            || Policy::unnamed().with_lease(DAY + Duration::from_nanos(1)),
+            || Policy::unnamed().with_wait_timeout(DAY + Duration::from_nanos(1)),
+        ] {
+            assert!(catch_unwind(refused).is_err());
+        }
+    }
+
+    #[test]
+    fn id_3_a_scope_out_of_bounds_is_refused() {
+        for scope in ["", "  ", "a\n"] {
+            assert!(catch_unwind(|| Policy::new(scope)).is_err(), "{scope:?}");
+        }
+        let long: &'static str = "s".repeat(256).leak();
+        assert!(catch_unwind(|| Policy::new(long)).is_err());
+        assert_eq!(Policy::new(&long[..255]).scope(), Some(&long[..255]));
+        assert_eq!(Policy::default().scope(), None);
+    }
+}

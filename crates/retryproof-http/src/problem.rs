@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers that the filter makes itself: RFC 9457 problems (HTTP-10, HTTP-11, HTTP-14).
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+/// All problem types are this and their code.
+const TYPE_BASE: &str = "urn:retryproof:problem:";
+
+/// What the filter refused, or could not do. The text form is stable: clients may rely on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Code {
+    /// The endpoint wants a key and the request has none (HTTP-3).
+    KeyMissing,
+    /// The key header is not one well-formed key (HTTP-2).
+    KeyInvalid,
+    /// The request body is over the limit (HTTP-4).
+    BodyTooLarge,
+    /// The request body could not be read to its end; nothing was acquired (HTTP-5).
+    BodyUnreadable,
+    /// The key was used with another request (FP-1).
+    FingerprintMismatch,
+    /// The first request with this key is still at work (HTTP-10).
+    InFlight,
+    /// The work is done, and its response was not kept (HTTP-13).
+    ResultNotReplayable,
+    /// The store is away, too slow or full (HTTP-14).
+    StoreUnavailable,
+    /// The engine grants no more leases (HTTP-14).
+    ShuttingDown,
+    /// Too many actions are running (HTTP-14).
+    TooBusy,
+    /// The handler's response body broke off; the work counts as done (HTTP-13).
+    ResponseFailed,
+    /// The result could not be recorded, and the policy is to say so (CMP-4).
+    CompletionFailed,
+    /// The stored record cannot be read (CMP-8).
+    RecordUnreadable,
+    /// The store refused for a reason that repeating does not cure (HTTP-14).
+    StoreError,
+    /// No valid scope can be made for this route (HTTP-16).
+    ScopeInvalid,
+}
+
+impl Code {
+    /// The stable code, the last part of the problem's `type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "key-missing",
+            Self::KeyInvalid => "key-invalid",
+            Self::BodyTooLarge => "body-too-large",
+            Self::BodyUnreadable => "body-unreadable",
+            Self::FingerprintMismatch => "fingerprint-mismatch",
+            Self::InFlight => "in-flight",
+            Self::ResultNotReplayable => "result-not-replayable",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::ShuttingDown => "shutting-down",
+            Self::TooBusy => "too-busy",
+            Self::ResponseFailed => "response-failed",
+            Self::CompletionFailed => "completion-failed",
+            Self::RecordUnreadable => "record-unreadable",
+            Self::StoreError => "store-error",
+            Self::ScopeInvalid => "scope-invalid",
+        }
+    }
+
+    /// The status that goes with the code; that of `in-flight` is configurable.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => 400,
+            Self::InFlight | Self::ResultNotReplayable => 409,
+            Self::BodyTooLarge => 413,
+            Self::FingerprintMismatch => 422,
+            Self::ResponseFailed
+            | Self::CompletionFailed
+            | Self::RecordUnreadable
+            | Self::StoreError
+            | Self::ScopeInvalid => 500,
+            Self::StoreUnavailable | Self::ShuttingDown | Self::TooBusy => 503,
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "An idempotency key is required",
+            Self::KeyInvalid => "The idempotency key is malformed",
+            Self::BodyTooLarge => "The request body is too large",
+            Self::BodyUnreadable => "The request body could not be read",
+            Self::FingerprintMismatch => "The idempotency key was used with another request",
+            Self::InFlight => "A request with this idempotency key is in progress",
+            Self::ResultNotReplayable => "The request was carried out, and its response cannot be repeated",
+            Self::StoreUnavailable => "The idempotency store is unavailable",
+            Self::ShuttingDown => "The service is shutting down",
+            Self::TooBusy => "Too many requests are in progress",
+            Self::ResponseFailed => "The response broke off",
+            Self::CompletionFailed => "The result could not be recorded",
+            Self::RecordUnreadable => "The stored response cannot be read",
+            Self::StoreError => "The idempotency store failed",
+            Self::ScopeInvalid => "The endpoint has no valid idempotency scope",
+        }
+    }
+
+    const fn retryable(self) -> bool {
+        matches!(
+            self,
+            Self::BodyUnreadable
+                | Self::InFlight
+                | Self::StoreUnavailable
+                | Self::ShuttingDown
+                | Self::TooBusy
+                | Self::CompletionFailed
+        )
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One answer of the filter's own, as data. It never holds a key, a body or a store's error text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// What happened.
+    pub code: Code,
+    /// The status to answer with.
+    pub status: u16,
+    /// One sentence for the client's developer.
+    pub detail: Cow<'static, str>,
+    /// Whether the same request, sent again, may succeed.
+    pub retryable: bool,
+    /// Seconds for `Retry-After`.
+    pub retry_after: Option<u32>,
+    /// The status of a first answer that was not kept (HTTP-13).
+    pub original_status: Option<u16>,
+    /// The `Location` of a first answer that was not kept (HTTP-13). `Debug` prints it: it is not a secret of ours.
+    pub location: Option<String>,
+    /// Whether an HTTP/1.x connection has to be closed: the request body was not read.
+    pub close: bool,
+}
+
+impl Problem {
+    /// A problem with the code's status and word on retrying.
+    pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            status: code.status(),
+            detail: detail.into(),
+            retryable: code.retryable(),
+            retry_after: None,
+            original_status: None,
+            location: None,
+            close: false,
+        }
+    }
+
+    /// The `application/problem+json` body.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut json = String::with_capacity(320);
+        let code = self.code.as_str();
+        let title = self.code.title();
+        // `write!` into a String cannot fail.
+        let _ = write!(
+            json,
+            r#"{{"type":"{TYPE_BASE}{code}","title":"{title}","status":{},"detail":"#,
+            self.status
+        );
+        quote(&self.detail, &mut json);
+        let _ = write!(json, r#","code":"{code}","retryable":{}"#, self.retryable);
+        if let Some(status) = self.original_status {
+            let _ = write!(json, r#","original-status":{status}"#);
+        }
+        if let Some(location) = &self.location {
+            json.push_str(r#","location":"#);
+            quote(location, &mut json);
+        }
+        json.push('}');
+        json
+    }
+}
+
+/// Appends a JSON string.
+fn quote(text: &str, json: &mut String) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\0'..='\u{1f}' => {
+                let _ = write!(json, "\\u{:04x}", u32::from(c));
+            }
+            _ => json.push(c),
+        }
+    }
+    json.push('"');
+}
+
+/// `Retry-After` of a 503: 1 to 5 seconds, so that those who were turned away together do not come back together
+/// (HTTP-14). `ticket` is a counter.
+pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
+    // Neighbouring tickets land far apart (Fibonacci hashing).
+    1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Code; 15] = [
+        Code::KeyMissing,
+        Code::KeyInvalid,
+        Code::BodyTooLarge,
+        Code::BodyUnreadable,
+        Code::FingerprintMismatch,
+        Code::InFlight,
+        Code::ResultNotReplayable,
+        Code::StoreUnavailable,
+        Code::ShuttingDown,
+        Code::TooBusy,
+        Code::ResponseFailed,
+        Code::CompletionFailed,
+        Code::RecordUnreadable,
+        Code::StoreError,
+        Code::ScopeInvalid,
+    ];
+
+    #[test]
+    fn http_11_a_problem_is_rfc_9457_with_code_and_retryable() {
+        assert_eq!(
+            Problem::new(Code::KeyMissing, "say \"why\"").to_json(),
+            concat!(
+                r#"{"type":"urn:retryproof:problem:key-missing","title":"An idempotency key is required","status":400,"#,
+                r#""detail":"say \"why\"","code":"key-missing","retryable":false}"#
+            )
+        );
+    }
+
+    #[test]
+    fn http_13_a_tombstone_tells_its_status_and_location() {
+        let mut problem = Problem::new(Code::ResultNotReplayable, "d");
+        problem.original_status = Some(201);
+        problem.location = Some("/p/1\"\\\u{1}\u{e9}".to_owned());
+        assert!(problem.to_json().ends_with(
+            "\"code\":\"result-not-replayable\",\"retryable\":false,\"original-status\":201,\
+             \"location\":\"/p/1\\\"\\\\\\u0001\u{e9}\"}"
+        ));
+    }
+
+    #[test]
+    fn http_11_every_code_has_its_status_and_word_on_retrying() {
+        for code in ALL {
+            let retryable = matches!(
+                code.as_str(),
+                "in-flight"
+                    | "store-unavailable"
+                    | "shutting-down"
+                    | "too-busy"
+                    | "completion-failed"
+                    | "body-unreadable"
+            );
+            let problem = Problem::new(code, "d");
+            assert_eq!(problem.retryable, retryable, "{code}");
+            assert_eq!(problem.status, code.status());
+            assert!(problem.to_json().contains(&format!("\"type\":\"urn:retryproof:problem:{code}\"")));
+        }
+        let statuses: Vec<u16> = ALL.iter().map(|code| code.status()).collect();
+        assert_eq!(statuses, [400, 400, 413, 400, 422, 409, 409, 503, 503, 503, 500, 500, 500, 500, 500]);
+    }
+
+    #[test]
+    fn http_14_retry_after_of_a_503_is_spread_over_1_to_5() {
+        let mut seen = [0_u32; 6];
+        for ticket in 0..1000 {
+            seen[usize::try_from(retry_after_spread(ticket)).unwrap()] += 1;
+        }
+        assert_eq!(seen[0], 0);
+        assert!(seen[1..].iter().all(|count| (150..=250).contains(count)), "{seen:?}");
+    }
+}
