@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Contenders in turn: ratios that survive a machine which is shared.
+
+use std::time::Instant;
+
+/// One way of doing the work. Each call of `batch` does some of it and says what one operation cost, in whatever unit
+/// the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
+pub struct Contender<'a> {
+    name: &'static str,
+    batch: Box<dyn FnMut() -> f64 + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    /// A contender.
+    pub fn new(name: &'static str, batch: impl FnMut() -> f64 + 'a) -> Self {
+        Self { name, batch: Box::new(batch) }
+    }
+}
+
+impl std::fmt::Debug for Contender<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contender").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// How a contender did.
+#[derive(Debug, Clone, Copy)]
+pub struct Median {
+    /// Its name.
+    pub name: &'static str,
+    /// The median cost of one operation.
+    pub cost: f64,
+    /// The median of its cost divided by that of the first contender in the same round.
+    pub ratio: f64,
+}
+
+/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; the order turns round
+/// from round to round, so that a drift of the machine's speed hits all alike. The first one is the floor.
+pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
+    let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
+    for round in 0..=rounds {
+        let mut order: Vec<usize> = (0..contenders.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let cost = (contenders[at].batch)();
+            if round > 0 {
+                costs[at].push(cost);
+            }
+        }
+    }
+    let floor = costs.first().cloned().unwrap_or_default();
+    contenders
+        .iter()
+        .zip(costs)
+        .map(|(contender, costs)| Median {
+            name: contender.name,
+            ratio: median(costs.iter().zip(&floor).map(|(cost, floor)| cost / floor).collect()),
+            cost: median(costs),
+        })
+        .collect()
+}
+
+/// Nanoseconds per operation of `operations` calls of `work`, which is told their numbers.
+pub fn nanos(operations: u64, mut work: impl FnMut(u64)) -> f64 {
+    let start = now();
+    for n in 0..operations {
+        work(n);
+    }
+    per_operation(start, operations)
+}
+
+/// Nanoseconds since `start`, divided by `operations`.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+pub fn per_operation(start: Instant, operations: u64) -> f64 {
+    start.elapsed().as_nanos() as f64 / operations.max(1) as f64
+}
+
+/// The time, for measuring.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The middle value; NaN for none.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let (mut a, mut b) = (0.0, 0.0);
+        // The machine slows down steadily; the second contender always costs twice the first.
+        let medians = interleave(
+            9,
+            vec![
+                Contender::new("floor", || {
+                    a += 1.0;
+                    a
+                }),
+                Contender::new("other", || {
+                    b += 2.0;
+                    b
+                }),
+            ],
+        );
+        assert!((medians[0].ratio - 1.0).abs() < 1e-9);
+        assert!((medians[1].ratio - 2.0).abs() < 1e-9);
+        assert!((medians[1].cost - 12.0).abs() < 1e-9, "the warm-up round is left out: {medians:?}");
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
+//!
+//! `cargo xtask bench` runs all suites, `cargo xtask bench memory` one. Each suite writes its table into
+//! `BENCHMARKS.md` and its plot into `docs/bench/<suite>.svg`; the exit code says whether all goals were met.
+//!
+//! # Adding a suite
+//! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add `mod <name>;` and a line to
+//! [`SUITES`]. Nothing else is needed:
+//! - [`compare::interleave`] runs contenders in turn, the floor first, and gives medians and ratios;
+//! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT` with two counts and
+//!   divides the difference, so set-up costs nothing; `None`, and a loud line, where valgrind is missing;
+//! - [`heap::counted`] starts the same child under a counting allocator and reads what it [`heap::answer`]s;
+//! - [`report::Report`] holds rows, notes and plots, and is what `run` returns.
+//!
+//! Absolute times belong to the machine of the day: state a goal on a ratio or on a counted thing
+//! (instructions, allocations, bytes, round trips), never on a time.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub mod callgrind;
+pub mod compare;
+pub mod heap;
+pub mod report;
+
+mod memory;
+
+use heap::HeapCounter;
+use report::Report;
+
+/// One suite.
+struct Suite {
+    name: &'static str,
+    /// Measures everything and reports.
+    run: fn() -> Result<Report, String>,
+    /// What a child process does: a workload, chosen by the arguments behind the suite's name.
+    child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
+}
+
+/// All suites, in the order in which they run.
+const SUITES: &[Suite] = &[Suite { name: "memory", run: memory::run, child: memory::child }];
+
+/// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that measures.
+#[must_use]
+pub fn main(heap: HeapCounter) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.split_first() {
+        Some((first, rest)) if first == "child" => child(rest, heap).map(|()| true),
+        _ => run(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("bench: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all goals were met.
+fn run(names: &[String]) -> Result<bool, String> {
+    if cfg!(debug_assertions) {
+        return Err("measure an optimised build: cargo run --release -p retryproof-benches".into());
+    }
+    let chosen: Vec<&Suite> = match names {
+        [] => SUITES.iter().collect(),
+        names => names.iter().map(|name| suite(name)).collect::<Result<_, _>>()?,
+    };
+    let mut met = true;
+    for suite in chosen {
+        println!("\n== {} ==", suite.name);
+        let report = (suite.run)()?;
+        print!("{}", report.to_text());
+        report.write(&root()).map_err(|error| format!("writing the report of {}: {error}", suite.name))?;
+        met &= report.met();
+    }
+    Ok(met)
+}
+
+fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
+    let (name, rest) = args.split_first().ok_or("child: which suite?")?;
+    (suite(name)?.child)(rest, heap)
+}
+
+fn suite(name: &str) -> Result<&'static Suite, String> {
+    SUITES.iter().find(|suite| suite.name == name).ok_or_else(|| {
+        let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+        format!("there is no suite `{name}`; there are {}", names.join(", "))
+    })
+}
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

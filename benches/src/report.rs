@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a suite found: rows of a Markdown table in `BENCHMARKS.md` and a plot in `docs/bench/<suite>.svg`.
+//!
+//! ```text
+//! let mut report = Report::new("memory", "The memory store");
+//! report.row(Row::new("replay", 210.0, "instructions").value_at_most(260.0));
+//! report.row(Row::new("replay, 1 thread", 32.0, "ns").beside("HashMap behind a mutex", 1.4).ratio_at_most(2.0));
+//! report.row(Row::missing("takeover", "valgrind is not installed"));
+//! report.note("200-byte values, 36-byte keys.");
+//! report.plot(Plot::new("Replay, one thread", "ns").bar("retryproof", 32.0).bar("dashmap", 118.0));
+//! ```
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+mod svg;
+
+pub use svg::Plot;
+
+const PAGE: &str = "BENCHMARKS.md";
+const PREFACE: &str = "# Benchmarks
+
+`cargo xtask bench` writes the tables of this page and the plots in `docs/bench`; `cargo xtask bench memory` one of them. A
+figure stands beside a raw floor that ran in the same loop, in turn with it, and a goal is set on the ratio or on a counted
+thing (instructions, allocations, bytes), never on a time: times belong to the machine of the day.
+";
+
+/// What one suite found.
+#[derive(Debug)]
+pub struct Report {
+    suite: &'static str,
+    title: String,
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    plots: Vec<Plot>,
+}
+
+/// One figure.
+#[derive(Debug, Clone)]
+pub struct Row {
+    what: String,
+    /// `Err` says why it was not measured.
+    value: Result<f64, String>,
+    unit: &'static str,
+    /// The floor's name and the figure divided by the floor's.
+    ratio: Option<(String, f64)>,
+    goal: Option<Goal>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Goal {
+    on_ratio: bool,
+    at_most: bool,
+    limit: f64,
+}
+
+impl Row {
+    /// A figure that was measured.
+    pub fn new(what: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self { what: what.into(), value: Ok(value), unit, ratio: None, goal: None }
+    }
+
+    /// A figure that could not be measured here, and why. It neither meets a goal nor misses it.
+    pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), value: Err(why.into()), unit: "", ratio: None, goal: None }
+    }
+
+    /// The figure divided by that of `floor`, from the same loop.
+    #[must_use]
+    pub fn beside(mut self, floor: impl Into<String>, ratio: f64) -> Self {
+        self.ratio = Some((floor.into(), ratio));
+        self
+    }
+
+    /// The goal: the figure itself is at most this.
+    #[must_use]
+    pub fn value_at_most(self, limit: f64) -> Self {
+        self.goal(false, true, limit)
+    }
+
+    /// The goal: the figure itself is at least this.
+    #[must_use]
+    pub fn value_at_least(self, limit: f64) -> Self {
+        self.goal(false, false, limit)
+    }
+
+    /// The goal: the ratio is at most this.
+    #[must_use]
+    pub fn ratio_at_most(self, limit: f64) -> Self {
+        self.goal(true, true, limit)
+    }
+
+    /// The goal: the ratio is at least this.
+    #[must_use]
+    pub fn ratio_at_least(self, limit: f64) -> Self {
+        self.goal(true, false, limit)
+    }
+
+    fn goal(mut self, on_ratio: bool, at_most: bool, limit: f64) -> Self {
+        self.goal = Some(Goal { on_ratio, at_most, limit });
+        self
+    }
+
+    /// `None` without a goal or a figure.
+    fn met(&self) -> Option<bool> {
+        let goal = self.goal?;
+        let figure = if goal.on_ratio { self.ratio.as_ref()?.1 } else { *self.value.as_ref().ok()? };
+        Some(if goal.at_most { figure <= goal.limit } else { figure >= goal.limit })
+    }
+
+    /// The cells: what, measured, ratio, goal, verdict.
+    fn cells(&self) -> [String; 5] {
+        let measured = match &self.value {
+            Ok(value) => format!("{} {}", number(*value), self.unit),
+            Err(why) => format!("not measured: {why}"),
+        };
+        let ratio = self.ratio.as_ref();
+        let ratio = ratio.map_or(String::new(), |(floor, ratio)| format!("{} x {floor}", number(*ratio)));
+        let goal = self.goal.map_or(String::new(), |goal| {
+            let sign = if goal.at_most { "<=" } else { ">=" };
+            let unit = if goal.on_ratio { "x" } else { self.unit };
+            format!("{sign} {} {unit}", number(goal.limit))
+        });
+        let verdict = match self.met() {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "",
+        };
+        [self.what.clone(), measured, ratio, goal, verdict.into()]
+    }
+}
+
+impl Report {
+    /// A report without rows. `suite` names its markers and its plot.
+    pub fn new(suite: &'static str, title: impl Into<String>) -> Self {
+        Self { suite, title: title.into(), rows: Vec::new(), notes: Vec::new(), plots: Vec::new() }
+    }
+
+    /// Adds a figure.
+    pub fn row(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Adds a paragraph under the table: the shape of the test, and what a reader must know to judge it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Adds a group of bars to the plot.
+    pub fn plot(&mut self, plot: Plot) {
+        self.plots.push(plot);
+    }
+
+    /// Whether no goal was missed.
+    #[must_use]
+    pub fn met(&self) -> bool {
+        self.rows.iter().all(|row| row.met() != Some(false))
+    }
+
+    /// The rows for a terminal.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let [what, measured, ratio, goal, verdict] = row.cells();
+            let _ = writeln!(text, "{what:<44} {measured:>22}  {ratio:<34} {goal:<24} {verdict}");
+        }
+        text
+    }
+
+    /// Writes the table between this suite's markers of `BENCHMARKS.md`, and the plot.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, root: &Path) -> std::io::Result<()> {
+        let page = root.join(PAGE);
+        let old = match std::fs::read_to_string(&page) {
+            Ok(old) => old,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => PREFACE.to_owned(),
+            Err(error) => return Err(error),
+        };
+        if !self.plots.is_empty() {
+            let folder = root.join("docs/bench");
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(folder.join(format!("{}.svg", self.suite)), svg::draw(&self.title, &self.plots))?;
+        }
+        std::fs::write(page, replace(&old, self.suite, &self.to_markdown()))
+    }
+
+    fn to_markdown(&self) -> String {
+        let mut text =
+            format!("## {}\n\n`cargo xtask bench {}`, {}\n\n", self.title, self.suite, circumstances());
+        text.push_str("| figure | measured | beside its floor | goal | |\n|---|---|---|---|---|\n");
+        for row in &self.rows {
+            let _ = writeln!(text, "| {} |", row.cells().join(" | "));
+        }
+        if !self.plots.is_empty() {
+            let _ = write!(text, "\n![{}](docs/bench/{}.svg)\n", self.title, self.suite);
+        }
+        for note in &self.notes {
+            let _ = write!(text, "\n{note}\n");
+        }
+        text
+    }
+}
+
+/// Puts `text` between the markers of `suite`, at the end of the page when it has none.
+fn replace(page: &str, suite: &str, text: &str) -> String {
+    let (begin, end) = (format!("<!-- bench:{suite} -->\n"), format!("<!-- /bench:{suite} -->\n"));
+    match (page.split_once(&begin), page.split_once(&end)) {
+        (Some((before, _)), Some((_, after))) => format!("{before}{begin}{text}{end}{after}"),
+        _ => format!("{}\n\n{begin}{text}{end}", page.trim_end()),
+    }
+}
+
+/// Date, revision and machine, as far as this place tells.
+fn circumstances() -> String {
+    let ask = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success());
+        output.map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!(
+        "{}, revision {}, {} on {} cores, {}",
+        ask("date", &["-u", "+%Y-%m-%d"]),
+        ask("git", &["rev-parse", "--short", "HEAD"]),
+        std::env::consts::ARCH,
+        cores,
+        ask("rustc", &["--version"]).split(" (").next().unwrap_or_default(),
+    )
+}
+
+/// Three significant digits below 100, whole numbers above.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size < 10.0 => format!("{value:.2}"),
+        size if size < 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_replaces_its_own_part_of_the_page_only() {
+        let page = replace(&replace("# B\n", "a", "one\n"), "b", "two\n");
+        let page = replace(&page, "a", "three\n");
+        assert_eq!(
+            page,
+            "# B\n\n<!-- bench:a -->\nthree\n<!-- /bench:a -->\n\n<!-- bench:b -->\ntwo\n<!-- /bench:b -->\n"
+        );
+    }
+
+    #[test]
+    fn goals_are_judged_on_what_they_name() {
+        let row = Row::new("x", 250.0, "instructions").beside("floor", 3.0);
+        assert_eq!(row.clone().value_at_most(260.0).met(), Some(true));
+        assert_eq!(row.clone().ratio_at_most(2.0).met(), Some(false));
+        assert_eq!(row.clone().ratio_at_least(2.0).met(), Some(true));
+        assert_eq!(row.met(), None);
+        assert_eq!(Row::missing("x", "why").value_at_most(1.0).met(), None);
+    }
+}
