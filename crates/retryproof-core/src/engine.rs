@@ -31,7 +31,7 @@ mod purge;
 mod running;
 mod wait;
 
-pub use call::{Call, NoHook, OnDrop, OnFenced};
+pub use call::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use finish::Finished;
 pub use held::Held;
 pub use running::Permit;

@@ -2,6 +2,7 @@
 //! The engine, the store contract and the memory store of `retryproof`. Use the facade crate.
 
 mod blob;
+pub mod blocking;
 pub mod clock;
 pub mod codec;
 pub mod config;
@@ -26,8 +27,8 @@ pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
 pub use context::{ContextBuilder, IdempotencyContext};
 pub use engine::{
-    Acquisition, Activity, Call, EngineBuilder, Finished, Held, IdempotencyEngine, NoHook, OnDrop, OnFenced,
-    Permit,
+    Acquisition, Activity, Call, EngineBuilder, Finished, Held, Hook, IdempotencyEngine, NoHook, OnDrop,
+    OnFenced, Permit,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};

@@ -160,6 +160,30 @@ impl<C, H> Call<C, H> {
         }
     }
 
+    /// As [`report`](Self::report), for an action that blocks: it runs between two entries into a runtime, never
+    /// inside one.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn report_blocking<T, E, F>(
+        self,
+        runtime: &crate::blocking::Entry<'_>,
+        action: F,
+    ) -> Result<Report<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+        F: FnOnce(Lease) -> Result<T, E>,
+    {
+        let Self { engine, ctx, options } = self;
+        let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+        };
+        let lease = held.lease().clone();
+        let returned = catch_unwind(AssertUnwindSafe(|| action(lease)));
+        runtime.block_on(conclude(&engine, &ctx, options, held, returned))
+    }
+
     /// Runs the action on a tracked task of its own. See [`IdempotencyEngine::spawn`].
     ///
     /// # Errors
@@ -267,6 +291,21 @@ where
         None => return Err(ExecuteError::LeaseLost),
     };
     let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
+    conclude(engine, ctx, options, held, returned).await
+}
+
+/// From what the action returned to the outcome: releases, or encodes and completes.
+async fn conclude<T, E, C, H>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    held: Held,
+    returned: Result<Result<T, E>, Box<dyn Any + Send>>,
+) -> Result<Report<T>, ExecuteError<E>>
+where
+    C: Codec<T>,
+    H: OnFenced<T>,
+{
     let value = match returned {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {

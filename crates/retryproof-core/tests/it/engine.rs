@@ -192,7 +192,11 @@ async fn run_5_spawned_actions_outlive_their_caller_and_shutdown_waits_for_them(
 
 #[tokio::test(start_paused = true)]
 async fn run_5_max_running_caps_tracked_actions_and_still_replays() {
-    let config = { let mut c = IdempotencyConfig::default(); c.max_running = Some(1); c };
+    let config = {
+        let mut c = IdempotencyConfig::default();
+        c.max_running = Some(1);
+        c
+    };
     let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
     let quick = || async { Ok::<_, Never>(1_u32) };
     let _ = engine.spawn(ctx("done"), quick).await.unwrap();
@@ -204,7 +208,11 @@ async fn run_5_max_running_caps_tracked_actions_and_still_replays() {
 
 #[tokio::test(start_paused = true)]
 async fn run_6_after_max_hold_the_lease_is_lost_and_the_key_goes_on() {
-    let config = { let mut c = IdempotencyConfig::default(); c.max_hold = 3_000 * MS; c };
+    let config = {
+        let mut c = IdempotencyConfig::default();
+        c.max_hold = 3_000 * MS;
+        c
+    };
     let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
     let hung = {
         let engine = engine.clone();
@@ -227,7 +235,11 @@ async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let engine = IdempotencyEngine::new(store);
     let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
     // The owner hangs beyond its lease without a beat, as a paused process does.
-    let config = { let mut c = IdempotencyConfig::default(); c.max_hold = 10 * MS; c };
+    let config = {
+        let mut c = IdempotencyConfig::default();
+        c.max_hold = 10 * MS;
+        c
+    };
     drop(held);
     let zombie = IdempotencyEngine::builder(engine.store().clone()).config(config).build().unwrap();
     let fenced = Arc::new(AtomicUsize::new(0));

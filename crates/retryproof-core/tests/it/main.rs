@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Integration tests of the core.
 
+#[cfg(feature = "blocking")]
+mod blocking;
 mod engine;

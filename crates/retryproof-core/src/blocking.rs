@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine for programs without a runtime: the same names, the same semantics, blocking.
+//!
+//! An [`Engine`] brings a small runtime of its own, on which heartbeats and background work run while an action
+//! blocks its caller's thread. Inside a runtime every call is refused with a clear error, since it would stall it.
+//!
+//! ```
+//! # #[cfg(feature = "blocking")] {
+//! use retryproof_core::{IdempotencyContext, MemoryStore, Outcome, blocking};
+//!
+//! let engine = blocking::Engine::new(MemoryStore::new())?;
+//! let ctx = IdempotencyContext::builder("invoices", "2026-11").build()?;
+//! let outcome = engine.execute(ctx, || Ok::<_, std::io::Error>(42_u32))?;
+//! assert_eq!(outcome, Outcome::Executed(42));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::cell::Cell;
+
+thread_local! {
+    static BLOCKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a call of the blocking facade: then a store may do its work in place instead of
+/// handing it to a thread.
+#[must_use]
+pub fn in_blocking_context() -> bool {
+    BLOCKING.get()
+}
+
+#[cfg(feature = "blocking")]
+pub(crate) use facade::Entry;
+#[cfg(feature = "blocking")]
+pub use facade::{Acquisition, Call, Engine, Held};
+
+#[cfg(feature = "blocking")]
+mod facade;

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Engine`], [`Call`] and [`Held`], blocking.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Runtime};
+
+use super::BLOCKING;
+use crate::codec::{Codec, JsonCodec};
+use crate::config::CompletionFailurePolicy;
+use crate::context::IdempotencyContext;
+use crate::engine::{self, Finished, IdempotencyEngine, NoHook, OnFenced};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
+use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
+use crate::payload::{Payload, StoredResult, Tombstone};
+use crate::store::SharedStore;
+
+/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are one engine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    engine: IdempotencyEngine,
+    runtime: Arc<Owned>,
+}
+
+/// The runtime of an engine; given up without waiting, so that dropping the engine is allowed anywhere.
+#[derive(Debug)]
+struct Owned(Option<Runtime>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Leave to block: this thread is in no runtime.
+pub(crate) struct Entry<'a>(&'a Runtime);
+
+impl Entry<'_> {
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        struct Reset;
+        impl Drop for Reset {
+            fn drop(&mut self) {
+                BLOCKING.set(false);
+            }
+        }
+        BLOCKING.set(true);
+        let _reset = Reset;
+        self.0.block_on(future)
+    }
+}
+
+impl Engine {
+    /// An engine with every setting at its default.
+    ///
+    /// # Errors
+    /// `Unexpected` when the operating system gives no thread for the heartbeat.
+    pub fn new(store: impl Into<SharedStore>) -> Result<Self> {
+        Self::over(IdempotencyEngine::new(store))
+    }
+
+    /// The blocking form of an engine that was built with settings of its own. Give it an engine that no runtime uses.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn over(engine: IdempotencyEngine) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("retryproof")
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::Unexpected, "no thread could be started for the heartbeat")
+                    .because(error)
+            })?;
+        Ok(Self { engine, runtime: Arc::new(Owned(Some(runtime))) })
+    }
+
+    /// The engine itself.
+    #[must_use]
+    pub fn engine(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+
+    fn enter(&self) -> Result<Entry<'_>> {
+        if Handle::try_current().is_ok() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the blocking engine was called inside a tokio runtime, which it would stall; use \
+                 `IdempotencyEngine` there, or call it from `spawn_blocking` of a plain thread",
+            ));
+        }
+        match &self.runtime.0 {
+            Some(runtime) => Ok(Entry(runtime)),
+            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime is gone")),
+        }
+    }
+
+    /// As [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's identity.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`]; `Store` of kind `Unsupported` inside a runtime.
+    ///
+    /// # Panics
+    /// A panic of the action resumes after the key was freed.
+    pub fn execute<T, E>(
+        &self,
+        ctx: IdempotencyContext,
+        action: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        JsonCodec: Codec<T>,
+    {
+        self.call(ctx).execute(action)
+    }
+
+    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn execute_with<T, E>(
+        &self,
+        ctx: IdempotencyContext,
+        action: impl FnOnce(Lease) -> Result<T, E>,
+    ) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        JsonCodec: Codec<T>,
+    {
+        self.call(ctx).execute_with(action)
+    }
+
+    /// Starts a call with options.
+    pub fn call(&self, ctx: IdempotencyContext) -> Call {
+        Call { engine: self.clone(), call: self.engine.call(ctx) }
+    }
+
+    /// As [`IdempotencyEngine::try_acquire`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime.
+    pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
+        Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
+            engine::Acquisition::Granted(held) => Acquisition::Granted(Held { held, engine: self.clone() }),
+            engine::Acquisition::Complete(stored) => Acquisition::Complete(stored),
+            engine::Acquisition::InFlight(busy) => Acquisition::InFlight(busy),
+        })
+    }
+
+    /// As [`IdempotencyEngine::health`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime.
+    pub fn health(&self) -> Result<()> {
+        self.enter()?.block_on(self.engine.health())
+    }
+
+    /// As [`IdempotencyEngine::purge`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime.
+    pub fn purge(&self) -> Result<Option<usize>> {
+        self.enter()?.block_on(self.engine.purge())
+    }
+
+    /// As [`IdempotencyEngine::shutdown`].
+    ///
+    /// # Errors
+    /// `Unsupported` inside a runtime.
+    pub fn shutdown(&self, deadline: Duration) -> Result<usize> {
+        Ok(self.enter()?.block_on(self.engine.shutdown(deadline)))
+    }
+}
+
+impl AsRef<Engine> for Engine {
+    fn as_ref(&self) -> &Engine {
+        self
+    }
+}
+
+/// What [`Engine::try_acquire`] found.
+#[derive(Debug)]
+#[must_use]
+pub enum Acquisition {
+    /// The lease is the caller's, and beats.
+    Granted(Held),
+    /// The work is done; here is its result.
+    Complete(StoredResult),
+    /// Another caller is at work, and the wait is over.
+    InFlight(InFlight),
+}
+
+/// A granted lease; see [`crate::Held`].
+#[derive(Debug)]
+pub struct Held {
+    held: engine::Held,
+    engine: Engine,
+}
+
+impl Held {
+    /// The lease, for the work to look at.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        self.held.lease()
+    }
+
+    /// As [`crate::Held::complete`].
+    pub fn complete(self, value: Payload) -> Finished {
+        match self.engine.enter() {
+            Ok(entry) => entry.block_on(self.held.complete(value)),
+            Err(error) => Finished::Failed(error),
+        }
+    }
+
+    /// As [`crate::Held::complete_tombstone`].
+    pub fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
+        match self.engine.enter() {
+            Ok(entry) => entry.block_on(self.held.complete_tombstone(tombstone)),
+            Err(error) => Finished::Failed(error),
+        }
+    }
+
+    /// As [`crate::Held::release`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime, and then the lease runs out.
+    pub fn release(self) -> Result<()> {
+        self.engine.enter()?.block_on(self.held.release())
+    }
+
+    /// As [`crate::Held::hold`].
+    pub fn hold(self) {
+        self.held.hold();
+    }
+}
+
+/// One call with its options; see [`crate::Call`].
+#[derive(Debug)]
+#[must_use = "a call does nothing until `execute`"]
+pub struct Call<C = JsonCodec, H = NoHook> {
+    engine: Engine,
+    call: engine::Call<C, H>,
+}
+
+impl<C, H> Call<C, H> {
+    /// Carries the value by another codec.
+    pub fn codec<D>(self, codec: D) -> Call<D, H> {
+        Call { engine: self.engine, call: self.call.codec(codec) }
+    }
+
+    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2).
+    pub fn on_fenced<F>(self, hook: F) -> Call<C, engine::Hook<F>> {
+        Call { engine: self.engine, call: self.call.on_fenced(hook) }
+    }
+
+    /// Chooses what a failed completion does, instead of the configured policy (CMP-4).
+    pub fn completion(self, policy: CompletionFailurePolicy) -> Self {
+        Call { call: self.call.completion(policy), engine: self.engine }
+    }
+
+    /// Runs the action on this thread.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub fn execute<T, E>(self, action: impl FnOnce() -> Result<T, E>) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+    {
+        self.execute_with(|_| action())
+    }
+
+    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub fn execute_with<T, E>(
+        self,
+        action: impl FnOnce(Lease) -> Result<T, E>,
+    ) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+    {
+        self.report(action).map(|report| report.outcome)
+    }
+
+    /// As [`execute_with`](Self::execute_with), and says what became of the record (CMP-4).
+    ///
+    /// # Errors
+    /// See [`ExecuteError`].
+    pub fn report<T, E>(
+        self,
+        action: impl FnOnce(Lease) -> Result<T, E>,
+    ) -> Result<Report<T>, ExecuteError<E>>
+    where
+        C: Codec<T>,
+        H: OnFenced<T>,
+    {
+        let Self { engine, call } = self;
+        let entry = engine.enter().map_err(ExecuteError::Store)?;
+        call.report_blocking(&entry, action)
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The blocking facade: same semantics, and a clear error inside a runtime.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use retryproof_core::{ErrorKind, ExecuteError, IdempotencyContext, MemoryStore, Outcome, blocking};
+
+fn ctx(key: &str) -> IdempotencyContext {
+    let lease = Duration::from_millis(200);
+    IdempotencyContext::builder("blocking", key).lease(lease).build().unwrap()
+}
+
+#[test]
+fn acq_1_blocking_executes_once_and_replays() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let run = |value: u32| engine.execute(ctx("k"), || Ok::<_, std::io::Error>(value)).unwrap();
+    assert_eq!(run(1), Outcome::Executed(1));
+    assert_eq!(run(2), Outcome::Replayed(1));
+    let failed = engine.execute(ctx("f"), || Err::<u32, _>("declined"));
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert!(engine.execute(ctx("f"), || Ok::<_, &str>(3)).unwrap().is_executed(), "RUN-4");
+    engine.health().unwrap();
+    assert_eq!(engine.purge().unwrap(), Some(0));
+}
+
+#[test]
+fn run_1_blocking_action_keeps_its_lease_while_its_thread_is_busy() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let (started, wait) = mpsc::channel();
+    let holder = {
+        let engine = engine.clone();
+        std::thread::spawn(move || {
+            engine.execute_with(ctx("k"), |lease| {
+                started.send(()).unwrap();
+                // Blocks its thread for several leases; the beats come from the engine's own.
+                let (_never, rest) = mpsc::channel::<()>();
+                let _ = rest.recv_timeout(Duration::from_millis(700));
+                Ok::<_, std::io::Error>(lease.believed_held())
+            })
+        })
+    };
+    wait.recv().unwrap();
+    let waited = engine.execute(ctx("k"), || Ok::<_, std::io::Error>(false)).unwrap();
+    assert_eq!(waited, Outcome::Replayed(true));
+    assert_eq!(holder.join().unwrap().unwrap(), Outcome::Executed(true));
+}
+
+#[test]
+fn run_4_blocking_action_is_outside_the_runtime_and_its_panic_frees_the_key() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let nested = engine.execute(ctx("outer"), || {
+        let inner = engine.execute(ctx("inner"), || Ok::<_, std::io::Error>(1_u32)).unwrap();
+        Ok::<_, std::io::Error>(inner.is_executed())
+    });
+    assert_eq!(nested.unwrap(), Outcome::Executed(true));
+    let panicking = {
+        let engine = engine.clone();
+        let boom = || panic!("boom") as Result<u32, std::io::Error>;
+        std::thread::spawn(move || engine.execute(ctx("p"), boom).map(drop).map_err(drop))
+    };
+    assert!(panicking.join().is_err());
+    assert!(engine.execute(ctx("p"), || Ok::<_, std::io::Error>(1_u32)).unwrap().is_executed());
+}
+
+#[tokio::test]
+async fn blocking_engine_inside_a_runtime_is_a_clear_error() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let refused = engine.execute(ctx("k"), || Ok::<_, std::io::Error>(1_u32));
+    let Err(ExecuteError::Store(error)) = refused else { panic!("refused") };
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("inside a tokio runtime"), "{error}");
+    drop(engine);
+}
