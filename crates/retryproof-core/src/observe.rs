@@ -87,6 +87,11 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
+    /// A duplicate begins to wait for the holder (ACQ-1).
+    fn waiting(&self, identity: &Identity) {
+        let _ = identity;
+    }
+
     /// A duplicate was handed the stored result.
     fn duplicate(&self, identity: &Identity) {
         let _ = identity;
@@ -121,6 +126,7 @@ pub struct Counters {
     completed: AtomicU64,
     failed: AtomicU64,
     lost: AtomicU64,
+    waiting: AtomicU64,
     duplicates: AtomicU64,
     in_flight: AtomicU64,
 }
@@ -136,6 +142,7 @@ pub struct Counts {
     pub completed: u64,
     pub failed: u64,
     pub lost: u64,
+    pub waiting: u64,
     pub duplicates: u64,
     pub in_flight: u64,
 }
@@ -158,6 +165,7 @@ impl Counters {
             completed: get(&self.completed),
             failed: get(&self.failed),
             lost: get(&self.lost),
+            waiting: get(&self.waiting),
             duplicates: get(&self.duplicates),
             in_flight: get(&self.in_flight),
         }
@@ -193,6 +201,10 @@ impl Observer for Counters {
         count(&self.lost);
     }
 
+    fn waiting(&self, _: &Identity) {
+        count(&self.waiting);
+    }
+
     fn duplicate(&self, _: &Identity) {
         count(&self.duplicates);
     }
@@ -225,6 +237,10 @@ impl<O: Observer> Observer for Arc<O> {
 
     fn lost(&self, event: LeaseEvent<'_>) {
         (**self).lost(event);
+    }
+
+    fn waiting(&self, identity: &Identity) {
+        (**self).waiting(identity);
     }
 
     fn duplicate(&self, identity: &Identity) {

@@ -77,7 +77,10 @@ impl Attempting<'_> {
         }
         let flights = &self.engine.flights;
         match flights.join(self.identity(), seen) {
-            Some(seat) => self.wait(&seat).await,
+            Some(seat) => {
+                self.engine.observers.tell(|o| o.waiting(self.identity()));
+                self.wait(&seat).await
+            }
             None => Ok(self.in_flight(seen)),
         }
     }
