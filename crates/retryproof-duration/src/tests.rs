@@ -157,7 +157,7 @@ fn by_the_book(text: &str) -> bool {
             Some((whole, decimals)) => number(whole) && number(decimals) && decimals.len() <= 9,
         }
     }
-    fn optional<'a>(text: &'a str, unit: char, valid: fn(&str) -> bool) -> Option<&'a str> {
+    fn optional(text: &str, unit: char, valid: fn(&str) -> bool) -> Option<&str> {
         match text.split_once(unit) {
             None => Some(text),
             Some((count, rest)) => valid(count).then_some(rest),

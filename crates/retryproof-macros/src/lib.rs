@@ -1,1 +1,120 @@
-//! retryproof-macros
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `#[idempotent]`, the attribute of `retryproof`. Use it from there (`retryproof::idempotent`); its page here is its
+//! manual.
+//!
+//! The crate only reads, judges and emits: [`attr`] reads the arguments, [`validate`] refuses what cannot work, with
+//! a message at the token that is wrong, and [`expand`] emits thin code that calls `::retryproof::__private`. So the
+//! promises are the library's, and this crate's are those of ANN-1 to ANN-6 that concern compilation.
+
+mod attr;
+mod debug;
+mod expand;
+mod item;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use proc_macro::TokenStream;
+
+/// Runs a function once per key.
+///
+/// Two forms: `#[idempotent(http, ..)]` makes an axum endpoint, whose key is sent by the client;
+/// `#[idempotent(key = .., ..)]` guards a function or method, whose key is computed from its arguments.
+///
+/// # Arguments
+///
+/// | argument | value | endpoint | function, method |
+/// |---|---|---|---|
+/// | `http` | none; stands first | required | refused |
+/// | `key` | an expression over the parameters that implements `Display`; it is borrowed, once per call, before the body | refused | required |
+/// | `scope` | string literal, 1 to 255 bytes | optional | optional |
+/// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
+/// | `lease` | duration, 10 ms to 24 h: how long a holder that went silent keeps the key | optional | optional |
+/// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` looks once | optional | optional |
+/// | `codec` | an expression that is a `Codec` of the returned value; `JsonCodec` unless given | refused | optional |
+/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded | refused | optional |
+/// | `engine` | an expression that is `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>` | refused | required without `self` |
+/// | `crate` | path under which the crate `retryproof` is found, for those who re-export it | optional | optional |
+///
+/// A duration is an ISO 8601 one in a string literal: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as `"PT30S"` or
+/// `"P7D"`; it is checked at compile time. One that is not given is the configured default, and the configuration of
+/// a named scope wins over the attribute.
+///
+/// # Endpoints
+///
+/// ```
+/// # // The library is out of reach here; `tests/ui/pass/manual_endpoint.rs` of the facade is compiled and run.
+/// # #[cfg(any())] fn main() {
+/// #[derive(Clone, FromRef)]
+/// struct App { idempotency: IdempotencyFilter, payments: Arc<Payments> }
+///
+/// #[idempotent(http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT10S", scope = "payments")]
+/// async fn pay(State(payments): State<Arc<Payments>>, Json(order): Json<Order>) -> Result<Json<Receipt>, AppError> {
+///     Ok(Json(payments.charge(&order).await?))
+/// }
+///
+/// let app = Router::new().route("/payments", post(pay)).with_state(app);
+/// # }
+/// # #[cfg(not(any()))] fn main() {}
+/// ```
+///
+/// The function becomes a unit struct of the same name that is an axum `Handler`: `post(pay)` is the guarded handler,
+/// and there is no other to mount. The router's state has to hold an `IdempotencyFilter` (`FromRef`, or the filter
+/// itself as the state); without one, mounting does not compile.
+///
+/// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` is what the attribute says.
+/// * Attributes below this one go to `call`, documentation to the struct.
+/// * Arguments are extracted before the key is looked at, on every call, replays included: an extractor that
+///   authenticates also stands before a replay. Only the body, the last argument, is read after the grant. A
+///   rejection is answered unstored, and the key stays free.
+/// * Without `scope`, the scope is the method and the matched route, parameter names erased: `POST /orders/{}`.
+/// * Whatever the function returns is stored and replayed, an `Err` too, unless the response is marked `Release` or
+///   `Hold`. The attribute never looks into a `Result`.
+/// * The name of the endpoint is a constant in patterns, as that of every unit struct: a local variable
+///   cannot have it where the endpoint is in scope.
+/// * A generic handler cannot be annotated, nor one with an `impl Trait` argument; guard its route by the layer:
+///   `post(handler).layer(filter.guard(Policy::new("..")))`.
+///
+/// # Functions and methods
+///
+/// ```
+/// # // The library is out of reach here; `tests/ui/pass/manual_function.rs` of the facade is compiled and run.
+/// # #[cfg(any())] fn main() {
+/// impl Orders { // impl AsRef<IdempotencyEngine> for Orders
+///     #[idempotent(key = event.id, scope = "orders.created", ttl = "P7D", wait_timeout = "PT0S")]
+///     async fn on_created(&self, event: &OrderCreated) -> Result<(), HandlerError> {
+///         self.mail.thank(&event.customer).await
+///     }
+/// }
+///
+/// #[idempotent(key = format!("{tenant}/{}", order.id), engine = ctx.engine)]
+/// async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, HandlerError> {
+///     ctx.ledger.charge(tenant, &order).await
+/// }
+/// # }
+/// # #[cfg(not(any()))] fn main() {}
+/// ```
+///
+/// The signature stays. A call returns the value of the first one with its key, and its body does not run
+/// again; where the value is `()`, a duplicate is skipped. An error of the body is returned unchanged and leaves the
+/// key free. What else can happen arrives as `Rejected`, through the error type's `From<Rejected>`: `InFlight` with
+/// the time after which to try again, the store's errors, a result that cannot be replayed.
+///
+/// * The value implements `Serialize` and `DeserializeOwned`, or what the `codec` asks for.
+/// * The engine is `engine = ..`, or that of `self`: `Self: AsRef<IdempotencyEngine>`.
+/// * Without `scope`, the scope is the full path: `module_path!()` and the name; in a method `type_name::<Self>()` and
+///   the name. A rename orphans the records, so name the scope of whatever outlives a release. Name it too for an
+///   associated function whose signature has neither `self` nor `Self`, and for a function inside a function: their
+///   full path is not known here.
+/// * An async body runs within the caller's future, so it may borrow. A future that is dropped before the body began
+///   leaves the key free; dropped later, the key is free when the lease has run out.
+/// * A function that is not `async` takes a `blocking::Engine` (feature `blocking`), which refuses to run inside a
+///   runtime.
+///
+/// # Looking at the expansion
+///
+/// `RETRYPROOF_MACROS_DEBUG=pay cargo check` prints the expansion of the function `pay`, `*` those of all.
+#[proc_macro_attribute]
+pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand::idempotent(arguments.into(), item.into()).into()
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a valid [`Plan`] to code, and what is left standing when there is none.
+//!
+//! The emitted code is thin: it names, evaluates and passes on. Whatever decides stands in the library, behind
+//! `::retryproof::__private`.
+
+mod http;
+mod method;
+
+use std::time::Duration;
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
+use syn::Path;
+
+use crate::attr::{self, Errors};
+use crate::debug;
+use crate::item::Function;
+use crate::validate::{Plan, validate};
+
+/// The attribute.
+pub(crate) fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let mut errors = Errors::default();
+    let args = attr::parse(arguments, &mut errors);
+    let function = match syn::parse2::<Function>(item.clone()) {
+        Ok(function) => function,
+        Err(error) => {
+            let function = item.clone().into_iter().any(|token| token.to_string() == "fn");
+            errors.push(match function {
+                true => error,
+                false => syn::Error::new(error.span(), "`#[idempotent]` stands on a function or a method"),
+            });
+            return refused(errors, item);
+        }
+    };
+    let plan = validate(&args, &function, &mut errors);
+    let Some(plan) = plan.filter(|_| errors.is_empty()) else {
+        return refused(errors, function.without_second());
+    };
+    let name = function.sig.ident.to_string();
+    let expansion = match plan {
+        Plan::Endpoint(common) => http::expand(&common, function),
+        Plan::Keyed(common, keyed) => method::expand(&common, *keyed, function),
+    };
+    debug::print(&name, &expansion);
+    expansion
+}
+
+/// The errors, and the item as it was: editors keep working, and nothing else is complained about in the wake.
+fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
+    let errors = errors.into_inner().map(syn::Error::into_compile_error);
+    quote!(#errors #item)
+}
+
+/// Where the expansion finds the library.
+fn private(root: Option<&Path>) -> TokenStream {
+    match root {
+        Some(root) => quote!(#root::__private),
+        None => quote!(::retryproof::__private),
+    }
+}
+
+fn duration(duration: Duration) -> TokenStream {
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    quote!(::core::time::Duration::new(#seconds, #nanos))
+}

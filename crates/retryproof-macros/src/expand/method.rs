@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `#[idempotent(key = .., ..)]`: the function keeps its signature; its body becomes the action of one engine call.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::Signature;
+use syn::spanned::Spanned;
+
+use crate::expand::{duration, private};
+use crate::item::{Function, mentions};
+use crate::validate::{Common, Completion, Keyed};
+
+pub(super) fn expand(common: &Common, keyed: Keyed, function: Function) -> TokenStream {
+    let rp = private(common.root.as_ref());
+    let Function { attrs, vis, sig, body } = function;
+    let value = call(common, &keyed, &sig);
+    let returns = &keyed.returns;
+    // Hygienic, so that they shadow no argument of these names.
+    let call = Ident::new("call", Span::mixed_site());
+    let engine = Ident::new("engine", Span::mixed_site());
+    // Without a place of its own, an answer that cannot report in flight would be blamed on the attribute.
+    let place = returns.span().resolved_at(Span::mixed_site());
+    let body = if sig.asyncness.is_some() {
+        let provider = provider(&quote!(#rp::IdempotencyEngine), common, &keyed);
+        let run = quote_spanned!(place=> run::<#returns, _, _>);
+        quote! {
+            let #call = #value;
+            let #engine = #provider;
+            #call.#run(#engine, async move || -> #returns #body).await
+        }
+    } else {
+        let provider = provider(&quote!(#rp::BlockingEngine), common, &keyed);
+        let run = quote_spanned!(place=> run_blocking::<#returns, _>);
+        quote! {
+            #rp::blocking! {
+                let #call = #value;
+                let #engine = #provider;
+                #call.#run(#engine, move || -> #returns #body)
+            }
+        }
+    };
+    quote! {
+        #(#attrs)*
+        #vis #sig {
+            #body
+        }
+    }
+}
+
+/// Scope, key and options. The key is evaluated here, before the body may move the arguments.
+fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
+    let rp = private(common.root.as_ref());
+    let name = sig.ident.to_string();
+    let key = &keyed.key;
+    // `mixed_site`: the parentheses are ours, and no lint is to call them needless.
+    let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
+    let mut call = match &common.scope {
+        Some(scope) => quote!(#rp::Keyed::new(#scope, #key)),
+        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver.
+        None if sig.receiver().is_some() || mentions(sig, "Self") => {
+            quote!(#rp::Keyed::method::<Self, _>(#name, #key))
+        }
+        None => quote! {
+            #rp::Keyed::new(
+                const { #rp::default_scope(::core::concat!(::core::module_path!(), "::", #name)) },
+                #key,
+            )
+        },
+    };
+    for (method, value) in
+        [("ttl", common.ttl), ("lease", common.lease), ("wait_timeout", common.wait_timeout)]
+    {
+        if let Some(value) = value {
+            let (method, value) = (Ident::new(method, Span::call_site()), duration(value));
+            call = quote!(#call.#method(#value));
+        }
+    }
+    if let Some(codec) = &keyed.codec {
+        call = quote!(#call.codec(#codec));
+    }
+    if let Some(completion) = keyed.completion {
+        let policy = match completion {
+            Completion::LogAndReturn => quote!(LogAndReturn),
+            Completion::Propagate => quote!(Propagate),
+        };
+        call = quote!(#call.completion(#rp::CompletionFailurePolicy::#policy));
+    }
+    call
+}
+
+/// A clone of the engine: the body may move whatever the engine was found in.
+fn provider(kind: &TokenStream, common: &Common, keyed: &Keyed) -> TokenStream {
+    let rp = private(common.root.as_ref());
+    match &keyed.engine {
+        Some(engine) => {
+            let place = engine.span().resolved_at(Span::mixed_site());
+            let engine = quote_spanned!(place=> &(#engine));
+            quote_spanned!(place=> #rp::ProvidesEngine::<#kind>::engine(#engine))
+        }
+        None => quote!(<Self as #rp::ProvidesEngine<#kind>>::engine(&self)),
+    }
+}

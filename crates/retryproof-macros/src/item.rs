@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Function`]: the annotated item, with its body left unparsed.
+//!
+//! The body is none of our business, so it stays one token group: a half-written one reaches the compiler as it is,
+//! with the compiler's own messages, and editors keep working.
+
+use proc_macro2::{Group, TokenStream, TokenTree};
+use quote::{ToTokens, TokenStreamExt};
+use syn::parse::{Parse, ParseStream};
+use syn::{Attribute, Signature, Token, Visibility};
+
+/// A function or method as written.
+pub(crate) struct Function {
+    pub(crate) attrs: Vec<Attribute>,
+    pub(crate) vis: Visibility,
+    pub(crate) sig: Signature,
+    /// `None` for a declaration without a body, in a trait.
+    pub(crate) body: Option<Group>,
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let attrs = input.call(Attribute::parse_outer)?;
+        let vis = input.parse()?;
+        let sig = input.parse()?;
+        let body = match input.parse::<TokenTree>()? {
+            TokenTree::Group(group) => Some(group),
+            _ => None,
+        };
+        Ok(Self { attrs, vis, sig, body })
+    }
+}
+
+impl Function {
+    /// Whether another `#[idempotent]` stands under the one being expanded.
+    pub(crate) fn second(&self) -> Option<&Attribute> {
+        self.attrs.iter().find(|attr| is_idempotent(attr))
+    }
+
+    /// As written, but never with another `#[idempotent]`: what is left standing beside an error.
+    pub(crate) fn without_second(mut self) -> Self {
+        self.attrs.retain(|attr| !is_idempotent(attr));
+        self
+    }
+}
+
+impl ToTokens for Function {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        tokens.append_all(&self.attrs);
+        self.vis.to_tokens(tokens);
+        self.sig.to_tokens(tokens);
+        match &self.body {
+            Some(body) => body.to_tokens(tokens),
+            None => <Token![;]>::default().to_tokens(tokens),
+        }
+    }
+}
+
+fn is_idempotent(attr: &Attribute) -> bool {
+    attr.path().segments.last().is_some_and(|last| last.ident == "idempotent")
+}
+
+/// Whether `tokens` hold a keyword or name anywhere.
+pub(crate) fn mentions(tokens: impl ToTokens, word: &str) -> bool {
+    any(tokens.to_token_stream(), &|token| matches!(token, TokenTree::Ident(ident) if ident == word))
+}
+
+/// Whether a type borrows without naming for how long: `&T` or `Cow<'_, T>`.
+pub(crate) fn elides_a_lifetime(ty: impl ToTokens) -> bool {
+    let tokens = ty.to_token_stream();
+    let mut before = ' ';
+    let mut elided = false;
+    walk(tokens, &mut |token| {
+        let here = match token {
+            TokenTree::Punct(punct) => punct.as_char(),
+            _ => ' ',
+        };
+        elided |= before == '&' && here != '\'';
+        elided |= before == '\'' && matches!(token, TokenTree::Ident(ident) if ident == "_");
+        before = here;
+    });
+    elided
+}
+
+fn any(tokens: TokenStream, test: &dyn Fn(&TokenTree) -> bool) -> bool {
+    let mut found = false;
+    walk(tokens, &mut |token| found |= test(token));
+    found
+}
+
+fn walk(tokens: TokenStream, visit: &mut dyn FnMut(&TokenTree)) {
+    for token in tokens {
+        visit(&token);
+        if let TokenTree::Group(group) = token {
+            walk(group.stream(), visit);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every refusal, by its words; the places are proved by the UI tests of the facade.
+
+mod snapshot;
+
+use quote::quote;
+
+use crate::expand::idempotent;
+
+/// A function for which every argument of the second form is right.
+const METHOD: &str = "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
+const ENDPOINT: &str = "async fn pay(Json(order): Json<Order>) -> String { String::new() }";
+
+/// The messages of an expansion, in order.
+fn messages(arguments: &str, item: &str) -> Vec<String> {
+    let expansion = idempotent(arguments.parse().expect("tokens"), item.parse().expect("tokens")).to_string();
+    let mut found = Vec::new();
+    let mut rest = expansion.as_str();
+    while let Some((_, after)) = rest.split_once("compile_error ! {") {
+        let (literal, after) = after.split_once("\" }").expect("a closed call");
+        let literal: syn::LitStr = syn::parse_str(&format!("{}\"", literal.trim())).expect("one literal");
+        found.push(literal.value());
+        rest = after;
+    }
+    found
+}
+
+#[track_caller]
+fn takes(arguments: &str, item: &str) {
+    assert_eq!(messages(arguments, item), [""; 0], "#[idempotent({arguments})] {item}");
+}
+
+/// One message, of which `part` is a part.
+#[track_caller]
+fn refuses(arguments: &str, item: &str, part: &str) {
+    let found = messages(arguments, item);
+    let fits = found.len() == 1 && found[0].contains(part);
+    assert!(fits, "#[idempotent({arguments})] {item}\n  said {found:?}\n  not  {part:?}");
+}
+
+#[test]
+fn ann_1_every_argument_is_taken() {
+    let every = r#"key = order.id, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
+        codec = retryproof::JsonCodec, completion = "propagate", engine = self.engine, crate = ::retryproof"#;
+    takes(every, METHOD);
+    takes(&format!("{every},"), METHOD);
+    takes("key = id::<A, B>(order, |a, b| a)", METHOD);
+    takes("http", ENDPOINT);
+    takes(r#"http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "pay""#, ENDPOINT);
+    takes("http, crate = retryproof", ENDPOINT);
+}
+
+#[test]
+fn ann_2_endpoints_refuse_what_functions_take() {
+    refuses("http, key = order.id", ENDPOINT, "`key` is not taken on an HTTP endpoint");
+    refuses("http, codec = JsonCodec", ENDPOINT, "`codec` is not taken on an HTTP endpoint");
+    refuses("http, completion = \"propagate\"", ENDPOINT, "`completion` is not taken on an HTTP endpoint");
+    refuses("http, engine = x", ENDPOINT, "`engine` is not taken on an HTTP endpoint");
+}
+
+#[test]
+fn ann_2_ctx_4_malformed_durations_are_named_with_their_value() {
+    for (text, problem) in [
+        ("24h", "does not begin with `P`"),
+        ("P1M", "years and months vary in length"),
+        ("P1Y", "years and months vary in length"),
+        ("P0.5D", "only seconds take a fraction"),
+        ("PT1,5S", "a fraction begins with a dot"),
+        ("pt5s", "its letters are upper case"),
+        ("P1DT", "nothing follows"),
+        ("-PT5S", "has no sign"),
+        ("", "it is empty"),
+    ] {
+        for name in ["ttl", "lease", "wait_timeout"] {
+            let arguments = format!("http, {name} = {text:?}");
+            refuses(&arguments, ENDPOINT, &format!("`{name} = {text:?}` is not a duration: "));
+            refuses(&arguments, ENDPOINT, problem);
+        }
+    }
+    refuses("http, ttl = 30", ENDPOINT, "`ttl` is an ISO 8601 duration in a string literal");
+    refuses("http, ttl = Duration::from_secs(1)", ENDPOINT, "in a string literal");
+}
+
+#[test]
+fn ann_2_ctx_2_bounds_are_judged_at_compile_time() {
+    for (name, inside, outside) in [
+        ("ttl", ["PT0.001S", "P3650D"], ["PT0S", "P3650DT0.001S"]),
+        ("lease", ["PT0.01S", "P1D"], ["PT0.009S", "PT24H0.001S"]),
+        ("wait_timeout", ["PT0S", "PT24H"], ["PT24H0.001S", "P2D"]),
+    ] {
+        for text in inside {
+            takes(&format!("http, {name} = {text:?}"), ENDPOINT);
+        }
+        for text in outside {
+            let message = format!("`{name} = {text:?}` is out of bounds");
+            refuses(&format!("http, {name} = {text:?}"), ENDPOINT, &message);
+        }
+    }
+    // A lease longer than the ttl is legal: the ttl runs from completion.
+    takes(r#"http, ttl = "PT1S", lease = "PT1H""#, ENDPOINT);
+}
+
+#[test]
+fn ann_2_id_3_scopes_are_judged_at_compile_time() {
+    let bad = ["".to_owned(), "  ".to_owned(), "a\\nb".to_owned(), "s".repeat(256)];
+    for (scope, problem) in bad.iter().zip(["is empty", "is blank", "has a control character", "is too long"])
+    {
+        refuses(&format!("http, scope = \"{scope}\""), ENDPOINT, problem);
+    }
+    takes(&format!("http, scope = {:?}", "s".repeat(255)), ENDPOINT);
+    refuses("http, scope = SCOPE", ENDPOINT, "`scope` is a string literal");
+}
+
+#[test]
+fn ann_2_unknown_repeated_and_misplaced_arguments() {
+    refuses("http, colour = \"red\"", ENDPOINT, "unknown argument `colour`; known are");
+    refuses("http, waitTimeout = \"PT1S\"", ENDPOINT, "did you mean `wait_timeout`?");
+    refuses("http, blue", ENDPOINT, "unknown argument `blue`");
+    refuses("http, ttl", ENDPOINT, "`ttl` wants a value");
+    refuses("http, ttl = ", ENDPOINT, "`ttl =` wants a value");
+    refuses("http, ttl = \"PT1S\", ttl = \"PT2S\"", ENDPOINT, "`ttl` is given twice");
+    refuses("http, http", ENDPOINT, "`http` is given twice");
+    refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` stands first");
+    refuses("http, \"PT1S\"", ENDPOINT, "an argument is `http` or `name = value`");
+    refuses("http, ttl = \"PT1S\" lease = \"PT1S\"", ENDPOINT, "a comma is wanted");
+}
+
+#[test]
+fn ann_2_a_missing_key_and_a_literal_one() {
+    refuses("", METHOD, "`key` is missing");
+    refuses("ttl = \"PT1S\"", METHOD, "`key` is missing");
+    refuses("key = \"order.id\"", METHOD, "a literal key is the same for every call");
+    refuses("key = 7", METHOD, "a literal key is the same for every call");
+}
+
+#[test]
+fn ann_2_a_function_that_cannot_report_in_flight() {
+    for returns in ["", "-> ()", "-> Option<u8>", "-> &'static str", "-> (u8, u8)", "-> [u8; 4]", "-> !"] {
+        refuses("key = id, engine = e", &format!("async fn f(id: u8) {returns} {{}}"), "returns a `Result`");
+    }
+    // What `async_trait` makes of a method.
+    let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
+    refuses("key = id", boxed, "returns a `Result`");
+    refuses("key = id", "async fn f(&self) -> Result<impl Serialize, E> {}", "its type is named");
+    takes("key = id", "async fn f(&self) -> io::Result<()> {}");
+    takes("key = id", "async fn f(&self) -> AliasThatMayBeOne {}");
+}
+
+#[test]
+fn ann_2_ann_3_a_function_without_an_engine() {
+    refuses("key = id", "async fn f(id: u8) -> Result<(), E> {}", "a function without `self` has no engine");
+}
+
+#[test]
+fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
+    refuses("key = order.id, completion = \"ignore\"", METHOD, "`completion = \"ignore\"` is unknown");
+    refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
+    // CMP-7 comes later; until then it is refused where it stands, not at start-up.
+    refuses("key = order.id, completion = \"joined\"", METHOD, "needs a store that joins");
+    refuses("key = order.id, codec = \"json\"", METHOD, "`codec` is an expression");
+    refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` is the path");
+}
+
+#[test]
+fn ann_2_handlers_that_are_no_plain_async_functions() {
+    let layer = "guard its route by the layer instead";
+    refuses("http", "async fn pay<T: Extract>(t: T) {}", layer);
+    refuses("http", "async fn pay<'a>(t: Json<u8>) {}", layer);
+    refuses("http", "async fn pay(t: impl Extract) {}", layer);
+    refuses("http", "async fn pay(t: Json<u8>) where u8: Copy {}", layer);
+    refuses("http", "fn pay() {}", "an HTTP endpoint is an `async fn`");
+    refuses("http", "async unsafe fn pay() {}", "neither `unsafe` nor `extern`");
+    refuses("http", "async extern \"C\" fn pay() {}", "neither `unsafe` nor `extern`");
+    refuses("http", "async fn pay(&self) {}", "a method is no endpoint");
+    refuses("http", "async fn pay(order: Self) {}", "`Self` has no meaning");
+    refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments are owned");
+    refuses("http", "async fn pay(order: Json<Cow<'_, str>>) {}", "a handler's arguments are owned");
+    refuses("http", "async fn pay(Json(pay): Json<Order>) {}", "cannot name an argument");
+    takes("http", "async fn pay(order: Json<&'static str>) {}");
+    let arguments = |count| (0..count).map(|at| format!("a{at}: Method")).collect::<Vec<_>>().join(", ");
+    takes("http", &format!("async fn pay({}) {{}}", arguments(16)));
+    refuses("http", &format!("async fn pay({}) {{}}", arguments(17)), "at most 16 arguments");
+}
+
+#[test]
+fn ann_2_items_that_cannot_be_guarded() {
+    refuses("http", "struct Pay;", "stands on a function or a method");
+    refuses("http", "impl Pay {}", "stands on a function or a method");
+    refuses("http", "fn fn", "expected identifier");
+    refuses("key = id", "async fn f(&self) -> Result<(), E>;", "a declaration has nothing to guard");
+    refuses("key = id", "const fn f(&self) -> Result<(), E> {}", "a `const fn` cannot wait");
+    refuses("key = id", "#[retryproof::idempotent(key = a)] fn f(&self) -> Result<(), E> {}", "a second");
+}
+
+#[test]
+fn ann_2_several_mistakes_are_shown_at_once() {
+    let arguments =
+        r#"http, key = a, ttl = "24h", lease = "PT0S", colour = 1, scope = "", = , wait_timeout = "P1Y""#;
+    let found = messages(arguments, "fn pay<T>(&self) {}");
+    assert_eq!(found.len(), 10, "{found:#?}");
+}
+
+/// Whatever is wrong, the item is still there, once and without a second attribute.
+#[test]
+fn ann_2_a_refused_item_is_left_as_it_was() {
+    let body = quote!({ this is not (Rust) });
+    let item = quote!(#[doc = "Docs."] #[idempotent(http)] pub async fn pay<T>(body: T) -> u8 #body);
+    let kept = quote!(#[doc = "Docs."] pub async fn pay<T>(body: T) -> u8 #body);
+    let expansion = idempotent(quote!(http, ttl = "24h"), item).to_string();
+    assert!(expansion.ends_with(&kept.to_string()), "{expansion}");
+    let strange = quote!(
+        struct Pay {
+            field: u8,
+        }
+    );
+    assert!(idempotent(quote!(http), strange.clone()).to_string().ends_with(&strange.to_string()));
+}
+
+/// Arguments that came through a `macro_rules!` stand in invisible groups.
+#[test]
+fn ann_1_arguments_may_come_from_a_macro() {
+    let group = |tokens| proc_macro2::Group::new(proc_macro2::Delimiter::None, tokens);
+    let item = || ENDPOINT.parse().expect("tokens");
+    let (right, wrong) = (group(quote!("PT24H")), group(quote!("24h")));
+    assert!(!idempotent(quote!(http, ttl = #right), item()).to_string().contains("compile_error"));
+    assert!(idempotent(quote!(http, ttl = #wrong), item()).to_string().contains("is not a duration"));
+}
+
+/// A body that does not parse is the compiler's business: it is passed on.
+#[test]
+fn ann_1_the_body_is_not_parsed() {
+    takes("http", "async fn pay() -> u8 { let x = ; }");
+}

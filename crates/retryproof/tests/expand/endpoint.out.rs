@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+#[cfg(all())]
+#[doc = " Takes a payment."]
+#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+pub(crate) struct pay;
+#[cfg(all())]
+impl pay {
+    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+    #[expect(clippy::unused_async, reason = "an attribute of the function, so it goes to `call`")]
+    pub(crate) async fn call(
+        State(ledger): State<Ledger>,
+        headers: HeaderMap,
+        Json(order): Json<Order>,
+    ) -> Result<Json<Receipt>, Failure> {
+        let tenant = headers.get("x-tenant").map(|tenant| tenant.as_bytes().len());
+        ledger.charge(&order, tenant).map(Json)
+    }
+}
+#[cfg(all())]
+::retryproof::__private::endpoint! {
+    impl pay {
+        #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+        pub(crate) const POLICY: ::retryproof::__private::http::Policy = ::retryproof::__private::http::Policy::new("payments").with_ttl(::core::time::Duration::new(86400u64, 0u32)).with_lease(::core::time::Duration::new(30u64, 0u32)).with_wait_timeout(::core::time::Duration::new(2u64, 500000000u32));
+    }
+    impl<__State, __Via> ::retryproof::__private::http::axum::Handler<(__Via, State<Ledger>, HeaderMap, Json<Order>), __State> for pay
+    where
+        __State: ::retryproof::__private::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
+        State<Ledger>: ::retryproof::__private::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static,
+        HeaderMap: ::retryproof::__private::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static,
+        Json<Order>: ::retryproof::__private::http::axum::LastArgument<__State, __Via>,
+    {
+        type Future = ::retryproof::__private::http::axum::EndpointFuture;
+        fn call(self, request: ::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
+            ::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (State<Ledger>, HeaderMap,), Json<Order>, _, _, _>(&Self::POLICY, request, state, |(argument_1, argument_2,), last| Self::call(argument_1, argument_2, last),)
+        }
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+pub(crate) struct echo;
+impl echo {
+    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+    pub(crate) async fn call(body: String) -> String {
+        body
+    }
+}
+super::prelude::framework::retryproof::__private::endpoint! {
+    impl echo {
+        #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+        pub(crate) const POLICY: super::prelude::framework::retryproof::__private::http::Policy = super::prelude::framework::retryproof::__private::http::Policy::unnamed();
+    }
+    impl<__State, __Via> super::prelude::framework::retryproof::__private::http::axum::Handler<(__Via, String), __State> for echo
+    where
+        __State: super::prelude::framework::retryproof::__private::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
+        String: super::prelude::framework::retryproof::__private::http::axum::LastArgument<__State, __Via>,
+    {
+        type Future = super::prelude::framework::retryproof::__private::http::axum::EndpointFuture;
+        fn call(self, request: super::prelude::framework::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
+            super::prelude::framework::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (), String, _, _, _>(&Self::POLICY, request, state, |(), last| Self::call(last),)
+        }
+    }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+pub(crate) struct tick;
+impl tick {
+    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+    pub(crate) async fn call() -> &'static str {
+        "tock"
+    }
+}
+::retryproof::__private::endpoint! {
+    impl tick {
+        #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+        pub(crate) const POLICY: ::retryproof::__private::http::Policy = ::retryproof::__private::http::Policy::unnamed();
+    }
+    impl<__State> ::retryproof::__private::http::axum::Handler<((),), __State> for tick
+    where
+        __State: ::retryproof::__private::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
+    {
+        type Future = ::retryproof::__private::http::axum::EndpointFuture;
+        fn call(self, request: ::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
+            ::retryproof::__private::http::axum::run_endpoint::<__State, ::retryproof::__private::http::axum::ViaParts, (), (), _, _, _>(&Self::POLICY, request, state, |(), ()| Self::call(),)
+        }
+    }
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+impl Orders {
+    pub(crate) async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
+        let call = ::retryproof::__private::Keyed::method::<Self, _>("render", &(event.id))
+            .codec(BytesCodec)
+            .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
+        let engine = <Self as ::retryproof::__private::ProvidesEngine<
+            ::retryproof::__private::IdempotencyEngine,
+        >>::engine(&self);
+        call.run::<Result<Vec<u8>, Failure>, _, _>(engine, async move || -> Result<Vec<u8>, Failure> {
+            event.id.push('!');
+            self.ledger.note(&event).await?;
+            Ok(event.id.into_bytes())
+        })
+        .await
+    }
+}
