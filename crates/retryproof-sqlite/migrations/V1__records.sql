@@ -1,0 +1,28 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- retryproof, SQLite, schema version 1. Safe to run twice. To use another table name, replace every
+-- `retryproof_records`. Run it inside a transaction; the file must be in WAL mode (`PRAGMA journal_mode = WAL`).
+
+-- Compared byte for byte (ID-2); times are microseconds since 1970 by the host's clock (ACQ-7).
+CREATE TABLE IF NOT EXISTS retryproof_records (
+    scope        BLOB    NOT NULL,
+    key          BLOB    NOT NULL,
+    state        INTEGER NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    owner        BLOB    NOT NULL, -- 16 bytes, kept after completion (CMP-3)
+    token        INTEGER NOT NULL, -- fencing token (ACQ-10)
+    expires_at   INTEGER NOT NULL, -- lease end while in progress, retention end once complete
+    purge_bucket INTEGER NOT NULL, -- acquire + ttl in milliseconds, rounded up; no extend or complete moves it (STO-4)
+    fp           BLOB,             -- fingerprint (FP-1)
+    result       BLOB,             -- the value's envelope (CMP-8)
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_bucket);
+
+-- Two rows: the version of this schema, and the last fencing token of all.
+CREATE TABLE IF NOT EXISTS retryproof_records_meta (
+    name  TEXT    NOT NULL PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+
+INSERT OR IGNORE INTO retryproof_records_meta (name, value) VALUES ('fence', 0);
+INSERT OR REPLACE INTO retryproof_records_meta (name, value) VALUES ('schema', 1);

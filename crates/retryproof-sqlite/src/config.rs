@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`SqliteConfig`]: which file, which table, how durable.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::clock::wall_clock_micros;
+use retryproof_core::{Error, ErrorKind, Result};
+
+/// The default name of the table of records; the two companions append `_meta` and `_purge` to it.
+pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
+
+/// How much a commit waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Synchronous {
+    /// Every commit is on the disk before it is answered: it survives a power loss.
+    #[default]
+    Full,
+    /// Commits survive the death of the process; a power loss may forget the last of them, so that an action may run again.
+    Normal,
+}
+
+type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a [`SqliteStore`](crate::SqliteStore) is opened with.
+///
+/// ```
+/// use retryproof_sqlite::{SqliteConfig, Synchronous};
+///
+/// let config = SqliteConfig::new("payments.db")
+///     .with_table_name("payment_records")
+///     .with_synchronous(Synchronous::Normal);
+/// ```
+#[derive(Clone)]
+pub struct SqliteConfig {
+    pub(crate) path: PathBuf,
+    pub(crate) table: String,
+    pub(crate) synchronous: Synchronous,
+    pub(crate) busy_timeout: Duration,
+    pub(crate) readers: usize,
+    pub(crate) max_value: Option<usize>,
+    pub(crate) in_place: bool,
+    pub(crate) wall_clock: WallClock,
+}
+
+impl SqliteConfig {
+    /// The defaults on the file at `path`. A path that begins with `file:` is a SQLite URI. Network file systems are not
+    /// supported: WAL needs shared memory, which they do not have.
+    #[must_use]
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_path_buf(),
+            table: DEFAULT_TABLE.to_owned(),
+            synchronous: Synchronous::default(),
+            busy_timeout: Duration::from_secs(5),
+            readers: std::thread::available_parallelism().map_or(2, usize::from).clamp(1, 8),
+            max_value: None,
+            in_place: false,
+            wall_clock: Arc::new(wall_clock_micros),
+        }
+    }
+
+    /// Reads the URL form of a store: `sqlite:FILE`, where FILE is a path as it is (nothing is percent-decoded), relative or
+    /// absolute; `sqlite:///abs/file` means `/abs/file`. Behind a `?` may follow `table=NAME` and
+    /// `synchronous=full|normal`, joined by `&`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (it would be another database for each connection), or an
+    /// unknown parameter.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
+        let rest = url
+            .strip_prefix("sqlite:")
+            .ok_or_else(|| refuse("the URL of a SQLite store has the form `sqlite:FILE`"))?;
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let (file, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if file.is_empty() {
+            return Err(refuse("the URL of a SQLite store names no file; write `sqlite:FILE`"));
+        }
+        if file.contains(":memory:") {
+            return Err(refuse(
+                "a SQLite store needs a file; for records that go with the process, write `memory:`",
+            ));
+        }
+        let mut config = Self::new(file);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            config = match pair.split_once('=') {
+                Some(("table", name)) => config.with_table_name(name),
+                Some(("synchronous", "full")) => config.with_synchronous(Synchronous::Full),
+                Some(("synchronous", "normal")) => config.with_synchronous(Synchronous::Normal),
+                _ => {
+                    return Err(refuse(
+                        "the URL of a SQLite store takes the parameters `table=NAME` and `synchronous=full|normal`",
+                    )
+                    .with("parameter", pair));
+                }
+            };
+        }
+        config.table()?;
+        Ok(config)
+    }
+
+    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin with `sqlite_` (STO-3), which is
+    /// checked when the file is opened or migrated. Default `retryproof_records`.
+    #[must_use]
+    pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
+        self.table = name.into();
+        self
+    }
+
+    /// How much a commit waits for the disk. Default [`Synchronous::Full`].
+    #[must_use]
+    pub fn with_synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// How long a call goes on asking for a file that another connection has locked. Default 5 s, which is also the engine's
+    /// default `operation-timeout` (STO-5).
+    #[must_use]
+    pub fn with_busy_timeout(mut self, most: Duration) -> Self {
+        self.busy_timeout = most;
+        self
+    }
+
+    /// How many connections serve looks and replays, 1 to 64. Default: the number of processors, at most 8.
+    #[must_use]
+    pub fn with_readers(mut self, readers: usize) -> Self {
+        self.readers = readers.clamp(1, 64);
+        self
+    }
+
+    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: what SQLite takes in one row
+    /// (a billion bytes, unless it was built otherwise), less 4 KiB for the other columns.
+    #[must_use]
+    pub fn with_max_value(mut self, bytes: usize) -> Self {
+        self.max_value = Some(bytes);
+        self
+    }
+
+    /// Whether an uncontended write runs on the calling thread instead of the writer's. That saves two thread switches, and
+    /// blocks the caller for as long as the disk takes: for programs whose threads may block, not for the workers of an
+    /// async runtime. Default off.
+    #[must_use]
+    pub fn with_in_place(mut self, in_place: bool) -> Self {
+        self.in_place = in_place;
+        self
+    }
+
+    /// The clock that judges expiry, in microseconds since 1970 (ACQ-7). For tests: all processes on one file must agree on
+    /// it. Default: the host's.
+    #[must_use]
+    pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.wall_clock = Arc::new(clock);
+        self
+    }
+
+    /// The table's name, validated: the one dynamic part of the SQL (STO-3).
+    pub(crate) fn table(&self) -> Result<&str> {
+        let name = self.table.as_str();
+        let mut bytes = name.bytes();
+        let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && name.len() <= 48
+            && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
+        if fits {
+            Ok(name)
+        } else {
+            Err(Error::new(
+                ErrorKind::Config,
+                "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47} and not begin with `sqlite_`",
+            )
+            .with("table", format_args!("{name:?}")))
+        }
+    }
+}
+
+impl fmt::Debug for SqliteConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteConfig")
+            .field("path", &self.path)
+            .field("table", &self.table)
+            .field("synchronous", &self.synchronous)
+            .field("busy_timeout", &self.busy_timeout)
+            .field("readers", &self.readers)
+            .field("in_place", &self.in_place)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_3_table_names_are_validated() {
+        let ok = |name: &str| SqliteConfig::new("x").with_table_name(name).table().is_ok();
+        for good in ["r", "_", "Records_2", &"r".repeat(48)] {
+            assert!(ok(good), "{good}");
+        }
+        for bad in ["", "1r", "r-s", "r s", "r;", "r\"", "é", "sqlite_x", "SQLite_x", &"r".repeat(49)] {
+            assert!(!ok(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn cfg_1_url_form_names_file_table_and_durability() {
+        let path = |url| SqliteConfig::from_url(url).map(|c| c.path);
+        assert_eq!(path("sqlite:a b.db").unwrap(), Path::new("a b.db"));
+        assert_eq!(path("sqlite:/var/a.db").unwrap(), Path::new("/var/a.db"));
+        assert_eq!(path("sqlite:///var/a.db").unwrap(), Path::new("/var/a.db"));
+        let config = SqliteConfig::from_url("sqlite:a.db?table=t&synchronous=normal").unwrap();
+        assert_eq!((config.table.as_str(), config.synchronous), ("t", Synchronous::Normal));
+        for bad in [
+            "a.db",
+            "sqlite:",
+            "sqlite:?table=t",
+            "sqlite::memory:",
+            "sqlite:a?x=1",
+            "sqlite:a?table=1",
+            "sqlite:a?synchronous=off",
+        ] {
+            assert_eq!(path(bad).unwrap_err().kind(), ErrorKind::Config, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opening the database file: WAL, durability, and what to say when it cannot be opened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use retryproof_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+use crate::config::{SqliteConfig, Synchronous};
+use crate::error::{classify, is_busy};
+use crate::pause::{Patience, pause};
+
+/// Between two attempts to get a lock at start-up.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Opens the file for [`migrate`](SqliteConfig::migrate), and makes it.
+pub(crate) fn create(config: &SqliteConfig) -> Result<Connection> {
+    writable(config, OpenFlags::SQLITE_OPEN_CREATE)
+}
+
+/// Opens the file for the writer. It must exist.
+pub(crate) fn open(config: &SqliteConfig) -> Result<Connection> {
+    writable(config, OpenFlags::empty())
+}
+
+/// Opens the file for looks and replays. The writer's connection was opened before it.
+pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
+    let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    conn.busy_timeout(Duration::ZERO).map_err(classify)?;
+    Ok(conn)
+}
+
+/// Repeats `step` while somebody else holds a lock, up to `most`.
+pub(crate) fn patiently<T>(
+    most: Duration,
+    mut step: impl FnMut() -> Result<Result<T>, rusqlite::Error>,
+) -> Result<T> {
+    let patience = Patience::new(most);
+    loop {
+        match step() {
+            Ok(done) => return done,
+            Err(error) if is_busy(&error) && !patience.is_over() => pause(AGAIN),
+            Err(error) => return Err(classify(error)),
+        }
+    }
+}
+
+fn writable(config: &SqliteConfig, extra: OpenFlags) -> Result<Connection> {
+    let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_WRITE | extra)?;
+    prepare(&conn, config).map_err(|error| error.with("file", config.path.display()))?;
+    Ok(conn)
+}
+
+fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
+    // No mutex inside SQLite: each connection stands behind one of ours.
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
+        explain(error, &config.path, access.contains(OpenFlags::SQLITE_OPEN_CREATE))
+            .with("file", config.path.display())
+    })?;
+    conn.set_prepared_statement_cache_capacity(32);
+    Ok(conn)
+}
+
+fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
+    // SQLite would sleep inside the call; the callers of this crate retry outside of it.
+    conn.busy_timeout(Duration::ZERO).map_err(classify)?;
+    if conn.is_readonly("main").map_err(classify)? {
+        return Err(Error::new(
+            ErrorKind::Unexpected,
+            "the database file is read-only; let this process write to the file and to its directory",
+        ));
+    }
+    let mode: String = patiently(config.busy_timeout, || {
+        conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0)).map(Ok)
+    })?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the database file cannot be put into WAL mode; keep it on a local file system",
+        )
+        .with("journal_mode", mode));
+    }
+    // The two fullfsync settings make FULL mean the same on macOS; elsewhere they do nothing.
+    let durability = match config.synchronous {
+        Synchronous::Full => "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON",
+        Synchronous::Normal => "PRAGMA synchronous=NORMAL",
+    };
+    conn.execute_batch(durability).map_err(classify)
+}
+
+/// SQLite says "unable to open database file" for every reason; look for the one that helps.
+fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
+    let cannot_open =
+        error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);
+    if !cannot_open || path.to_str().is_some_and(|text| text.starts_with("file:")) {
+        return classify(error);
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (kind, message) = if path.is_dir() {
+        (ErrorKind::Config, "the path of the database file names a directory; name a file in it")
+    } else if matches!(directory.try_exists(), Ok(false)) {
+        (ErrorKind::Config, "the directory of the database file does not exist; make it first")
+    } else if !creates && matches!(path.try_exists(), Ok(false)) {
+        (
+            ErrorKind::Schema,
+            "there is no database file yet; call `SqliteStore::migrate()` once, which makes it",
+        )
+    } else {
+        (
+            ErrorKind::Unexpected,
+            "this process may not open the database file; let it read and write the file and its directory",
+        )
+    };
+    Error::new(kind, message).because(error)
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A row read strictly: whatever we did not write fails closed and stays where it is (CMP-8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::{Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+use crate::error::classify;
+
+/// `state` of a record whose holder is at work, or died.
+pub(crate) const IN_PROGRESS: i64 = 0;
+/// `state` of a record whose work is done.
+pub(crate) const COMPLETE: i64 = 1;
+
+/// What a row says, judged at one instant.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) owner: OwnerId,
+    pub(crate) token: FencingToken,
+    pub(crate) phase: Phase,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// In progress; `None` when the lease is over.
+    Running(Option<Duration>),
+    /// Complete; `None` when the ttl is over, or the value was not asked for.
+    Done(Option<StoredResult>),
+}
+
+/// Why a read gave nothing.
+pub(crate) enum ReadError {
+    /// SQLite's own: may be a lock that is worth another try.
+    Driver(rusqlite::Error),
+    /// The row cannot be read.
+    Record(Error),
+}
+
+impl From<rusqlite::Error> for ReadError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl ReadError {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Driver(error) => classify(error),
+            Self::Record(error) => error,
+        }
+    }
+}
+
+/// Reads the record by its key (ID-1, ID-2) with `sql` = FIND or STANDING. `now` is asked once the row is at hand: the snapshot
+/// is then never older than the instant that it is judged by.
+pub(crate) fn find(
+    conn: &Connection,
+    sql: &str,
+    id: &Identity,
+    now: impl FnOnce() -> i64,
+) -> Result<Option<Record>, ReadError> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()))?;
+    match rows.next()? {
+        Some(row) => decode(row, now()).map(Some).map_err(ReadError::Record),
+        None => Ok(None),
+    }
+}
+
+fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
+    let owner = match column(row, 1) {
+        Some(ValueRef::Blob(bytes)) => bytes.try_into().ok(),
+        _ => None,
+    }
+    .map(OwnerId::from_bytes)
+    .ok_or_else(|| unreadable("owner"))?;
+    let token = integer(row, 2, "token")?;
+    let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
+    let left = integer(row, 3, "expires_at")?.saturating_sub(now);
+    let left = u64::try_from(left).ok().filter(|&us| us > 0).map(Duration::from_micros);
+    let phase = match integer(row, 0, "state")? {
+        IN_PROGRESS => Phase::Running(left),
+        COMPLETE if left.is_some() => Phase::Done(value(row)?),
+        COMPLETE => Phase::Done(None),
+        _ => return Err(unreadable("state")),
+    };
+    Ok(Record { owner, token, phase })
+}
+
+/// The stored value, unopened; STANDING has no such columns.
+fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
+    let Some(fingerprint) = column(row, 4) else { return Ok(None) };
+    let fingerprint = match fingerprint {
+        ValueRef::Null => None,
+        ValueRef::Blob(bytes) => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fp"))?),
+        _ => return Err(unreadable("fp")),
+    };
+    match column(row, 5) {
+        Some(ValueRef::Blob(bytes)) => {
+            Ok(Some(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)))
+        }
+        _ => Err(unreadable("result")),
+    }
+}
+
+fn column<'r>(row: &'r Row<'_>, at: usize) -> Option<ValueRef<'r>> {
+    row.get_ref(at).ok()
+}
+
+fn integer(row: &Row<'_>, at: usize, name: &'static str) -> Result<i64> {
+    match column(row, at) {
+        Some(ValueRef::Integer(value)) => Ok(value),
+        _ => Err(unreadable(name)),
+    }
+}
+
+fn unreadable(column: &'static str) -> Error {
+    Error::corrupt(
+        "the row of the record holds what this version does not write; look at it, or delete it by hand",
+    )
+    .with("column", column)
+}

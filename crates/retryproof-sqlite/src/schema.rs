@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The SQL: every statement as constant text, the shipped schema, [`migrate`] and the check of its version (STO-3).
+//!
+//! Bound values are blobs and integers only; times are microseconds, bound from the host's clock after the lock is held (ACQ-7).
+
+use retryproof_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::config::{DEFAULT_TABLE, SqliteConfig};
+use crate::error::classify;
+use crate::file;
+
+/// The version that this code reads and writes.
+const VERSION: i64 = 1;
+
+/// The shipped migrations, oldest first; the index is the version before.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
+
+/// ACQ-8: point look-up. 1 scope, 2 key → state, owner, token, expires_at, fp, result.
+const FIND: &str =
+    "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE scope=?1 AND key=?2";
+
+/// ACQ-4: the same without the value, for waiters. 1 scope, 2 key → state, owner, token, expires_at.
+const STANDING: &str =
+    "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2";
+
+/// ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock once more in the statement that acts.
+/// 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_bucket, 7 fp, 8 now.
+const GRANT: &str = "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_bucket,fp,result) \
+     VALUES (?1,?2,0,?3,?4,?5,?6,?7,NULL) \
+     ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
+     expires_at=excluded.expires_at,purge_bucket=excluded.purge_bucket,fp=excluded.fp,result=NULL \
+     WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)";
+
+/// RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
+const EXTEND: &str =
+    "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
+
+/// CMP-1, CMP-2; the joined transaction of CMP-7 runs this same text. 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
+const COMPLETE: &str = "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
+     WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
+
+/// STO-4: only when the completion's ttl ends before the one that the acquire named. 1 scope, 2 key, 3 purge_bucket.
+const PURGE_EARLIER: &str =
+    "UPDATE retryproof_records SET purge_bucket=?3 WHERE scope=?1 AND key=?2 AND purge_bucket>?3";
+
+/// RUN-4. 1 scope, 2 key, 3 owner.
+const RELEASE: &str = "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
+
+/// STO-4; a state that we never wrote stays (CMP-8). 1 now in milliseconds, 2 now, 3 limit.
+const PURGE: &str = "DELETE FROM retryproof_records WHERE (scope,key) IN \
+     (SELECT scope,key FROM retryproof_records \
+     WHERE purge_bucket<=?1 AND expires_at<=?2 AND state IN (0,1) LIMIT ?3)";
+
+/// ACQ-10: the last token drawn.
+const FENCE: &str = "SELECT value FROM retryproof_records_meta WHERE name='fence'";
+
+/// ACQ-10: written once for all grants of a transaction. 1 token.
+const SET_FENCE: &str = "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'";
+
+/// STO-3.
+const SCHEMA: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
+
+/// For an operator. 1 scope, 2 key → state, token, expires_at, bytes, has fp.
+const SUMMARY: &str = "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
+     FROM retryproof_records WHERE scope=?1 AND key=?2";
+
+/// For an operator; a scan. The constant stands for the fixed columns and the index entry.
+const STATS: &str = "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+64\
+     +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records";
+
+/// The statements, for one table.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    pub(crate) find: String,
+    pub(crate) standing: String,
+    pub(crate) grant: String,
+    pub(crate) extend: String,
+    pub(crate) complete: String,
+    pub(crate) purge_earlier: String,
+    pub(crate) release: String,
+    pub(crate) purge: String,
+    pub(crate) fence: String,
+    pub(crate) set_fence: String,
+    pub(crate) summary: String,
+    pub(crate) stats: String,
+}
+
+impl Sql {
+    /// The statements for a validated name.
+    pub(crate) fn new(table: &str) -> Self {
+        let of = |text: &str| text.replace(DEFAULT_TABLE, table);
+        Self {
+            find: of(FIND),
+            standing: of(STANDING),
+            grant: of(GRANT),
+            extend: of(EXTEND),
+            complete: of(COMPLETE),
+            purge_earlier: of(PURGE_EARLIER),
+            release: of(RELEASE),
+            purge: of(PURGE),
+            fence: of(FENCE),
+            set_fence: of(SET_FENCE),
+            summary: of(SUMMARY),
+            stats: of(STATS),
+        }
+    }
+}
+
+/// The schema as plain SQL, for a migrator of your own: it makes the tables under their default names and writes the version row.
+/// [`SqliteConfig::schema_sql`] gives it for another table name.
+#[must_use]
+pub fn schema_sql() -> &'static str {
+    MIGRATIONS[0]
+}
+
+impl SqliteConfig {
+    /// [`schema_sql`](crate::schema_sql) for the configured table name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] when the name is not valid (STO-3).
+    pub fn schema_sql(&self) -> Result<String> {
+        Ok(schema_sql().replace(DEFAULT_TABLE, self.table()?))
+    }
+
+    /// Makes the database file if there is none, puts it into WAL mode, and makes or updates the tables of the store, in one
+    /// transaction. Safe to call again, and from several processes at once. It blocks for some milliseconds: call it at start-up
+    /// or from a deployment step. Nothing else ever makes a table (STO-3).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Schema`] when a newer version of this library made the tables; else those of
+    /// [`SqliteStore::open`](crate::SqliteStore::open).
+    pub fn migrate(&self) -> Result<()> {
+        let table = self.table()?;
+        let mut conn = file::create(self)?;
+        file::patiently(self.busy_timeout, || apply(&mut conn, table))
+            .map_err(|error| error.during("migrate"))
+    }
+}
+
+fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, rusqlite::Error> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = version(&tx, table)?.unwrap_or(0);
+    if found > VERSION {
+        return Ok(Err(newer(found)));
+    }
+    for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+        tx.execute_batch(&script.replace(DEFAULT_TABLE, table))?;
+    }
+    tx.commit()?;
+    Ok(Ok(()))
+}
+
+/// Refuses a schema that this code cannot work on (STO-3).
+pub(crate) fn check(conn: &Connection, table: &str) -> std::result::Result<Result<()>, rusqlite::Error> {
+    Ok(match version(conn, table)? {
+        Some(VERSION) => Ok(()),
+        Some(found) if found > VERSION => Err(newer(found)),
+        Some(found) => Err(Error::new(
+            ErrorKind::Schema,
+            "the store's schema is of an older version; call `SqliteStore::migrate()`, or apply the shipped SQL",
+        )
+        .with("found", found)
+        .with("wanted", VERSION)),
+        None => Err(Error::new(
+            ErrorKind::Schema,
+            "the database has no tables of the store yet; call `SqliteStore::migrate()` once, or apply the shipped SQL",
+        )
+        .with("table", table)),
+    })
+}
+
+/// The version row; `None` without the table or the row.
+fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, rusqlite::Error> {
+    let there: bool = conn.query_row(
+        "SELECT count(*)>0 FROM sqlite_master WHERE type='table' AND lower(name)=lower(?1)",
+        [format!("{table}_meta")],
+        |row| row.get(0),
+    )?;
+    if !there {
+        return Ok(None);
+    }
+    match conn.query_row(&SCHEMA.replace(DEFAULT_TABLE, table), [], |row| row.get(0)) {
+        Ok(found) => Ok(Some(found)),
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn newer(found: i64) -> Error {
+    Error::new(
+        ErrorKind::Schema,
+        "a newer retryproof made the store's schema; run that version, or `SqliteStore::migrate()` on another table",
+    )
+    .with("found", found)
+    .with("wanted", VERSION)
+}
+
+/// The fence row is part of the schema: without it no token can be drawn (ACQ-10).
+pub(crate) fn fence_missing(error: rusqlite::Error) -> Error {
+    match error {
+        rusqlite::Error::QueryReturnedNoRows => Error::new(
+            ErrorKind::Schema,
+            "the counter of fencing tokens is missing; restore the database, or apply the shipped SQL again",
+        ),
+        other => classify(other),
+    }
+}

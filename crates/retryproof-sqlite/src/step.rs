@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The transitions of a record, each run inside a write transaction that somebody else begins and commits.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
+use rusqlite::Connection;
+
+use crate::error::classify;
+use crate::record::{Phase, ReadError, Record, find};
+use crate::schema::{Sql, fence_missing};
+
+/// What a caller wants written.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Acquire(Identity, AcquireRequest),
+    Extend(Identity, OwnerId, Duration),
+    Complete(Identity, OwnerId, Completion),
+    Release(Identity, OwnerId),
+    /// At most this many rows.
+    Purge(usize),
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Acquired(Acquired),
+    Fenced(Fenced),
+    Purged(usize),
+}
+
+impl Step {
+    /// The record whose waiters must hear of the step, if it did something.
+    pub(crate) fn wakes(&self, answer: &Answer) -> Option<&Identity> {
+        match (self, answer) {
+            (Self::Acquire(id, _), Answer::Acquired(Acquired::Granted(_)))
+            | (Self::Complete(id, ..) | Self::Release(id, _), Answer::Fenced(Fenced::Done)) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+/// One write transaction: its statements, its instant, its tokens.
+pub(crate) struct Tx<'a> {
+    conn: &'a Connection,
+    sql: &'a Sql,
+    /// Read after the lock was taken (ACQ-7), and the same for all steps.
+    now: i64,
+    /// The last token drawn, once one was; it is written before the commit (ACQ-10).
+    fence: Option<i64>,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(conn: &'a Connection, sql: &'a Sql, now: i64) -> Self {
+        Self { conn, sql, now, fence: None }
+    }
+
+    pub(crate) fn run(&mut self, step: &Step) -> Result<Answer> {
+        match step {
+            Step::Acquire(id, req) => self.acquire(id, req).map(Answer::Acquired),
+            Step::Extend(id, owner, lease) => self.extend(id, *owner, *lease).map(Answer::Fenced),
+            Step::Complete(id, owner, done) => self.complete(id, *owner, done).map(Answer::Fenced),
+            Step::Release(id, owner) => self.release(id, *owner).map(Answer::Fenced),
+            Step::Purge(limit) => self.purge(*limit).map(Answer::Purged),
+        }
+    }
+
+    /// Writes the counter for all grants of the transaction at once.
+    pub(crate) fn seal(&self) -> Result<(), rusqlite::Error> {
+        if let Some(last) = self.fence {
+            self.conn.prepare_cached(&self.sql.set_fence)?.execute([last])?;
+        }
+        Ok(())
+    }
+
+    fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        // Looked at again under the lock: the reader that missed it saw an older snapshot.
+        let (token, took_over) = match self.record(id)? {
+            None => (self.draw()?, false),
+            Some(Record { phase: Phase::Done(Some(stored)), .. }) => return Ok(Acquired::Complete(stored)),
+            Some(Record { phase: Phase::Done(None), .. }) => (self.draw()?, false),
+            Some(Record { owner, token, phase: Phase::Running(_) }) if owner == req.owner => (token, false),
+            Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
+                return Ok(Acquired::Busy { remaining, token });
+            }
+            Some(Record { phase: Phase::Running(None), .. }) => (self.draw()?, true),
+        };
+        // Rounded up, so that purge never comes early (STO-4).
+        let bucket = self.after(req.ttl).saturating_add(999) / 1_000;
+        let granted = self.execute(
+            &self.sql.grant,
+            (
+                id.scope().as_str().as_bytes(),
+                id.key().expose().as_bytes(),
+                req.owner.as_bytes(),
+                i64::try_from(token.get()).unwrap_or(i64::MAX),
+                self.after(req.lease),
+                bucket,
+                req.fingerprint.as_ref().map(|fp| fp.as_bytes()),
+                self.now,
+            ),
+        )?;
+        if granted == 1 {
+            Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)))
+        } else {
+            Err(Error::new(ErrorKind::Unexpected, "the row of the record changed under the write lock"))
+        }
+    }
+
+    fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        let changed = self.execute(
+            &self.sql.extend,
+            (
+                id.scope().as_str().as_bytes(),
+                id.key().expose().as_bytes(),
+                owner.as_bytes(),
+                self.after(lease),
+            ),
+        )?;
+        Ok(if changed == 1 { Fenced::Done } else { Fenced::Lost })
+    }
+
+    fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
+        let expires_at = self.after(done.ttl);
+        let changed = self.execute(
+            &self.sql.complete,
+            (
+                scope,
+                key,
+                owner.as_bytes(),
+                expires_at,
+                done.fingerprint.as_ref().map(|fp| fp.as_bytes()),
+                &*done.value,
+            ),
+        )?;
+        if changed == 1 {
+            self.execute(&self.sql.purge_earlier, (scope, key, expires_at.saturating_add(999) / 1_000))?;
+            return Ok(Fenced::Done);
+        }
+        Ok(match self.record(id)? {
+            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
+            _ => Fenced::Lost,
+        })
+    }
+
+    fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        let changed = self.execute(
+            &self.sql.release,
+            (id.scope().as_str().as_bytes(), id.key().expose().as_bytes(), owner.as_bytes()),
+        )?;
+        if changed == 1 {
+            return Ok(Fenced::Done);
+        }
+        Ok(if self.record(id)?.is_none() { Fenced::AlreadyDone } else { Fenced::Lost })
+    }
+
+    fn purge(&self, limit: usize) -> Result<usize> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.execute(&self.sql.purge, (self.now / 1_000, self.now, limit))
+    }
+
+    /// ACQ-10: under the write lock, larger than every token that this file ever gave.
+    fn draw(&mut self) -> Result<FencingToken> {
+        let last = match self.fence {
+            Some(last) => last,
+            None => self
+                .conn
+                .prepare_cached(&self.sql.fence)
+                .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+                .map_err(fence_missing)?,
+        };
+        let token = self.now.max(last.saturating_add(1));
+        self.fence = Some(token);
+        Ok(FencingToken::new(u64::try_from(token).unwrap_or(0)))
+    }
+
+    fn record(&self, id: &Identity) -> Result<Option<Record>> {
+        find(self.conn, &self.sql.find, id, || self.now).map_err(ReadError::into_error)
+    }
+
+    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
+        self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(classify)
+    }
+
+    /// An instant in the future, in the file's unit.
+    fn after(&self, time: Duration) -> i64 {
+        self.now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+    }
+}
