@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine, the store contract and the memory store of `retryproof`. Use the facade crate.
 
+#[doc(hidden)]
+pub mod annotated;
 mod blob;
 pub mod blocking;
 pub mod clock;
