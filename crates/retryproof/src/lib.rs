@@ -34,6 +34,7 @@ pub use retryproof_sqlite as sqlite;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};
+    pub use retryproof_core::annotated::*;
     #[cfg(feature = "http")]
     pub use retryproof_http as http;
 }
