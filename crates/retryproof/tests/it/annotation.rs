@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What annotated functions and methods do (ANN-1, ANN-4, ANN-5); endpoints have a page of their own.
+
+#[cfg(feature = "blocking")]
+mod blocking;
+mod function;
+mod method;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use retryproof::{ErrorKind, Rejected};
+
+/// Counts the runs of a body.
+#[derive(Debug, Default)]
+struct Runs(AtomicU32);
+
+impl Runs {
+    /// Counts one, and says which it is.
+    fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The error of the annotated functions here.
+#[derive(Debug)]
+enum Failure {
+    Own(&'static str),
+    Rejected(Rejected),
+}
+
+impl From<Rejected> for Failure {
+    fn from(rejected: Rejected) -> Self {
+        Self::Rejected(rejected)
+    }
+}
+
+impl Failure {
+    /// The whole seconds of `InFlight`, else `None`.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Rejected(Rejected::InFlight { retry_after }) => Some(retry_after.as_secs()),
+            _ => None,
+        }
+    }
+
+    /// The kind of a store error, else `None`.
+    fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Rejected(Rejected::Store(error)) => Some(error.kind()),
+            _ => None,
+        }
+    }
+}

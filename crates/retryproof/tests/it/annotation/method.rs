@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Async methods: the engine is that of `self`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof::{
+    BytesCodec, IdempotencyContext, IdempotencyEngine, MemoryStore, NoCodec, Outcome, idempotent,
+};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Failure, Runs};
+
+struct Event {
+    id: String,
+}
+
+fn event(id: &str) -> Event {
+    Event { id: id.to_owned() }
+}
+
+struct Orders {
+    engine: IdempotencyEngine,
+    runs: Runs,
+    began: Notify,
+    go_on: Notify,
+    noted: Vec<String>,
+}
+
+impl AsRef<IdempotencyEngine> for Orders {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+}
+
+impl Orders {
+    fn new() -> Self {
+        Self::on(IdempotencyEngine::new(MemoryStore::new()))
+    }
+
+    fn on(engine: IdempotencyEngine) -> Self {
+        Self { engine, runs: Runs::default(), began: Notify::new(), go_on: Notify::new(), noted: Vec::new() }
+    }
+
+    #[idempotent(key = event.id)]
+    async fn place(&self, event: &Event) -> Result<String, Failure> {
+        Ok(format!("{} {}", event.id, self.runs.next()))
+    }
+
+    #[idempotent(key = event.id, scope = "orders.slow", wait_timeout = "PT0S", lease = "PT20S")]
+    async fn slow(&self, event: &Event) -> Result<u32, Failure> {
+        self.began.notify_one();
+        self.go_on.notified().await;
+        Ok(self.runs.next())
+    }
+
+    #[idempotent(key = event.id, scope = "orders.slow", wait_timeout = "PT2.5S")]
+    async fn patient(&self, event: &Event) -> Result<u32, Failure> {
+        Ok(self.runs.next())
+    }
+
+    #[idempotent(key = id, ttl = "PT5S")]
+    async fn short(&self, id: u64) -> Result<u32, Failure> {
+        Ok(self.runs.next())
+    }
+
+    #[idempotent(key = event.id, codec = NoCodec)]
+    async fn skip(&self, event: Event) -> Result<(), Failure> {
+        self.runs.next();
+        drop(event);
+        Ok(())
+    }
+
+    #[idempotent(key = event.id, codec = BytesCodec)]
+    async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
+        event.id.push('!');
+        self.runs.next();
+        Ok(event.id.into_bytes())
+    }
+
+    #[idempotent(key = id)]
+    async fn note(&mut self, id: &str) -> Result<usize, Failure> {
+        self.noted.push(id.to_owned());
+        Ok(self.noted.len())
+    }
+
+    #[idempotent(key = "the same for all".len())]
+    async fn consume(self) -> Result<u32, Failure> {
+        Ok(self.runs.next())
+    }
+
+    #[idempotent(key = id)]
+    async fn fails(&self, id: &str, fail: bool) -> Result<u32, Failure> {
+        let run = self.runs.next();
+        if fail {
+            return Err(Failure::Own("declined"));
+        }
+        let parsed: u32 = "7".parse().map_err(|_| Failure::Own("unreadable"))?;
+        Ok(run * parsed)
+    }
+
+    #[idempotent(key = id)]
+    async fn panics(&self, id: &str, panic: bool) -> Result<u32, Failure> {
+        let run = self.runs.next();
+        assert!(!panic, "as told");
+        Ok(run)
+    }
+}
+
+#[tokio::test]
+async fn ann_1_ann_5_a_duplicate_gets_the_stored_value() {
+    let orders = Orders::new();
+    assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
+    assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
+    assert_eq!(orders.place(&event("b")).await.unwrap(), "b 2");
+    assert_eq!(orders.runs.count(), 2);
+}
+
+#[tokio::test]
+async fn ann_5_a_duplicate_without_a_value_is_skipped() {
+    let orders = Orders::new();
+    for _ in 0..3 {
+        orders.skip(event("a")).await.unwrap();
+    }
+    assert_eq!(orders.runs.count(), 1);
+}
+
+#[tokio::test]
+async fn ann_1_the_codec_carries_the_value_and_arguments_may_move() {
+    let orders = Arc::new(Orders::new());
+    for _ in 0..2 {
+        assert_eq!(Arc::clone(&orders).render(event("a")).await.unwrap(), b"a!");
+    }
+    assert_eq!(orders.runs.count(), 1);
+}
+
+#[tokio::test]
+async fn ann_1_every_kind_of_receiver_is_taken() {
+    let mut orders = Orders::new();
+    assert_eq!(orders.note("a").await.unwrap(), 1);
+    assert_eq!(orders.note("b").await.unwrap(), 2);
+    assert_eq!(orders.note("a").await.unwrap(), 1);
+    let engine = orders.engine.clone();
+    assert_eq!(orders.consume().await.unwrap(), 1);
+    assert_eq!(Orders::on(engine).consume().await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ann_5_lst_1_in_flight_is_an_error_with_the_time_to_come_back() {
+    let orders = Arc::new(Orders::new());
+    let first = tokio::spawn({
+        let orders = Arc::clone(&orders);
+        async move { orders.slow(&event("a")).await }
+    });
+    orders.began.notified().await;
+    let began = Instant::now();
+    // PT0S looks once; the lease has 20 s left.
+    assert_eq!(orders.slow(&event("a")).await.unwrap_err().retry_after(), Some(20));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // The same record under a longer wait.
+    assert!(orders.patient(&event("a")).await.unwrap_err().retry_after().is_some());
+    assert!((2_500..2_600).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    orders.go_on.notify_one();
+    assert_eq!(first.await.unwrap().unwrap(), 1);
+    assert_eq!(orders.patient(&event("a")).await.unwrap(), 1);
+    assert_eq!(orders.runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ann_1_the_ttl_of_the_attribute_counts() {
+    let orders = Orders::new();
+    assert_eq!(orders.short(1).await.unwrap(), 1);
+    tokio::time::advance(Duration::from_millis(4_900)).await;
+    assert_eq!(orders.short(1).await.unwrap(), 1);
+    tokio::time::advance(Duration::from_millis(200)).await;
+    assert_eq!(orders.short(1).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn run_4_an_error_of_the_body_is_unchanged_and_frees_the_key() {
+    let orders = Orders::new();
+    assert!(matches!(orders.fails("a", true).await, Err(Failure::Own("declined"))));
+    assert_eq!(orders.fails("a", false).await.unwrap(), 14);
+    assert_eq!(orders.fails("a", true).await.unwrap(), 14);
+}
+
+#[tokio::test]
+async fn run_4_a_panic_of_the_body_resumes_and_frees_the_key() {
+    let orders = Arc::new(Orders::new());
+    let other = Arc::clone(&orders);
+    let panicked = tokio::spawn(async move { other.panics("a", true).await }).await.unwrap_err();
+    assert_eq!(panicked.into_panic().downcast_ref::<&str>(), Some(&"as told"));
+    assert_eq!(orders.panics("a", false).await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_a_call_that_is_dropped_in_its_body_leaves_the_key_to_the_lease() {
+    let orders = Arc::new(Orders::new());
+    let other = Arc::clone(&orders);
+    let call = tokio::spawn(async move { other.slow(&event("a")).await });
+    orders.began.notified().await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+    assert_eq!(orders.patient(&event("a")).await.unwrap_err().retry_after(), Some(18));
+    tokio::time::advance(Duration::from_secs(18)).await;
+    assert_eq!(orders.patient(&event("a")).await.unwrap(), 1);
+}
+
+mod twin {
+    use super::{Event, Failure, IdempotencyEngine, Runs, idempotent};
+
+    /// Another type of that name, with a method of that name.
+    pub(super) struct Orders {
+        pub(super) engine: IdempotencyEngine,
+        pub(super) runs: Runs,
+    }
+
+    impl AsRef<IdempotencyEngine> for Orders {
+        fn as_ref(&self) -> &IdempotencyEngine {
+            &self.engine
+        }
+    }
+
+    impl Orders {
+        #[idempotent(key = event.id)]
+        pub(super) async fn place(&self, event: &Event) -> Result<String, Failure> {
+            Ok(format!("twin {} {}", event.id, self.runs.next()))
+        }
+    }
+}
+
+/// In a trait, `Self` is whoever implements it.
+trait Handles: AsRef<IdempotencyEngine> {
+    #[idempotent(key = id)]
+    async fn handle(&self, id: u8) -> Result<String, Failure> {
+        Ok(format!("{} {id}", std::any::type_name::<Self>()))
+    }
+}
+
+impl Handles for Orders {}
+impl Handles for twin::Orders {}
+
+#[tokio::test]
+async fn ann_4_methods_that_share_their_last_names_share_no_record() {
+    let orders = Orders::new();
+    let twin = twin::Orders { engine: orders.engine.clone(), runs: Runs::default() };
+    assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
+    assert_eq!(twin.place(&event("a")).await.unwrap(), "twin a 1");
+    assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
+    assert_eq!(orders.handle(1).await.unwrap(), concat!(module_path!(), "::Orders 1"));
+    assert_eq!(twin.handle(1).await.unwrap(), concat!(module_path!(), "::twin::Orders 1"));
+}
+
+#[tokio::test]
+async fn ann_4_the_scope_of_a_method_is_its_types_path_and_its_name() {
+    let orders = Orders::new();
+    orders.place(&event("a")).await.unwrap();
+    let ctx = IdempotencyContext::builder(concat!(module_path!(), "::Orders::place"), "a").build().unwrap();
+    let outcome = orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
+    assert_eq!(outcome, Outcome::Replayed("a 1".to_owned()));
+}

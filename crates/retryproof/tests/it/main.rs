@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The facade's integration tests.
+
+#[cfg(feature = "macros")]
+mod annotation;
