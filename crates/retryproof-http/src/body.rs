@@ -80,33 +80,45 @@ pin_project! {
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
-        rest: Option<B>,
+        rest: Rest<B>,
+    }
+}
+
+pin_project! {
+    #[project = RestProjection]
+    enum Rest<B> {
+        Nothing,
+        Inner { #[pin] body: B },
+        // Was read in part already, so it cannot be moved.
+        Read { body: Pin<Box<B>> },
     }
 }
 
 impl<B> GuardedBody<B> {
     /// The inner service's body, untouched.
     pub fn inner(body: B) -> Self {
-        Self { first: ReplayBody::default(), rest: Some(body) }
+        Self { first: ReplayBody::default(), rest: Rest::Inner { body } }
     }
 
     /// Bytes of ours.
     pub(crate) fn replay(body: ReplayBody) -> Self {
-        Self { first: body, rest: None }
+        Self { first: body, rest: Rest::Nothing }
     }
 
     /// What was gathered, then the rest.
-    pub(crate) fn chain(gathered: Bytes, rest: B) -> Self {
-        Self { first: gathered.into(), rest: Some(rest) }
+    pub(crate) fn chain(gathered: Bytes, rest: Pin<Box<B>>) -> Self {
+        Self { first: gathered.into(), rest: Rest::Read { body: rest } }
     }
+}
 
-    /// The parts, for a framework with a body type of its own: `Ok` for one that is inner or ours alone.
-    #[cfg(feature = "axum")]
-    pub(crate) fn into_single(self) -> Result<Result<B, ReplayBody>, Self> {
-        match self.rest {
-            None => Ok(Err(self.first)),
-            Some(rest) if self.first.is_end_stream() => Ok(Ok(rest)),
-            rest => Err(Self { first: self.first, rest }),
+#[cfg(feature = "axum")]
+impl GuardedBody<axum_core::body::Body> {
+    /// As axum's own body, boxing nothing that is one already.
+    pub(crate) fn into_axum(self) -> axum_core::body::Body {
+        match self {
+            Self { first, rest: Rest::Inner { body } } if first.is_end_stream() => body,
+            Self { first, rest: Rest::Nothing } => axum_core::body::Body::new(first),
+            chained => axum_core::body::Body::new(chained),
         }
     }
 }
@@ -122,16 +134,20 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
         let this = self.project();
         match ready!(Pin::new(this.first).poll_frame(cx)) {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
-            None => this.rest.as_pin_mut().map_or(Poll::Ready(None), |rest| rest.poll_frame(cx)),
+            None => match this.rest.project() {
+                RestProjection::Nothing => Poll::Ready(None),
+                RestProjection::Inner { body } => body.poll_frame(cx),
+                RestProjection::Read { body } => body.as_mut().poll_frame(cx),
+            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_end_stream() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        self.first.is_end_stream() && self.rest.body().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(rest) = &self.rest else { return self.first.size_hint() };
+        let Some(rest) = self.rest.body() else { return self.first.size_hint() };
         let (first, rest) = (self.first.data.len() as u64, rest.size_hint());
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(first));
@@ -142,9 +158,22 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
     }
 }
 
+impl<B> Rest<B> {
+    fn body(&self) -> Option<&B> {
+        match self {
+            Self::Nothing => None,
+            Self::Inner { body } => Some(body),
+            Self::Read { body } => Some(body),
+        }
+    }
+}
+
 impl<B> fmt::Debug for GuardedBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedBody").field("first", &self.first).field("rest", &self.rest.is_some()).finish()
+        f.debug_struct("GuardedBody")
+            .field("first", &self.first)
+            .field("rest", &self.rest.body().is_some())
+            .finish()
     }
 }
 

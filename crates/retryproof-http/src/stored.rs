@@ -13,11 +13,14 @@
 use std::fmt;
 
 use bytes::Bytes;
+use retryproof_core::{CodecId, Error, Payload};
 
 mod names;
 
 pub(crate) use names::{COMMON_NAMES, code_of};
 
+/// The schema version in the engine's envelope. The record has one of its own; this one never moves.
+pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
 const TOMBSTONE: u8 = 1;
@@ -131,6 +134,16 @@ const fn varint_len(number: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(&'static str);
 
+impl Corrupt {
+    pub(crate) fn bad_field() -> Self {
+        Self("has a field that cannot be sent")
+    }
+
+    pub(crate) fn too_many_fields() -> Self {
+        Self("has more fields than an answer can carry")
+    }
+}
+
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the stored response {}", self.0)
@@ -202,6 +215,17 @@ impl StoredResponse {
         }
         let body = record.len() - body_len;
         Ok(Self { status, tombstone, headers, trailers, body, record })
+    }
+
+    /// Reads what the engine's envelope holds.
+    pub(crate) fn from_payload(payload: Payload) -> Result<Self, Error> {
+        if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
+            return Err(Error::corrupt("the stored value is not an HTTP response")
+                .with("codec", payload.codec().0)
+                .with("schema", payload.schema()));
+        }
+        Self::decode(payload.into_body().into_bytes())
+            .map_err(|corrupt| Error::corrupt("the stored HTTP response cannot be read").because(corrupt))
     }
 
     /// The status code, 100 to 999.

@@ -100,11 +100,12 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
 
 #[test]
 fn http_13_a_chained_body_yields_the_gathered_part_then_the_rest() {
-    let body = GuardedBody::chain(Bytes::from_static(b"ab"), Frames::of([b"cd", b"ef"]));
+    let body = GuardedBody::chain(Bytes::from_static(b"ab"), Box::pin(Frames::of([b"cd", b"ef"])));
     assert_eq!(body.size_hint().lower(), 2);
     assert!(!body.is_end_stream());
     assert_eq!(now(body.collect()).unwrap().to_bytes(), &b"abcdef"[..]);
-    let exact = GuardedBody::chain(Bytes::from_static(b"ab"), ReplayBody::from(Bytes::from_static(b"c")));
+    let exact =
+        GuardedBody::chain(Bytes::from_static(b"ab"), Box::pin(ReplayBody::from(Bytes::from_static(b"c"))));
     assert_eq!(exact.size_hint().exact(), Some(3));
 }
 

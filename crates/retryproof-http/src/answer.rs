@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers in `http` types: problems, replays, and what of a handler's answer is stored (HTTP-8, HTTP-9, HTTP-11).
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+
+use crate::body::ReplayBody;
+use crate::filter::Inner;
+use crate::headers::{ConnectionNames, Exchange, IDEMPOTENT_REPLAYED, Verdict, trailer_field};
+use crate::problem::Problem;
+use crate::stored::{COMMON_NAMES, Corrupt, Line, Name, StoredResponse};
+
+const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// The common names by code, so that a replay parses none of them.
+static COMMON: LazyLock<Vec<HeaderName>> =
+    LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
+
+/// What an answer of ours has to know of the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    pub(crate) version: Version,
+}
+
+impl Asked {
+    pub(crate) fn exchange(&self) -> Exchange {
+        if self.method == Method::HEAD { Exchange::Head } else { Exchange::Other }
+    }
+}
+
+impl Inner {
+    /// Renders a problem. A HEAD request gets the fields without the body.
+    pub(crate) fn render(&self, problem: &Problem, asked: &Asked) -> Response<ReplayBody> {
+        let mut response = match &self.format {
+            Some(format) => format(problem),
+            None => to_response(problem),
+        };
+        // Without it HTTP/1.x would go on in the middle of the unread body; on HTTP/2 the field is malformed (HTTP-4).
+        if problem.close && asked.version < Version::HTTP_2 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if asked.exchange() == Exchange::Head {
+            let length = HeaderValue::from(response.body().len());
+            response.headers_mut().insert(CONTENT_LENGTH, length);
+            *response.body_mut() = Bytes::new();
+        }
+        response.map(Into::into)
+    }
+}
+
+fn to_response(problem: &Problem) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(problem.to_json()));
+    *response.status_mut() =
+        StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    if let Some(seconds) = problem.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// The stored answer with the marks of a replay (HTTP-8).
+pub(crate) fn replay(stored: &StoredResponse) -> Result<Response<ReplayBody>, Corrupt> {
+    let trailers = map_of(stored, stored.trailer_lines(), 0)?;
+    // Cache-Control, the mark, and Trailer.
+    let mut headers = map_of(stored, stored.header_lines(), 3)?;
+    let full = |_| Corrupt::too_many_fields();
+    // In the place of a stored one, if there was one.
+    headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
+    headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
+    if !trailers.is_empty() {
+        let names = trailer_field(trailers.keys().map(HeaderName::as_str));
+        let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
+        headers.try_insert(TRAILER, names).map_err(full)?;
+    }
+    let mut response = Response::new(ReplayBody::new(stored.body(), Some(trailers)));
+    *response.status_mut() = StatusCode::from_u16(stored.status()).map_err(|_| Corrupt::bad_field())?;
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+fn map_of<'a>(
+    stored: &StoredResponse,
+    lines: impl Iterator<Item = (Name<'a>, &'a [u8])>,
+    spare: usize,
+) -> Result<HeaderMap, Corrupt> {
+    let lines = lines.into_iter();
+    let count = lines.size_hint().0;
+    if count == 0 && spare == 0 {
+        return Ok(HeaderMap::new());
+    }
+    let mut map = HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
+    for (name, value) in lines {
+        let name = match name {
+            Name::Common(code) => COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?,
+            Name::Literal(name) => {
+                HeaderName::from_bytes(name.as_bytes()).map_err(|_| Corrupt::bad_field())?
+            }
+        };
+        let value = HeaderValue::from_maybe_shared(stored.share(value)).map_err(|_| Corrupt::bad_field())?;
+        map.try_append(name, value).map_err(|_| Corrupt::too_many_fields())?;
+    }
+    Ok(map)
+}
+
+/// Takes a forged replay mark off an answer (HTTP-8). The map is rebuilt: `remove` would swap the last field into the gap.
+pub(crate) fn strip_forged(headers: &mut HeaderMap) {
+    if !headers.contains_key(&REPLAYED) {
+        return;
+    }
+    let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
+    let mut last = None;
+    for (name, value) in old {
+        // A further line of one field comes without its name.
+        let name = name.or_else(|| last.take()).filter(|name| *name != REPLAYED);
+        if let Some(name) = &name {
+            headers.append(name.clone(), value);
+        }
+        last = name;
+    }
+}
+
+/// Who decided about the sensitive fields of an answer (HTTP-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sensitive<'a> {
+    /// Nobody: they stay out, and this scope is warned about.
+    Unstored { scope: &'a str },
+    /// A hook that has seen the fields.
+    Stored,
+}
+
+impl Inner {
+    /// The lines of an answer that are stored, in its order (HTTP-8, HTTP-9).
+    pub(crate) fn stored_lines<'a>(
+        &self,
+        headers: &'a HeaderMap,
+        exchange: Exchange,
+        sensitive: Sensitive<'_>,
+    ) -> Vec<Line<'a>> {
+        let connection =
+            ConnectionNames::parse(headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+        let is_stored = |name: &str| match (self.fields.judge(name, &connection, exchange), sensitive) {
+            (Verdict::Store, _) | (Verdict::Sensitive, Sensitive::Stored) => true,
+            (Verdict::Sensitive, Sensitive::Unstored { scope }) => {
+                self.warn_unstored(scope, name);
+                false
+            }
+            (Verdict::Drop | Verdict::Forged, _) => false,
+        };
+        let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        lines.filter(|(name, _)| is_stored(name)).collect()
+    }
+}
+
+/// Stored lines as a map, for a hook to edit.
+pub(crate) fn to_map(lines: &[Line<'_>]) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(lines.len());
+    for (name, value) in lines {
+        // They came out of a map, so they go into one.
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
+        {
+            map.append(name, value);
+        }
+    }
+    map
+}

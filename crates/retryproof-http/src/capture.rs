@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a handler's response to a finished record: collect, encode, complete, and only then hand over (HTTP-6, HTTP-7,
+//! HTTP-13).
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body::{Body, Frame};
+use retryproof_core::{
+    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
+};
+
+use crate::answer::{Sensitive, strip_forged, to_map};
+use crate::body::{Gathered, GuardedBody, ReplayBody};
+use crate::catch::catch;
+use crate::decide::Finding;
+use crate::fate::AnswerFate;
+use crate::guard::Call;
+use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
+
+/// The end of an action that returned: its answer is recorded as its fate says, and comes back fit to be sent.
+pub(crate) async fn capture<R>(call: &Call, held: Held, mut response: Response<R>) -> Response<GuardedBody<R>>
+where
+    R: Body<Data = Bytes>,
+{
+    strip_forged(response.headers_mut());
+    match AnswerFate::of(response.extensions()) {
+        AnswerFate::Store => {}
+        AnswerFate::Release => {
+            // A failing release is logged by the engine; the lease runs out then.
+            let _ = held.release().await;
+            return unrecorded(response);
+        }
+        AnswerFate::Hold => {
+            held.hold();
+            return unrecorded(response);
+        }
+    }
+    let (parts, body) = response.into_parts();
+    let limit = call.filter.0.max_response;
+    if is_open_ended(&call.asked.method, &parts) || body.size_hint().lower() > limit as u64 {
+        let finished = held.complete_tombstone(tombstone(call, &parts)).await;
+        return end(call, finished, true, Response::from_parts(parts, GuardedBody::inner(body))).await;
+    }
+    // On the heap: what was not read goes on to the connection.
+    let mut body = Box::pin(body);
+    match catch(gather(body.as_mut(), limit)).await {
+        Ok(Gather::Whole(data, trailers)) => {
+            let (finished, tombstoned) = match encode(call, &parts, &data, trailers.as_ref()) {
+                Ok(payload) if payload.envelope().len() <= call.filter.0.max_value => {
+                    (held.complete(payload).await, false)
+                }
+                Ok(_) => (held.complete_tombstone(tombstone(call, &parts)).await, true),
+                Err(error) => (not_encoded(call, held, error).await, false),
+            };
+            let body = GuardedBody::replay(ReplayBody::new(data, trailers));
+            end(call, finished, tombstoned, Response::from_parts(parts, body)).await
+        }
+        Ok(Gather::Over(data)) => {
+            let finished = held.complete_tombstone(tombstone(call, &parts)).await;
+            end(call, finished, true, Response::from_parts(parts, GuardedBody::chain(data, body))).await
+        }
+        // The work is done, so it must not run again; a body that panics is one that breaks off.
+        Ok(Gather::Broken) | Err(_) => {
+            tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
+            let finding = match held.complete_tombstone(tombstone(call, &parts)).await {
+                // There is no response to return, whatever the policy.
+                Finished::Failed(_) => Finding::CompletionFailed(Recorded::No),
+                Finished::Fenced => return fenced(call, None).await,
+                _ => Finding::ResponseFailed,
+            };
+            call.refuse(finding).map(GuardedBody::replay)
+        }
+    }
+}
+
+/// A response that is not recorded on purpose.
+fn unrecorded<R>(response: Response<R>) -> Response<GuardedBody<R>> {
+    response.map(GuardedBody::inner)
+}
+
+/// Whether a response has no end that could be waited for: an upgrade, a tunnel, an event stream.
+fn is_open_ended(method: &Method, parts: &Parts) -> bool {
+    let is_event_stream = |value: &HeaderValue| {
+        let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    };
+    parts.status == StatusCode::SWITCHING_PROTOCOLS
+        || (method == Method::CONNECT && parts.status.is_success())
+        || parts.headers.get(CONTENT_TYPE).is_some_and(is_event_stream)
+}
+
+/// How the gathering of a response body ended.
+enum Gather {
+    /// At its end, within the limit.
+    Whole(Bytes, Option<HeaderMap>),
+    /// At the frame that went over the limit, which is part of what was read.
+    Over(Bytes),
+    /// At an error.
+    Broken,
+}
+
+async fn gather<R: Body<Data = Bytes>>(mut body: Pin<&mut R>, limit: usize) -> Gather {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
+    let mut gathered = Gathered::default();
+    let mut trailers = None::<HeaderMap>;
+    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => {
+                gathered.push(data, expected);
+                if gathered.len() > limit {
+                    return Gather::Over(gathered.into_bytes());
+                }
+            }
+            Ok(Err(frame)) => {
+                if let Ok(more) = frame.into_trailers() {
+                    trailers.get_or_insert_default().extend(more);
+                }
+            }
+            Err(_) => return Gather::Broken,
+        }
+    }
+    if let Some(trailers) = &mut trailers {
+        strip_forged(trailers);
+    }
+    Gather::Whole(gathered.into_bytes(), trailers)
+}
+
+/// Encodes into the envelope's own buffer. A hook that panics makes the value one that cannot be encoded (CMP-9).
+fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>) -> Result<Payload, Error> {
+    let build = || {
+        let filter = &*call.filter.0;
+        let exchange = call.asked.exchange();
+        with_stored_fields(call, parts, |headers| {
+            let trailers =
+                trailers.map(|trailers| filter.stored_lines(trailers, exchange, Sensitive::Stored));
+            let draft = Draft {
+                status: parts.status.as_u16(),
+                headers: headers.iter().copied(),
+                trailers: trailers.iter().flatten().copied(),
+                body: std::iter::once(&data[..]),
+            };
+            Payload::build(CodecId::HTTP, SCHEMA, |out| {
+                encode_response(&draft, out);
+                Ok::<_, Error>(())
+            })
+        })
+    };
+    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Codec, "a hook panicked while the response was encoded")
+            .during("encode")
+            .for_identity(call.ctx.identity()))
+    })
+}
+
+/// A tombstone with what it may tell of the answer; a hook that panics costs the detail.
+fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
+    let detail = || {
+        with_stored_fields(call, parts, |headers| {
+            let mut detail = Vec::new();
+            encode_tombstone(parts.status.as_u16(), headers.iter().copied(), &mut detail);
+            Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
+        })
+    };
+    catch_unwind(AssertUnwindSafe(detail)).unwrap_or_default()
+}
+
+/// Hands over the fields to store: judged, then edited by the hook, if there is one (HTTP-9).
+fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_>]) -> T) -> T {
+    let filter = &*call.filter.0;
+    let exchange = call.asked.exchange();
+    let scope = call.ctx.identity().scope().as_str();
+    let lines = filter.stored_lines(&parts.headers, exchange, Sensitive::Unstored { scope });
+    let Some(edit) = &filter.edit else { return then(&lines) };
+    let mut edited = to_map(&lines);
+    edit(parts.status, &mut edited);
+    then(&filter.stored_lines(&edited, exchange, Sensitive::Stored))
+}
+
+/// CMP-9: the work is done, so a tombstone; to its own caller a completion failure.
+async fn not_encoded(call: &Call, held: Held, error: Error) -> Finished {
+    tracing::error!(identity = %call.ctx.identity(), %error, "the response is recorded as a tombstone");
+    match held.complete_tombstone(Tombstone::new()).await {
+        Finished::Recorded => Finished::Tombstoned(error),
+        other => other,
+    }
+}
+
+/// What the caller of a finished call gets.
+async fn end<R>(
+    call: &Call,
+    finished: Finished,
+    tombstoned: bool,
+    response: Response<GuardedBody<R>>,
+) -> Response<GuardedBody<R>> {
+    match finished {
+        Finished::Recorded => told(response, if tombstoned { Recorded::Tombstone } else { Recorded::Yes }),
+        Finished::Tombstoned(_) => completion_failed(call, Recorded::Tombstone, Some(response)),
+        Finished::Fenced => fenced(call, Some(response)).await,
+        // `Failed`, and whatever a later engine may add: not known to be recorded.
+        _ => completion_failed(call, Recorded::No, Some(response)),
+    }
+}
+
+/// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
+/// (CMP-2).
+async fn fenced<R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> Response<GuardedBody<R>> {
+    match call.filter.0.engine.answer_fenced(&call.ctx).await {
+        Ok(Ok(stored)) => call.repeat(&stored).map(GuardedBody::replay),
+        Ok(Err(in_flight)) => call.in_flight(in_flight).map(GuardedBody::replay),
+        Err(error) => {
+            tracing::error!(%error, "the action ran, but its result was not recorded");
+            completion_failed(call, Recorded::No, response)
+        }
+    }
+}
+
+/// CMP-4: by policy the response goes out all the same, or the call fails.
+fn completion_failed<R>(
+    call: &Call,
+    recorded: Recorded,
+    response: Option<Response<GuardedBody<R>>>,
+) -> Response<GuardedBody<R>> {
+    match (call.filter.0.engine.config().completion_failure_policy, response) {
+        (CompletionFailurePolicy::LogAndReturn, Some(response)) => told(response, recorded),
+        _ => call.refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
+    }
+}
+
+/// Says beside the response whether it was recorded (CMP-4).
+fn told<B>(mut response: Response<B>, recorded: Recorded) -> Response<B> {
+    response.extensions_mut().insert(recorded);
+    response
+}

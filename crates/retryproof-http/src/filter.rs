@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`IdempotencyFilter`]: an engine with the settings and hooks of the web, and its builder.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Response, StatusCode};
+use retryproof_core::{
+    Error, ErrorKind, FingerprintMode, IdempotencyEngine, IdempotencyStore as _, WebConfig,
+};
+
+use crate::decide::Settings;
+use crate::digest::{Algorithm, FIRST_CUSTOM_ALGORITHM, FingerprintRequest};
+use crate::headers::FieldPolicy;
+use crate::layer::IdempotencyLayer;
+use crate::policy::Policy;
+use crate::problem::Problem;
+
+/// Scopes remembered as warned about; a method of the client's choosing is part of a default scope, so there is a cap.
+const MOST_WARNED: usize = 1024;
+
+/// Guards endpoints: the first request with a key runs, every retry gets its stored answer. Cheap to clone; clones are
+/// one filter.
+///
+/// A filter is not built without a word on who the caller is (HTTP-16): two tenants that choose the same key must not
+/// see each other's answers.
+///
+/// ```
+/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_http::IdempotencyFilter;
+///
+/// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+///     .caller(|request: &http::request::Parts| {
+///         // Put there by the authentication layer, which stands outside.
+///         request.extensions.get::<String>().cloned()
+///     })
+///     .build()?;
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct IdempotencyFilter(pub(crate) Arc<Inner>);
+
+type CallerHook = dyn Fn(&Parts) -> Result<Option<String>, Response<Bytes>> + Send + Sync;
+type EditHook = dyn Fn(StatusCode, &mut HeaderMap) + Send + Sync;
+type FormatHook = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
+
+pub(crate) struct Inner {
+    pub(crate) engine: IdempotencyEngine,
+    pub(crate) web: WebConfig,
+    pub(crate) key_header: HeaderName,
+    pub(crate) fingerprint: Fingerprinter,
+    pub(crate) caller: Option<Box<CallerHook>>,
+    pub(crate) fields: FieldPolicy,
+    pub(crate) edit: Option<Box<EditHook>>,
+    pub(crate) format: Option<Box<FormatHook>>,
+    /// The lower of `max-response-bytes` and what the store takes (HTTP-13).
+    pub(crate) max_response: usize,
+    /// What the store takes in one value, envelope included.
+    pub(crate) max_value: usize,
+    ticket: AtomicU32,
+    warned: Mutex<HashSet<String>>,
+    warned_layered: AtomicBool,
+}
+
+/// How requests are fingerprinted (FP-3).
+#[derive(Debug)]
+pub(crate) enum Fingerprinter {
+    BuiltIn(Algorithm),
+    Custom(Box<dyn FingerprintRequest>),
+}
+
+impl IdempotencyFilter {
+    /// Starts a filter on an engine, with the `web` settings of the engine's configuration.
+    pub fn builder(engine: IdempotencyEngine) -> FilterBuilder<CallersUnsaid> {
+        let web = engine.config().web.clone();
+        FilterBuilder {
+            engine,
+            web,
+            fingerprint: None,
+            fields: FieldPolicy::default(),
+            edit: None,
+            format: None,
+            callers: CallersUnsaid(()),
+        }
+    }
+
+    /// The layer that guards a route under `policy`: `post(refund).layer(filter.guard(Policy::new("refunds")))`.
+    #[must_use]
+    pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
+        IdempotencyLayer::new(self.clone(), policy)
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &IdempotencyEngine {
+        &self.0.engine
+    }
+
+    /// Starts no more work, still replays what is done, waits for running handlers up to `deadline` from now, and says
+    /// how many were left; their leases run out (RUN-5). Call it after the server has stopped accepting: a server's own
+    /// graceful shutdown does not wait for handlers whose client went away.
+    ///
+    /// # Cancel safety
+    /// Dropped, the filter stays closed.
+    pub async fn shutdown(&self, deadline: Duration) -> usize {
+        self.0.engine.shutdown(deadline).await
+    }
+}
+
+impl fmt::Debug for IdempotencyFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyFilter")
+            .field("engine", &self.0.engine)
+            .field("web", &self.0.web)
+            .field("callers", &if self.0.caller.is_some() { "told apart" } else { "share keys" })
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// What the decision table depends on.
+    pub(crate) fn settings(&self) -> Settings<'_> {
+        Settings {
+            required: self.web.required,
+            key_header: &self.web.key_header,
+            max_body_bytes: self.web.max_body_bytes,
+            in_flight_status: self.web.in_flight_status,
+            ticket: self.ticket.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Says once per scope which field was not stored (HTTP-9).
+    pub(crate) fn warn_unstored(&self, scope: &str, field: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() < MOST_WARNED && !warned.contains(scope) {
+            warned.insert(scope.to_owned());
+            tracing::warn!(
+                scope,
+                field,
+                "an answer's field is not stored and will be missing from replays; switch it with `store_header` or \
+                 `skip_header` (said once per scope, HTTP-9)"
+            );
+        }
+    }
+
+    /// Says once that a layer stands around an annotated handler of the same route (HTTP-15).
+    pub(crate) fn warn_layered(&self, scope: Option<&str>) {
+        if !self.warned_layered.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                scope,
+                "a guarded endpoint stands behind the guard of the same route; the outer policy is in force (said once, HTTP-15)"
+            );
+        }
+    }
+}
+
+/// Builds an [`IdempotencyFilter`]. `C` says whether the caller question is answered.
+#[must_use = "a builder does nothing until `build`"]
+pub struct FilterBuilder<C> {
+    engine: IdempotencyEngine,
+    web: WebConfig,
+    fingerprint: Option<Box<dyn FingerprintRequest>>,
+    fields: FieldPolicy,
+    edit: Option<Box<EditHook>>,
+    format: Option<Box<FormatHook>>,
+    callers: C,
+}
+
+/// The builder has no word yet on who the caller is.
+#[derive(Debug)]
+pub struct CallersUnsaid(());
+
+/// The builder knows how callers are told apart, or that they share keys.
+pub struct CallersSaid(Option<Box<CallerHook>>);
+
+impl fmt::Debug for CallersSaid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "CallersSaid(told apart)" } else { "CallersSaid(share keys)" })
+    }
+}
+
+/// Whether a [`FilterBuilder`] has a word on who the caller is. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a filter is not built without a word on who the caller is",
+    label = "say `.caller(hook)` or `.callers_share_keys()` first",
+    note = "two callers that choose the same key must not see each other's answers: `.caller(hook)` folds the principal or \
+            tenant into every key; `.callers_share_keys()` says that the application sees to it"
+)]
+pub trait SaysWhoCalls: sealed::Sealed {
+    #[doc(hidden)]
+    fn hook(self) -> sealed::Hook;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::CallersSaid {}
+    #[expect(missing_debug_implementations, reason = "never seen outside of the builder")]
+    pub struct Hook(pub(super) Option<Box<super::CallerHook>>);
+}
+
+impl SaysWhoCalls for CallersSaid {
+    fn hook(self) -> sealed::Hook {
+        sealed::Hook(self.0)
+    }
+}
+
+/// What a caller hook may answer: the caller (`String`), perhaps none (`Option<String>`), or a refusal of its own
+/// (`Result` with a response; nothing runs and nothing is stored).
+pub trait IntoCaller {
+    /// The caller, or the hook's own answer.
+    ///
+    /// # Errors
+    /// The response to send instead.
+    fn into_caller(self) -> Result<Option<String>, Response<Bytes>>;
+}
+
+impl IntoCaller for String {
+    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
+        Ok(Some(self))
+    }
+}
+
+impl IntoCaller for Option<String> {
+    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
+        Ok(self)
+    }
+}
+
+impl<C: IntoCaller, B: Into<Bytes>> IntoCaller for Result<C, Response<B>> {
+    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
+        self.map_err(|refusal| refusal.map(Into::into)).and_then(IntoCaller::into_caller)
+    }
+}
+
+impl FilterBuilder<CallersUnsaid> {
+    /// Folds what the hook says into every key: absent, empty and `a` are three callers (HTTP-16). The hook sees the
+    /// request's head with what outer layers (and, at an annotated endpoint, its own extractors) put into the
+    /// extensions; it may refuse with a response of its own. It runs inline, on every guarded request with a key.
+    pub fn caller<R: IntoCaller>(
+        self,
+        hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
+    ) -> FilterBuilder<CallersSaid> {
+        self.said(Some(Box::new(move |request| hook(request).into_caller())))
+    }
+
+    /// Says that the application sees to it: keys are unguessable, or there is one caller.
+    pub fn callers_share_keys(self) -> FilterBuilder<CallersSaid> {
+        self.said(None)
+    }
+
+    fn said(self, hook: Option<Box<CallerHook>>) -> FilterBuilder<CallersSaid> {
+        let Self { engine, web, fingerprint, fields, edit, format, callers: _ } = self;
+        FilterBuilder { engine, web, fingerprint, fields, edit, format, callers: CallersSaid(hook) }
+    }
+}
+
+impl<C> FilterBuilder<C> {
+    /// Takes these `web` settings instead of the engine's.
+    pub fn config(mut self, web: WebConfig) -> Self {
+        self.web = web;
+        self
+    }
+
+    /// Fingerprints requests by this instead of `web.fingerprint` (FP-3).
+    pub fn fingerprint(mut self, fingerprint: impl FingerprintRequest) -> Self {
+        self.fingerprint = Some(Box::new(fingerprint));
+        self
+    }
+
+    /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate, Authentication-Info or
+    /// Clear-Site-Data (HTTP-9). Every retry then gets the first caller's cookie or challenge again.
+    pub fn store_header(mut self, name: &'static str) -> Self {
+        self.fields.store(name);
+        self
+    }
+
+    /// Leaves a field out of what is stored, without a warning (HTTP-9). The first answer still carries it.
+    pub fn skip_header(mut self, name: &'static str) -> Self {
+        self.fields.skip(name);
+        self
+    }
+
+    /// Edits the header fields that are about to be stored (HTTP-9); the first answer is not touched. A map's `remove`
+    /// may reorder the other fields. A panic of the hook counts as a value that cannot be encoded (CMP-9).
+    pub fn edit_stored(mut self, hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static) -> Self {
+        self.edit = Some(Box::new(hook));
+        self
+    }
+
+    /// Renders the filter's own answers, instead of RFC 9457 problems (HTTP-11). Status, `Retry-After` and
+    /// `Cache-Control` are the hook's to set.
+    pub fn rejections(
+        mut self,
+        format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.format = Some(Box::new(format));
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] naming the key and the value.
+    pub fn build(self) -> Result<IdempotencyFilter, Error>
+    where
+        C: SaysWhoCalls,
+    {
+        let Self { engine, web, fingerprint, fields, edit, format, callers } = self;
+        web.validate()?;
+        let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {
+            Error::new(ErrorKind::Config, "`web.key-header` is not the name of a header")
+                .with("value", &web.key_header)
+        })?;
+        let fingerprint = match fingerprint {
+            None => Fingerprinter::BuiltIn(match web.fingerprint {
+                FingerprintMode::Request => Algorithm::Request,
+                FingerprintMode::Body => Algorithm::Body,
+                FingerprintMode::Json => Algorithm::Json,
+            }),
+            Some(custom) if custom.algorithm() >= FIRST_CUSTOM_ALGORITHM => Fingerprinter::Custom(custom),
+            Some(custom) => {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "a fingerprint of one's own has an algorithm byte of 128 to 255",
+                )
+                .with("algorithm", custom.algorithm()));
+            }
+        };
+        let max_value = engine.store().profile().max_value;
+        Ok(IdempotencyFilter(Arc::new(Inner {
+            max_response: web.max_response_bytes.min(max_value),
+            max_value,
+            key_header,
+            fingerprint,
+            caller: callers.hook().0,
+            fields,
+            edit,
+            format,
+            ticket: AtomicU32::new(0),
+            warned: Mutex::default(),
+            warned_layered: AtomicBool::new(false),
+            web,
+            engine,
+        })))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for FilterBuilder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilterBuilder")
+            .field("engine", &self.engine)
+            .field("web", &self.web)
+            .field("callers", &self.callers)
+            .finish_non_exhaustive()
+    }
+}
