@@ -11,9 +11,9 @@ pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,
     Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, NoCodec, Observer, OnDrop, OnFenced, Opened,
-    Outcome, OwnerId, Payload, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult,
-    Tombstone, WebConfig,
+    Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, NoCodec, Observer, OnDrop, OnFenced,
+    Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore,
+    StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, observe, store};
 
@@ -53,7 +53,9 @@ macro_rules! __endpoint {
 #[macro_export]
 macro_rules! __endpoint {
     ($($item:tt)*) => {
-        ::core::compile_error!("`#[idempotent(http, ..)]` needs the feature `axum` of the crate `retryproof`");
+        ::core::compile_error!(
+            "`#[idempotent(http, ..)]` needs the feature `axum` of the crate `retryproof`"
+        );
     };
 }
 
