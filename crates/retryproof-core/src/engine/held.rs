@@ -156,7 +156,15 @@ impl Held {
         self.release_after(Phase::Released).await
     }
 
-    pub(crate) async fn release_after(mut self, phase: Phase) -> Result<()> {
+    /// As [`release`](Self::release), telling observers why the work failed: an adapter that runs the work itself knows
+    /// whether it returned an error or panicked.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    /// As [`release`](Self::release).
+    pub async fn release_after(mut self, phase: Phase) -> Result<()> {
         self.consumed = true;
         let lease = self.lease.clone();
         lease.0.end(|o, event| o.failed(event, phase));
