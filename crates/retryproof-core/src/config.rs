@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`IdempotencyConfig`]: every setting with its default, its bounds and its precedence (CTX-2, CTX-3, CFG-1).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use retryproof_duration::format as iso;
+
 use crate::error::{Error, ErrorKind, Result};
 
 #[cfg(feature = "config")]
 mod load;
+
+#[cfg(feature = "config")]
+pub use load::keys;
 
 /// Bounds of a ttl (CTX-2).
 pub const TTL_BOUNDS: RangeInclusive<Duration> =
@@ -18,6 +24,9 @@ pub const TTL_BOUNDS: RangeInclusive<Duration> =
 pub const LEASE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(86_400);
 /// Bounds of a wait (CTX-2). Zero looks once and never blocks.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+
+const PAUSE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +66,27 @@ pub struct IdempotencyConfig {
     pub store: Option<String>,
     /// `web.*`: the HTTP filter.
     pub web: WebConfig,
+    /// `sqlite.*`: what [`store`](Self::store) leaves open when it names a SQLite file.
+    pub sqlite: SqliteSettings,
+}
+
+/// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says, or the store's default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SqliteSettings {
+    /// `sqlite.table-name`: the table of records (STO-3).
+    pub table_name: Option<String>,
+    /// `sqlite.synchronous`: how much a commit waits for the disk.
+    pub synchronous: Option<Synchronous>,
+}
+
+/// How much a commit of the SQLite store waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchronous {
+    /// `full`: a commit survives a power loss.
+    Full,
+    /// `normal`: it survives the death of the process; a power loss may forget the last ones.
+    Normal,
 }
 
 /// `purge.*` (STO-4).
@@ -125,6 +155,7 @@ impl Default for IdempotencyConfig {
             scopes: HashMap::new(),
             store: None,
             web: WebConfig::default(),
+            sqlite: SqliteSettings::default(),
         }
     }
 }
@@ -163,6 +194,7 @@ impl fmt::Debug for IdempotencyConfig {
             .field("scopes", &self.scopes)
             .field("store", &self.store.as_ref().map(|_| "(hidden)"))
             .field("web", &self.web)
+            .field("sqlite", &self.sqlite)
             .finish()
     }
 }
@@ -173,19 +205,18 @@ impl IdempotencyConfig {
     /// # Errors
     /// [`ErrorKind::Config`] naming the key and the value.
     pub fn validate(&self) -> Result<()> {
+        self.check().map_err(Refusal::into_error)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
         within("default-ttl", self.default_ttl, &TTL_BOUNDS)?;
         within("default-lease", self.default_lease, &LEASE_BOUNDS)?;
         within("default-wait", self.default_wait, &WAIT_BOUNDS)?;
-        let positive = Duration::from_millis(1)..=Duration::from_secs(86_400);
-        within("operation-timeout", self.operation_timeout, &positive)?;
-        within(
-            "max-hold",
-            self.max_hold,
-            &(Duration::from_millis(10)..=Duration::from_secs(3_650 * 86_400)),
-        )?;
-        within("purge.interval", self.purge.interval, &positive)?;
+        within("operation-timeout", self.operation_timeout, &PAUSE_BOUNDS)?;
+        within("max-hold", self.max_hold, &HOLD_BOUNDS)?;
+        within("purge.interval", self.purge.interval, &PAUSE_BOUNDS)?;
         if self.max_running == Some(0) {
-            return Err(refused("max-running", 0, "at least 1; leave it out for no cap"));
+            return Err(refused("max-running", 0, "1 or more; leave it out for no cap"));
         }
         for (scope, own) in &self.scopes {
             for (part, value, bounds) in [
@@ -194,11 +225,12 @@ impl IdempotencyConfig {
                 ("wait", own.wait, &WAIT_BOUNDS),
             ] {
                 if let Some(value) = value {
-                    within(&format!("scope.{scope:?}.{part}"), value, bounds)?;
+                    within(format!("scope.{scope:?}.{part}"), value, bounds)?;
                 }
             }
         }
-        self.web.validate()
+        self.web.check()?;
+        self.sqlite.check()
     }
 }
 
@@ -208,8 +240,12 @@ impl WebConfig {
     /// # Errors
     /// [`ErrorKind::Config`] naming the key and the value.
     pub fn validate(&self) -> Result<()> {
+        self.check().map_err(Refusal::into_error)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
         if !(400..=599).contains(&self.in_flight_status) {
-            return Err(refused("web.in-flight-status", self.in_flight_status, "any status from 400 to 599"));
+            return Err(refused("web.in-flight-status", self.in_flight_status, "a status from 400 to 599"));
         }
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if self.key_header.is_empty() || !self.key_header.bytes().all(token) {
@@ -223,15 +259,51 @@ impl WebConfig {
     }
 }
 
-fn within(key: &str, value: Duration, bounds: &RangeInclusive<Duration>) -> Result<()> {
+impl SqliteSettings {
+    /// The store checks its table's name too; here the message can say where the name came from.
+    fn check(&self) -> Result<(), Refusal> {
+        let Some(name) = &self.table_name else { return Ok(()) };
+        let word = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+            && name.len() <= 48;
+        if word && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
+            return Ok(());
+        }
+        Err(refused(
+            "sqlite.table-name",
+            format!("{name:?}"),
+            "1 to 48 ASCII letters, digits and underscores, not beginning with a digit or `sqlite_`",
+        ))
+    }
+}
+
+/// Which key has a value that cannot stand, and what would.
+struct Refusal {
+    key: Cow<'static, str>,
+    value: String,
+    takes: String,
+}
+
+impl Refusal {
+    fn into_error(self) -> Error {
+        let Self { key, value, takes } = self;
+        Error::new(ErrorKind::Config, format!("idempotency.{key} = {value} is refused; it takes {takes}"))
+    }
+}
+
+fn within(
+    key: impl Into<Cow<'static, str>>,
+    value: Duration,
+    bounds: &RangeInclusive<Duration>,
+) -> Result<(), Refusal> {
     if bounds.contains(&value) {
         return Ok(());
     }
-    Err(refused(key, format!("{value:?}"), &format!("{:?} to {:?}", bounds.start(), bounds.end())))
+    Err(refused(key, iso(value), &format!("{} to {}", iso(*bounds.start()), iso(*bounds.end()))))
 }
 
-fn refused(key: &str, value: impl fmt::Display, takes: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("idempotency.{key} = {value} is refused; it takes {takes}"))
+fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, takes: &str) -> Refusal {
+    Refusal { key: key.into(), value: value.to_string(), takes: takes.to_owned() }
 }
 
 #[cfg(test)]
@@ -252,7 +324,7 @@ mod tests {
     fn cfg_1_bad_values_name_key_and_value() {
         let mut config = IdempotencyConfig { default_lease: Duration::from_millis(9), ..Default::default() };
         let text = config.validate().unwrap_err().to_string();
-        assert!(text.contains("idempotency.default-lease") && text.contains("9ms"), "{text}");
+        assert!(text.contains("idempotency.default-lease") && text.contains("PT0.009S"), "{text}");
         config = IdempotencyConfig::default();
         config.web.in_flight_status = 200;
         assert!(config.validate().unwrap_err().to_string().contains("in-flight-status = 200"));

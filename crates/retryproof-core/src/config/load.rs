@@ -1,2 +1,287 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the configuration from a TOML file and from `IDEMPOTENCY_*` variables (CFG-1).
+//!
+//! Both sources are read to their end, so that one start shows every mistake in them.
+
+use std::fmt;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use self::given::{Given, shown};
+use self::settings::{SETTINGS, Setting, closest};
+use super::IdempotencyConfig;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Scope;
+
+mod given;
+mod settings;
+
+const PREFIX: &str = "IDEMPOTENCY_";
+
+/// Every key under `idempotency.` with the variable that overrides it, except `scope."NAME".ttl`, `.lease` and
+/// `.wait`, which have none: a variable's name cannot spell every scope. For tools that check or document a configuration.
+pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
+}
+
+impl IdempotencyConfig {
+    /// Reads the table `idempotency` of the TOML file at `path`, if one is given, and then the process environment,
+    /// which wins (CFG-1). What neither names keeps its default. Keys outside `idempotency` are ignored.
+    ///
+    /// A variable is called as its key, upper case, with `_` for each dot and dash: `web.max-body-bytes` is
+    /// `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured in the file only. An unknown `IDEMPOTENCY_*` variable is
+    /// logged as a warning.
+    ///
+    /// ```no_run
+    /// use std::path::Path;
+    /// # use retryproof_core as retryproof;
+    /// use retryproof::IdempotencyConfig;
+    ///
+    /// let config = IdempotencyConfig::load(Some(Path::new("app.toml")))?;
+    /// # Ok::<(), retryproof::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] when the file cannot be read or is not TOML, for an unknown key in it, and for a bad value in
+    /// either source. The message names each key, value and source; it never shows the value of `store` (ID-4).
+    pub fn load(path: Option<&Path>) -> Result<Self> {
+        let text = path.map(read).transpose()?;
+        let name = path.map(|path| path.display().to_string()).unwrap_or_default();
+        // No name of ours has what is replaced here.
+        let variables = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
+        Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
+    }
+
+    /// As [`load`](Self::load), from a TOML text with the name of its source, and from variables. It touches neither
+    /// the file system nor the environment, for tests and for programs that get their settings in another way.
+    ///
+    /// ```
+    /// # use retryproof_core as retryproof;
+    /// use std::time::Duration;
+    /// use retryproof::IdempotencyConfig;
+    ///
+    /// let file = r#"
+    ///     [idempotency]
+    ///     default-lease = "PT20S"
+    ///     web.required = false
+    ///     scope."payments".wait = "PT5S"
+    /// "#;
+    /// let variables = [("IDEMPOTENCY_DEFAULT_LEASE".to_owned(), "PT15S".to_owned())];
+    /// let config = IdempotencyConfig::from_sources(Some(("app.toml", file)), variables)?;
+    /// assert_eq!(config.default_lease, Duration::from_secs(15));
+    /// assert!(!config.web.required);
+    ///
+    /// let wrong = Some(("app.toml", "idempotency.default-ttl = '24h'"));
+    /// let message = IdempotencyConfig::from_sources(wrong, []).unwrap_err().to_string();
+    /// assert!(message.contains(r#"idempotency.default-ttl = "24h" (app.toml, line 1)"#));
+    /// # Ok::<(), retryproof::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_sources(
+        file: Option<(&str, &str)>,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let variables = variables.into_iter().map(|(name, value)| (name, Some(value)));
+        Loading::all(file.map(|(name, text)| File { name, text }), variables)
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Error::new(
+            ErrorKind::Config,
+            format!("the configuration file {} cannot be read: {error}", path.display()),
+        )
+        .because(error)
+    })
+}
+
+struct File<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+impl File<'_> {
+    /// Where something stands, as messages name it.
+    fn at(&self, span: std::ops::Range<usize>) -> String {
+        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
+        format!("{}, line {}", self.name, 1 + before.iter().filter(|byte| **byte == b'\n').count())
+    }
+}
+
+/// The configuration so far, and what was wrong so far.
+struct Loading {
+    config: IdempotencyConfig,
+    problems: Vec<String>,
+}
+
+impl Loading {
+    /// `None` is the value of a variable that is not UTF-8.
+    fn all(
+        file: Option<File<'_>>,
+        variables: impl Iterator<Item = (String, Option<String>)>,
+    ) -> Result<IdempotencyConfig> {
+        let mut loading = Self { config: IdempotencyConfig::default(), problems: Vec::new() };
+        if let Some(file) = file {
+            loading.file(&file);
+        }
+        // In the order of their names, so that the same mistakes give the same message.
+        let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        variables.sort();
+        for (name, value) in &variables {
+            loading.variable(name, value.as_deref());
+        }
+        loading.end()
+    }
+
+    fn file(&mut self, file: &File<'_>) {
+        let document = match DeTable::parse(file.text) {
+            Ok(document) => document.into_inner(),
+            Err(error) => {
+                // Its own Display quotes the line, which may hold a password (ID-4).
+                let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
+                return self.problem(format_args!("{place}: not TOML: {}", error.message()));
+            }
+        };
+        for (key, value) in &document {
+            if key.get_ref() == "idempotency" {
+                match value.get_ref() {
+                    DeValue::Table(table) => self.table(file, table, &mut Vec::new()),
+                    _ => {
+                        self.problem(format_args!("idempotency ({}): it takes a table", file.at(key.span())))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Walks a table below `idempotency`; `path` holds the names of the tables around it.
+    fn table<'a>(&mut self, file: &File<'_>, table: &'a DeTable<'_>, path: &mut Vec<&'a str>) {
+        for (key, value) in table {
+            let place = || file.at(key.span());
+            path.push(key.get_ref());
+            let known = Setting::at(path);
+            match (known, value.get_ref()) {
+                (Some(setting), value) => self.set(setting, &Given::Value(value), &place()),
+                (None, DeValue::Table(inner)) if settings::is_table(path) => self.table(file, inner, path),
+                (None, value) if matches!(path[..], ["scope", _, _]) => self.scope(path, value, &place()),
+                (None, _) if settings::is_table(path) => {
+                    self.problem(format_args!(
+                        "idempotency.{} ({}): it takes a table",
+                        spelled(path),
+                        place()
+                    ));
+                }
+                (None, _) => {
+                    let hint = closest(&spelled(path));
+                    self.problem(format_args!(
+                        "idempotency.{} ({}): there is no such key{hint}",
+                        spelled(path),
+                        place()
+                    ));
+                }
+            }
+            path.pop();
+        }
+    }
+
+    fn variable(&mut self, name: &str, value: Option<&str>) {
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
+            return match value {
+                Some(value) => self.set(setting, &Given::Variable(value), name),
+                None => self.problem(format_args!("idempotency.{} ({name}): it is not UTF-8", setting.key)),
+            };
+        }
+        if name.starts_with("IDEMPOTENCY_SCOPE_") {
+            tracing::warn!(variable = name, "ignored: a scope is configured in the file only (CFG-1)");
+        } else {
+            tracing::warn!(variable = name, "ignored: it names no setting (CFG-1)");
+        }
+    }
+
+    fn set(&mut self, setting: &Setting, given: &Given<'_>, place: &str) {
+        // Tried on the defaults, whose every other value is fine: a refusal is this key's.
+        let mut trial = IdempotencyConfig::default();
+        let tried = (setting.set)(&mut trial, given)
+            .and_then(|()| trial.check().map_err(|refusal| format!("it takes {}", refusal.takes)));
+        match tried.and_then(|()| (setting.set)(&mut self.config, given)) {
+            Ok(()) => {}
+            Err(problem) => {
+                let value = if setting.key == "store" { "(hidden)".to_owned() } else { shown(given) };
+                self.problem(format_args!("idempotency.{} = {value} ({place}): {problem}", setting.key));
+            }
+        }
+    }
+
+    /// `scope."NAME".PART`.
+    fn scope(&mut self, path: &[&str], value: &DeValue<'_>, place: &str) {
+        let [_, name, part] = path else { return };
+        let given = Given::Value(value);
+        let set = || {
+            Scope::new(*name)
+                .map_err(|_| "a scope has 1 to 255 bytes and no control character".to_owned())?;
+            let mut trial = IdempotencyConfig::default();
+            let own = trial.scopes.entry((*name).to_owned()).or_default();
+            *match *part {
+                "ttl" => &mut own.ttl,
+                "lease" => &mut own.lease,
+                "wait" => &mut own.wait,
+                _ => return Err("there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()),
+            } = Some(given.duration()?);
+            trial.check().map_err(|refusal| format!("it takes {}", refusal.takes))?;
+            Ok(trial.scopes)
+        };
+        match set() {
+            Ok(scopes) => {
+                for (name, new) in scopes {
+                    let own = self.config.scopes.entry(name).or_default();
+                    own.ttl = new.ttl.or(own.ttl);
+                    own.lease = new.lease.or(own.lease);
+                    own.wait = new.wait.or(own.wait);
+                }
+            }
+            Err(problem) => self.problem(format_args!(
+                "idempotency.{} = {} ({place}): {problem}",
+                spelled(path),
+                shown(&given)
+            )),
+        }
+    }
+
+    fn problem(&mut self, problem: fmt::Arguments<'_>) {
+        self.problems.push(problem.to_string());
+    }
+
+    fn end(self) -> Result<IdempotencyConfig> {
+        match &self.problems[..] {
+            [] => {
+                self.config.validate()?;
+                Ok(self.config)
+            }
+            [one] => Err(Error::new(ErrorKind::Config, one.clone())),
+            many => {
+                Err(Error::new(ErrorKind::Config, format!("{} problems: {}", many.len(), many.join("; "))))
+            }
+        }
+    }
+}
+
+/// A path as it is written in TOML: `scope."payments".ttl`.
+fn spelled(path: &[&str]) -> String {
+    let bare = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    let names: Vec<_> = path
+        .iter()
+        .enumerate()
+        .map(|(at, name)| {
+            let scope = at == 1 && path[0] == "scope";
+            if bare(name) && !scope { (*name).to_owned() } else { format!("{name:?}") }
+        })
+        .collect();
+    names.join(".")
+}

@@ -3,4 +3,8 @@
 
 #[cfg(feature = "blocking")]
 mod blocking;
+#[cfg(feature = "config")]
+mod config;
 mod engine;
+mod observe;
+mod redaction;

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`SETTINGS`]: every key, once.
+
+use super::super::IdempotencyConfig;
+use super::PREFIX;
+use super::given::Given;
+
+/// One key and where its value goes.
+pub(super) struct Setting {
+    /// Its path below `idempotency`, joined by dots.
+    pub(super) key: &'static str,
+    pub(super) set: fn(&mut IdempotencyConfig, &Given<'_>) -> Result<(), String>,
+}
+
+macro_rules! settings {
+    ($($key:literal => $($field:ident).+ = $read:ident $(, $wrap:ident)?;)*) => {
+        &[$(Setting {
+            key: $key,
+            set: |config, given| {
+                config.$($field).+ = $($wrap)? (given.$read()?);
+                Ok(())
+            },
+        }),*]
+    };
+}
+
+/// Every key that is not below `scope`.
+pub(super) const SETTINGS: &[Setting] = settings! {
+    "store" => store = text, Some;
+    "default-ttl" => default_ttl = duration;
+    "default-lease" => default_lease = duration;
+    "default-wait" => default_wait = duration;
+    "completion-failure-policy" => completion_failure_policy = policy;
+    "operation-timeout" => operation_timeout = duration;
+    "max-running" => max_running = count, Some;
+    "max-waiting" => max_waiting = count;
+    "max-hold" => max_hold = duration;
+    "purge.enabled" => purge.enabled = flag;
+    "purge.interval" => purge.interval = duration;
+    "web.required" => web.required = flag;
+    "web.key-header" => web.key_header = text;
+    "web.max-body-bytes" => web.max_body_bytes = count;
+    "web.max-response-bytes" => web.max_response_bytes = count;
+    "web.in-flight-status" => web.in_flight_status = status;
+    "web.fingerprint" => web.fingerprint = fingerprint;
+    "sqlite.table-name" => sqlite.table_name = text, Some;
+    "sqlite.synchronous" => sqlite.synchronous = synchronous, Some;
+};
+
+impl Setting {
+    /// The setting at a path of names. A name that holds a dot itself is none of ours.
+    pub(super) fn at(path: &[&str]) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
+    }
+
+    /// `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for `web.max-body-bytes`.
+    pub(super) fn variable(&self) -> String {
+        let name = |c: char| if matches!(c, '.' | '-') { '_' } else { c.to_ascii_uppercase() };
+        PREFIX.chars().chain(self.key.chars().map(name)).collect()
+    }
+}
+
+/// Whether a path is that of a table that has settings below it.
+pub(super) fn is_table(path: &[&str]) -> bool {
+    match path {
+        [one] => {
+            *one == "scope" || SETTINGS.iter().any(|s| s.key.split_once('.').is_some_and(|(t, _)| t == *one))
+        }
+        ["scope", _] => true,
+        _ => false,
+    }
+}
+
+/// ``; did you mean `web.required`?``, or nothing.
+pub(super) fn closest(key: &str) -> String {
+    SETTINGS
+        .iter()
+        .map(|setting| (distance(key, setting.key), setting.key))
+        .min()
+        .filter(|(distance, _)| *distance <= 3 && *distance < key.len())
+        .map(|(_, key)| format!("; did you mean `{key}`?"))
+        .unwrap_or_default()
+}
+
+/// How many letters to change, add or drop.
+fn distance(a: &str, b: &str) -> usize {
+    // A key of a file may be of any length; a mistyped one is not.
+    if a.len() > 64 {
+        return usize::MAX;
+    }
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn cfg_1_each_key_has_a_variable_of_its_own() {
+        let variables: HashSet<_> = SETTINGS.iter().map(Setting::variable).collect();
+        assert_eq!(variables.len(), SETTINGS.len());
+        assert!(variables.contains("IDEMPOTENCY_WEB_MAX_BODY_BYTES"));
+    }
+
+    #[test]
+    fn cfg_1_a_mistyped_key_is_guessed() {
+        assert_eq!(closest("default-tll"), "; did you mean `default-ttl`?");
+        assert_eq!(closest("web.require"), "; did you mean `web.required`?");
+        assert_eq!(closest("something-else"), "");
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CFG-1: every key from both sources, what each refuses, and what the messages say and hide.
+
+use std::fmt;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use retryproof_core::config::{Synchronous, keys};
+use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
+
+/// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values in each spelling.
+struct Row {
+    key: &'static str,
+    toml: &'static str,
+    variable: &'static str,
+    arrived: fn(&IdempotencyConfig) -> bool,
+    bad_toml: &'static [&'static str],
+    bad_variable: &'static [&'static str],
+}
+
+const S: Duration = Duration::from_secs(1);
+
+const BAD_DURATION: &[&str] =
+    &["7", "'24h'", "'P1M'", "'pt5s'", "'PT1,5S'", "'-PT5S'", "true", "''", "['PT1S']", "{}"];
+const BAD_DURATION_VARIABLE: &[&str] = &["7", "24h", "P1M", "pt5s", "PT1,5S", "-PT5S", "P1DT", "", " PT5S"];
+const BAD_COUNT: &[&str] = &["-1", "1.5", "'10'", "true", "99999999999999999999999", "[1]", "1979-05-27"];
+const BAD_COUNT_VARIABLE: &[&str] = &["-1", "+1", "1.5", "1_000", "", "ten", "99999999999999999999999", " 1"];
+const BAD_FLAG: &[&str] = &["1", "'true'", "'yes'"];
+const BAD_FLAG_VARIABLE: &[&str] = &["1", "TRUE", "yes", ""];
+const BAD_WORD: &[&str] = &["'other'", "''", "7", "false"];
+const BAD_WORD_VARIABLE: &[&str] = &["other", ""];
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    Row { key: "store", toml: "'memory:'", variable: "memory:", arrived: |c| c.store.as_deref() == Some("memory:"),
+          bad_toml: &["''", "7", "[]"], bad_variable: &[""] },
+    Row { key: "default-ttl", toml: "'P7D'", variable: "P7D", arrived: |c| c.default_ttl == 7 * 86_400 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "default-lease", toml: "'PT7S'", variable: "PT7S", arrived: |c| c.default_lease == 7 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "default-wait", toml: "'PT0S'", variable: "PT0S", arrived: |c| c.default_wait.is_zero(),
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "completion-failure-policy", toml: "'propagate'", variable: "propagate",
+          arrived: |c| c.completion_failure_policy == CompletionFailurePolicy::Propagate,
+          bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "operation-timeout", toml: "'PT0.5S'", variable: "PT0.5S", arrived: |c| c.operation_timeout == S / 2,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "max-running", toml: "0x20", variable: "32", arrived: |c| c.max_running == Some(32),
+          bad_toml: &["0", "-1", "'10'"], bad_variable: &["0", "none"] },
+    Row { key: "max-waiting", toml: "1_000", variable: "1000", arrived: |c| c.max_waiting == 1_000,
+          bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
+    Row { key: "max-hold", toml: "'PT2H'", variable: "PT2H", arrived: |c| c.max_hold == 7_200 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "purge.enabled", toml: "false", variable: "false", arrived: |c| !c.purge.enabled,
+          bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
+    Row { key: "purge.interval", toml: "'PT5M'", variable: "PT5M", arrived: |c| c.purge.interval == 300 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
+    Row { key: "web.required", toml: "false", variable: "false", arrived: |c| !c.web.required,
+          bad_toml: BAD_FLAG, bad_variable: BAD_FLAG_VARIABLE },
+    Row { key: "web.key-header", toml: "'X-Key'", variable: "X-Key", arrived: |c| c.web.key_header == "X-Key",
+          bad_toml: &["''", "'a b'", "'a:b'", "7"], bad_variable: &["", "a b", "é"] },
+    Row { key: "web.max-body-bytes", toml: "0", variable: "0", arrived: |c| c.web.max_body_bytes == 0,
+          bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
+    Row { key: "web.max-response-bytes", toml: "4096", variable: "4096", arrived: |c| c.web.max_response_bytes == 4_096,
+          bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
+    Row { key: "web.in-flight-status", toml: "503", variable: "503", arrived: |c| c.web.in_flight_status == 503,
+          bad_toml: &["200", "399", "600", "65937", "'409'"], bad_variable: &["200", "600", "65937", "conflict"] },
+    Row { key: "web.fingerprint", toml: "'json'", variable: "json", arrived: |c| c.web.fingerprint == FingerprintMode::Json,
+          bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "sqlite.table-name", toml: "'r_2'", variable: "r_2", arrived: |c| c.sqlite.table_name.as_deref() == Some("r_2"),
+          bad_toml: &["''", "'2r'", "'a;b'", "'sqlite_x'", "7"], bad_variable: &["", "a b", "SQLITE_x"] },
+    Row { key: "sqlite.synchronous", toml: "'normal'", variable: "normal", arrived: |c| c.sqlite.synchronous == Some(Synchronous::Normal),
+          bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+];
+
+fn from_file(text: &str) -> Result<IdempotencyConfig, String> {
+    load(Some(text), &[])
+}
+
+fn load(text: Option<&str>, variables: &[(&str, &str)]) -> Result<IdempotencyConfig, String> {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    IdempotencyConfig::from_sources(text.map(|text| ("app.toml", text)), variables).map_err(|error| {
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(!format!("{error:?}").contains("canary"), "ID-4");
+        error.to_string()
+    })
+}
+
+fn variable_of(key: &str) -> String {
+    keys().find(|(known, _)| *known == key).map(|(_, variable)| variable).expect("a known key")
+}
+
+#[test]
+fn cfg_1_the_rows_are_all_keys() {
+    let known: Vec<_> = keys().map(|(key, _)| key).collect();
+    assert_eq!(known, ROWS.iter().map(|row| row.key).collect::<Vec<_>>());
+}
+
+#[test]
+fn cfg_1_every_key_arrives_from_either_source() {
+    for row in ROWS {
+        assert!(!(row.arrived)(&IdempotencyConfig::default()), "{}: the row proves nothing", row.key);
+        let file = format!("[idempotency]\n{} = {}", row.key, row.toml);
+        assert!((row.arrived)(&from_file(&file).unwrap()), "{file}");
+        let variable = variable_of(row.key);
+        assert!((row.arrived)(&load(None, &[(&variable, row.variable)]).unwrap()), "{variable}");
+    }
+}
+
+#[test]
+fn cfg_1_a_bad_value_of_any_key_names_key_value_and_source() {
+    for row in ROWS {
+        for bad in row.bad_toml {
+            let text = format!("# first\n[idempotency]\n{} = {bad}", row.key);
+            let message = from_file(&text).expect_err(&text);
+            assert!(message.contains(&format!("idempotency.{} = ", row.key)), "{text}: {message}");
+            assert!(message.contains("(app.toml, line 3): "), "{text}: {message}");
+            let shown = bad.replace('\'', "\"");
+            let plain = !shown.starts_with(['[', '{']) && row.key != "store";
+            assert!(!plain || message.contains(&format!(" = {shown} (")), "{text}: {message}");
+        }
+        let variable = variable_of(row.key);
+        for bad in row.bad_variable {
+            let message = load(None, &[(&variable, bad)]).expect_err(bad);
+            let shown = if row.key == "store" { "(hidden)".to_owned() } else { format!("{bad:?}") };
+            let says = format!("idempotency.{} = {shown} ({variable}): ", row.key);
+            assert!(message.contains(&says), "{variable}={bad}: {message}");
+        }
+    }
+}
+
+#[test]
+fn cfg_1_ctx_2_bounds_are_those_of_the_rules() {
+    let takes = |key: &str, value: &str| from_file(&format!("idempotency.{key} = '{value}'"));
+    for (key, least, most) in [
+        ("default-ttl", "PT0.001S", "P3650D"),
+        ("default-lease", "PT0.01S", "P1D"),
+        ("default-wait", "PT0S", "P1D"),
+        ("operation-timeout", "PT0.001S", "P1D"),
+        ("max-hold", "PT0.01S", "P3650D"),
+        ("purge.interval", "PT0.001S", "P1D"),
+        ("scope.\"s\".ttl", "PT0.001S", "P3650D"),
+        ("scope.\"s\".lease", "PT0.01S", "P1D"),
+        ("scope.\"s\".wait", "PT0S", "P1D"),
+    ] {
+        for good in [least, most] {
+            assert!(takes(key, good).is_ok(), "{key} = {good}");
+        }
+        let beyond = takes(key, "P3651D").unwrap_err();
+        assert!(beyond.ends_with(&format!("it takes {least} to {most}")), "{beyond}");
+        assert!(least == "PT0S" || takes(key, "PT0S").is_err(), "{key}");
+    }
+}
+
+#[test]
+fn cfg_1_the_environment_wins_over_the_file() {
+    let file = "[idempotency]\ndefault-wait = 'PT1S'\nweb.required = false\nweb.in-flight-status = 423";
+    let config =
+        load(Some(file), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S"), ("IDEMPOTENCY_WEB_REQUIRED", "true")]);
+    let config = config.unwrap();
+    assert_eq!((config.default_wait, config.web.required), (2 * S, true));
+    assert_eq!(config.web.in_flight_status, 423, "what the environment leaves open is the file's");
+    assert_eq!(config.default_lease, 30 * S, "what neither names is the default");
+    let message =
+        load(Some("idempotency.default-wait = 1"), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S")]).unwrap_err();
+    assert!(
+        message.contains("app.toml, line 1"),
+        "a bad value stops the start even when it is overridden: {message}"
+    );
+}
+
+#[test]
+fn cfg_1_ctx_3_scopes_are_configured_by_name() {
+    let config = from_file(
+        "[idempotency.scope.\"payments\"]\nttl = 'P7D'\nwait = 'PT3S'\n[idempotency.scope.\"POST /orders/{}\"]\nlease = 'PT5S'",
+    )
+    .unwrap();
+    let payments = config.scopes["payments"];
+    assert_eq!((payments.ttl, payments.lease, payments.wait), (Some(7 * 86_400 * S), None, Some(3 * S)));
+    assert_eq!(config.scopes["POST /orders/{}"].lease, Some(5 * S));
+    for (bad, says) in [
+        (
+            "[idempotency.scope.\"payments\"]\nttl = '1d'",
+            r#"idempotency.scope."payments".ttl = "1d" (app.toml, line 2): "#,
+        ),
+        (
+            "[idempotency.scope.payments]\nwit = 'PT1S'",
+            r#"idempotency.scope."payments".wit = "PT1S" (app.toml, line 2): there is no such key"#,
+        ),
+        (
+            "idempotency.scope.payments = 'PT1S'",
+            r#"idempotency.scope."payments" (app.toml, line 1): it takes a table"#,
+        ),
+        ("idempotency.scope = 1", "idempotency.scope (app.toml, line 1): it takes a table"),
+        (
+            "idempotency.scope.\"\".ttl = 'PT1S'",
+            r#"idempotency.scope."".ttl = "PT1S" (app.toml, line 1): a scope has"#,
+        ),
+        ("idempotency.scope.\"a\\tb\".ttl = 'PT1S'", "a scope has 1 to 255 bytes"),
+    ] {
+        let message = from_file(bad).expect_err(bad);
+        assert!(message.contains(says), "{bad}: {message}");
+    }
+}
+
+#[test]
+fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
+    for (text, says) in [
+        (
+            "idempotency.defaultTtl = 'PT1S'",
+            "idempotency.defaultTtl (app.toml, line 1): there is no such key; did you mean `default-ttl`?",
+        ),
+        (
+            "[idempotency.web]\nrequire = true",
+            "idempotency.web.require (app.toml, line 2): there is no such key; did you mean `web.required`?",
+        ),
+        (
+            "idempotency.\"web.required\" = true",
+            "idempotency.\"web.required\" (app.toml, line 1): there is no such key",
+        ),
+        ("[idempotency.redis]\nprefix = 'x'", "idempotency.redis (app.toml, line 1): there is no such key"),
+        (
+            "idempotency.purge.enabled.really = true",
+            "idempotency.purge.enabled = (a table) (app.toml, line 1): it takes `true` or `false`",
+        ),
+        ("idempotency.web = true", "idempotency.web (app.toml, line 1): it takes a table"),
+        ("idempotency = 'x'", "idempotency (app.toml, line 1): it takes a table"),
+    ] {
+        let message = from_file(text).expect_err(text);
+        assert!(message.contains(says), "{text}: {message}");
+    }
+}
+
+#[test]
+fn cfg_1_keys_outside_the_prefix_are_ignored() {
+    let text = "store = 7\n[server]\nport = 80\n[[jobs]]\nx = 1\n[idempotency]\nmax-waiting = 5\n[idempotency2]\nstore = 9";
+    assert_eq!(from_file(text).unwrap().max_waiting, 5);
+    for empty in ["", "[server]\nport = 80", "[idempotency]", "[idempotency.web]\n[idempotency.scope]"] {
+        let config = from_file(empty).unwrap();
+        assert_eq!(format!("{config:?}"), format!("{:?}", IdempotencyConfig::default()), "{empty}");
+    }
+    let foreign = [("IDEMPOTENCYX", "1"), ("idempotency_store", "x"), ("PATH", "/bin")];
+    assert!(load(None, &foreign).unwrap().store.is_none());
+}
+
+#[test]
+fn cfg_1_all_problems_are_told_at_once() {
+    let text = "[idempotency]\ndefault-ttl = 'x'\nnonsense = 1";
+    let message =
+        load(Some(text), &[("IDEMPOTENCY_MAX_WAITING", "x"), ("IDEMPOTENCY_DEFAULT_WAIT", "y")]).unwrap_err();
+    assert!(message.starts_with("invalid configuration: 4 problems: "), "{message}");
+    let at = |part: &str| message.find(part).unwrap_or_else(|| panic!("{part} in {message}"));
+    assert!(
+        at("default-ttl") < at("nonsense") && at("IDEMPOTENCY_DEFAULT_WAIT") < at("IDEMPOTENCY_MAX_WAITING")
+    );
+}
+
+#[test]
+fn cfg_1_id_4_no_message_shows_a_password() {
+    let url = "postgres://app:canary@db/records";
+    for text in [
+        format!("idempotency.store = ['{url}']"),
+        format!("idempotency.sotre = '{url}'"),
+        format!("idempotency.default-ttl = '{url}'"),
+        format!("idempotency.web.key-header = '{url}'"),
+        "idempotency.sqlite.table-name = 'app@canary'".to_owned(),
+        format!("idempotency.scope.\"s\".ttl = '{url}'"),
+        // Not TOML at all: the parser would quote the line.
+        format!("[idempotency]\nstore = \"{url}\nmax-waiting = 7"),
+        format!("idempotency.store = {url}"),
+        format!("[idempotency]\nstore = '{url}'\nstore = '{url}'"),
+    ] {
+        let message = from_file(&text).expect_err(&text);
+        assert!(!message.contains("canary"), "{message}");
+        assert!(message.contains("app.toml, line"), "{message}");
+    }
+    let message = load(None, &[("IDEMPOTENCY_MAX_HOLD", url)]).unwrap_err();
+    assert!(
+        !message.contains("canary") && message.contains("= (hidden) (IDEMPOTENCY_MAX_HOLD)"),
+        "{message}"
+    );
+    let config = load(None, &[("IDEMPOTENCY_STORE", url)]).unwrap();
+    assert_eq!(config.store.as_deref(), Some(url));
+    assert!(!format!("{config:?}").contains("canary"));
+}
+
+#[test]
+fn cfg_1_a_long_value_is_cut_in_the_message() {
+    let long = "é".repeat(5_000);
+    let message = from_file(&format!("idempotency.default-ttl = '{long}'")).unwrap_err();
+    assert!(message.len() < 500 && message.contains("and more"), "{message}");
+    assert!(from_file(&format!("idempotency.'{long}' = 1")).unwrap_err().contains("there is no such key"));
+}
+
+/// Keeps the variables that warnings name.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{}={value:?}", field.name()));
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn cfg_1_an_unknown_variable_is_a_warning_that_hides_its_value() {
+    let warnings = Warnings::default();
+    let unknown =
+        [("IDEMPOTENCY_STOER", "canary"), ("IDEMPOTENCY_SCOPE_PAYMENTS_TTL", "canary"), ("IDEMPOTENCY_", "")];
+    let loaded = tracing::subscriber::with_default(warnings.clone(), || load(None, &unknown));
+    assert!(loaded.unwrap().store.is_none());
+    let said = warnings.0.lock().unwrap().join("\n");
+    for (name, _) in unknown {
+        assert!(said.contains(&format!("variable={name:?}")), "{said}");
+    }
+    assert!(said.contains("a scope is configured in the file only") && !said.contains("canary"), "{said}");
+}
+
+/// The half of the next test that runs in a process of its own; by itself it has nothing to read.
+#[test]
+fn cfg_1_child_reads_the_process_environment() {
+    if let Ok(path) = std::env::var("RETRYPROOF_TEST_CONFIG") {
+        match IdempotencyConfig::load(Some(path.as_ref())) {
+            Ok(config) => println!("lease {:?} wait {:?}", config.default_lease, config.default_wait),
+            Err(error) => println!("refused: {error}"),
+        }
+    }
+}
+
+#[test]
+fn cfg_1_load_reads_the_file_and_the_process_environment() {
+    let file = std::env::temp_dir().join(format!("retryproof-config-{}.toml", std::process::id()));
+    std::fs::write(&file, "[idempotency]\ndefault-lease = 'PT4S'\ndefault-wait = 'PT4S'").unwrap();
+    let run = |variable: &str, value: &std::ffi::OsStr| {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "config::cfg_1_child_reads_the_process_environment", "--nocapture"])
+            .env("RETRYPROOF_TEST_CONFIG", &file)
+            .env(variable, value)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let good = run("IDEMPOTENCY_DEFAULT_WAIT", "PT9S".as_ref());
+    let bad = run("IDEMPOTENCY_DEFAULT_WAIT", "9s".as_ref());
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let said = run("IDEMPOTENCY_STORE", std::ffi::OsStr::from_bytes(b"memory:\xff"));
+        assert!(said.contains("refused") && said.contains("(IDEMPOTENCY_STORE): it is not UTF-8"), "{said}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(good.contains("lease 4s wait 9s"), "{good}");
+    assert!(bad.contains("refused") && bad.contains("IDEMPOTENCY_DEFAULT_WAIT"), "{bad}");
+    let gone = IdempotencyConfig::load(Some(&file)).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Config);
+    assert!(gone.to_string().contains("cannot be read"), "{gone}");
+}
