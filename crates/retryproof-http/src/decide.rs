@@ -8,7 +8,7 @@
 //! | a body over the limit | 413 `body-too-large` | HTTP-4 |
 //! | a body that cannot be read | 400 `body-unreadable` | HTTP-5 |
 //! | no scope | 500 `scope-invalid` | HTTP-16 |
-//! | lease granted | run | HTTP-12 |
+//! | absent, lease granted | run: the engine's decision, not this table's | HTTP-12 |
 //! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
 //! | COMPLETE, this request, a response | replay | HTTP-8 |
 //! | COMPLETE, this request, a tombstone | 409 `result-not-replayable` | HTTP-13 |
@@ -38,8 +38,6 @@ pub(crate) enum Finding {
     BodyUnreadable,
     /// No valid scope can be made.
     NoScope,
-    /// The lease is ours.
-    Granted,
     /// The record belongs to another request.
     Mismatch,
     /// The record holds a response to this request.
@@ -52,7 +50,11 @@ pub(crate) enum Finding {
         retry_after: u32,
     },
     /// The engine or the store failed before anything ran; an unreadable record is one of these.
-    Failed(ErrorKind),
+    Failed {
+        kind: ErrorKind,
+        /// A counter, which spreads `Retry-After`.
+        ticket: u32,
+    },
     /// The handler's response body broke off.
     ResponseFailed,
     /// The completion failed and the policy is to say so.
@@ -73,29 +75,25 @@ pub(crate) enum BodyRead {
 pub(crate) enum Decision {
     /// Hand the request on, untouched.
     Pass,
-    /// Run the handler.
-    Run,
     /// Answer with the stored response.
     Replay,
     /// Answer with this; nothing runs.
     Refuse(Box<Problem>),
 }
 
-/// The settings that the table depends on, and a counter that spreads `Retry-After`.
+/// The settings that the table depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings<'a> {
     pub(crate) required: bool,
     pub(crate) key_header: &'a str,
     pub(crate) max_body_bytes: usize,
     pub(crate) in_flight_status: u16,
-    pub(crate) ticket: u32,
 }
 
 /// The table above.
 pub(crate) fn decide(finding: Finding, settings: &Settings<'_>) -> Decision {
     match finding {
         Finding::NoKey if !settings.required => Decision::Pass,
-        Finding::Granted => Decision::Run,
         Finding::Response => Decision::Replay,
         refused => Decision::Refuse(Box::new(refuse(refused, settings))),
     }
@@ -164,10 +162,10 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
             Code::CompletionFailed,
             "the request was carried out, but its result was not recorded; a retry after the lease may run it again",
         ),
-        Finding::Failed(kind) => failed(kind, settings.ticket),
+        Finding::Failed { kind, ticket } => failed(kind, ticket),
         Finding::NoScope => no_scope(),
-        // Never asked for: `decide` has taken them. Failing closed is right for whoever gets here all the same.
-        Finding::Granted | Finding::Response => failed(ErrorKind::Unexpected, settings.ticket),
+        // Not refused: `decide` has taken it. Failing closed is right for whoever gets here all the same.
+        Finding::Response => failed(ErrorKind::Unexpected, 0),
     }
 }
 
@@ -207,7 +205,6 @@ mod tests {
         key_header: "Idempotency-Key",
         max_body_bytes: 1024,
         in_flight_status: 409,
-        ticket: 7,
     };
 
     fn refused(finding: Finding) -> Problem {
@@ -227,8 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn http_7_http_8_a_grant_runs_and_a_response_replays() {
-        assert_eq!(decide(Finding::Granted, &SETTINGS), Decision::Run);
+    fn http_8_a_response_replays() {
         assert_eq!(decide(Finding::Response, &SETTINGS), Decision::Replay);
     }
 
@@ -245,14 +241,14 @@ mod tests {
             (F::InFlight { retry_after: 3 }, Code::InFlight),
             (F::ResponseFailed, Code::ResponseFailed),
             (F::CompletionFailed(Recorded::No), Code::CompletionFailed),
-            (F::Failed(ErrorKind::Unavailable), Code::StoreUnavailable),
-            (F::Failed(ErrorKind::Full), Code::StoreUnavailable),
-            (F::Failed(ErrorKind::ShuttingDown), Code::ShuttingDown),
-            (F::Failed(ErrorKind::TooBusy), Code::TooBusy),
-            (F::Failed(ErrorKind::Corrupt), Code::RecordUnreadable),
-            (F::Failed(ErrorKind::Schema), Code::StoreError),
-            (F::Failed(ErrorKind::Unexpected), Code::StoreError),
-            (F::Failed(ErrorKind::Invalid), Code::StoreError),
+            (F::Failed { kind: ErrorKind::Unavailable, ticket: 7 }, Code::StoreUnavailable),
+            (F::Failed { kind: ErrorKind::Full, ticket: 7 }, Code::StoreUnavailable),
+            (F::Failed { kind: ErrorKind::ShuttingDown, ticket: 7 }, Code::ShuttingDown),
+            (F::Failed { kind: ErrorKind::TooBusy, ticket: 7 }, Code::TooBusy),
+            (F::Failed { kind: ErrorKind::Corrupt, ticket: 7 }, Code::RecordUnreadable),
+            (F::Failed { kind: ErrorKind::Schema, ticket: 7 }, Code::StoreError),
+            (F::Failed { kind: ErrorKind::Unexpected, ticket: 7 }, Code::StoreError),
+            (F::Failed { kind: ErrorKind::Invalid, ticket: 7 }, Code::StoreError),
         ] {
             let problem = refused(finding);
             assert_eq!(problem.code, code);
@@ -284,7 +280,7 @@ mod tests {
             (ErrorKind::Corrupt, false),
             (ErrorKind::Unexpected, false),
         ] {
-            let problem = refused(Finding::Failed(kind));
+            let problem = refused(Finding::Failed { kind, ticket: 7 });
             assert_eq!(problem.retry_after.is_some(), some, "{kind:?}");
             assert_eq!(problem.retryable, some, "{kind:?}");
             assert!(problem.retry_after.is_none_or(|seconds| (1..=5).contains(&seconds)));

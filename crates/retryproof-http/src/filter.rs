@@ -130,8 +130,12 @@ impl Inner {
             key_header: &self.web.key_header,
             max_body_bytes: self.web.max_body_bytes,
             in_flight_status: self.web.in_flight_status,
-            ticket: self.ticket.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// The next number that spreads `Retry-After` (HTTP-14).
+    pub(crate) fn ticket(&self) -> u32 {
+        self.ticket.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Says once per scope which field was not stored (HTTP-9).

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, Uri};
 use http_body::Body;
+use retryproof_core::observe::Phase;
 use retryproof_core::{
     Acquisition, Error, ErrorKind, Fingerprint, Held, IdempotencyContext, InFlight, Lease, Opened, Scope,
     StoredResult,
@@ -105,7 +106,7 @@ pub(crate) fn admit<B: Body>(
             let asked = Asked { method: request.method().clone(), version: request.version() };
             Admission::Refused(inner.render(&problem, &asked))
         }
-        Decision::Pass | Decision::Run | Decision::Replay => Admission::Pass,
+        Decision::Pass | Decision::Replay => Admission::Pass,
     }
 }
 
@@ -151,9 +152,7 @@ where
         Err(gone) => match gone.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
             // The runtime is going down, and dropped the task.
-            Err(_) => {
-                Ok(filter.refuse(Finding::Failed(ErrorKind::ShuttingDown), &asked).map(GuardedBody::replay))
-            }
+            Err(_) => Ok(filter.failed(ErrorKind::ShuttingDown, &asked).map(GuardedBody::replay)),
         },
     }
 }
@@ -175,11 +174,11 @@ where
         Ok(Ok(response)) => Ok(capture(&call, held, response).await),
         Ok(Err(error)) => {
             // A failing release is logged by the engine and hides nothing (RUN-4).
-            let _ = held.release().await;
+            let _ = held.release_after(Phase::Action).await;
             Err(error)
         }
         Err(panic) => {
-            let _ = held.release().await;
+            let _ = held.release_after(Phase::Panic).await;
             resume_unwind(panic)
         }
     }
@@ -305,7 +304,7 @@ impl Call {
             Ok(Acquisition::Complete(stored)) => self.repeat(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
             // Dropped, the lease runs out; `guarded` has taken every grant before.
-            Ok(Acquisition::Granted(_)) => self.refuse(Finding::Failed(ErrorKind::Unexpected)),
+            Ok(Acquisition::Granted(_)) => self.filter.failed(ErrorKind::Unexpected, &self.asked),
             Err(error) => self.filter.fail(&error, &self.asked),
         }
     }
@@ -322,7 +321,7 @@ impl Call {
                             .map_err(|corrupt| Error::corrupt("a field cannot be sent").because(corrupt))
                     }),
                 Decision::Refuse(problem) => Ok(self.filter.0.render(&problem, &self.asked)),
-                Decision::Pass | Decision::Run => Err(Error::corrupt("a completed record cannot run")),
+                Decision::Pass => Err(Error::corrupt("a completed record cannot run")),
             });
         repeated
             .unwrap_or_else(|error| self.filter.fail(&error.for_identity(self.ctx.identity()), &self.asked))
@@ -379,9 +378,7 @@ impl IdempotencyFilter {
         match decide(finding, &self.0.settings()) {
             Decision::Refuse(problem) => self.0.render(&problem, asked),
             // The findings that get here are refused by the table.
-            Decision::Pass | Decision::Run | Decision::Replay => {
-                self.refuse(Finding::Failed(ErrorKind::Unexpected), asked)
-            }
+            Decision::Pass | Decision::Replay => self.failed(ErrorKind::Unexpected, asked),
         }
     }
 
@@ -393,6 +390,10 @@ impl IdempotencyFilter {
         } else {
             tracing::error!(%error, source, "nothing ran");
         }
-        self.refuse(Finding::Failed(error.kind()), asked)
+        self.failed(error.kind(), asked)
+    }
+
+    fn failed(&self, kind: ErrorKind, asked: &Asked) -> Response<ReplayBody> {
+        self.refuse(Finding::Failed { kind, ticket: self.0.ticket() }, asked)
     }
 }

@@ -17,12 +17,7 @@ pub(crate) const MAX_KEY: usize = 255;
 pub(crate) struct HeaderKey<'a>(Cow<'a, str>);
 
 impl HeaderKey<'_> {
-    /// The decoded key: 1 to 255 bytes of printable ASCII, not blank.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The same key, free of the header line.
+    /// The decoded key, free of the header line: 1 to 255 bytes of printable ASCII, not blank.
     pub(crate) fn into_string(self) -> String {
         self.0.into_owned()
     }

@@ -5,8 +5,6 @@
 use http::{Method, Request, Uri};
 use retryproof_core::{Error, ErrorKind, Scope};
 
-use crate::scope::default_scope;
-
 /// Method, template and target of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
@@ -57,7 +55,9 @@ impl Route {
     pub(crate) fn default_scope(&self) -> Result<Scope, Error> {
         match &self.template {
             #[cfg(feature = "axum")]
-            Some(template) => Scope::new(default_scope(self.method.as_str(), template.as_str())),
+            Some(template) => {
+                Scope::new(crate::scope::default_scope(self.method.as_str(), template.as_str()))
+            }
             #[cfg(not(feature = "axum"))]
             Some(never) => match *never {},
             None => Err(Error::new(

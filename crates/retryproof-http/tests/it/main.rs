@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The filter against its rules: HTTP-1 to HTTP-17, ANN-6, and the rows of the design's tables.
+
+mod world;
+
+mod first_steps;

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tests share: a filter over a memory store, requests, answers read whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use retryproof_core::{IdempotencyConfig, IdempotencyEngine, MemoryStore};
+use retryproof_http::{IdempotencyFilter, Policy};
+use tower::ServiceExt as _;
+
+/// A policy that every test can read off: 1 h, 5 s, 2 s.
+pub(crate) const STD: Policy = Policy::new("std")
+    .with_ttl(Duration::from_secs(3600))
+    .with_lease(Duration::from_secs(5))
+    .with_wait_timeout(Duration::from_secs(2));
+
+/// A filter on a fresh memory store, with settings changed by `with`.
+pub(crate) fn filter_with(with: impl FnOnce(&mut IdempotencyConfig)) -> IdempotencyFilter {
+    let mut config = IdempotencyConfig::default();
+    with(&mut config);
+    let engine =
+        IdempotencyEngine::builder(MemoryStore::new()).config(config).build().expect("valid settings");
+    IdempotencyFilter::builder(engine).callers_share_keys().build().expect("valid settings")
+}
+
+pub(crate) fn filter() -> IdempotencyFilter {
+    filter_with(|_| {})
+}
+
+/// Counts the runs of a handler.
+#[derive(Clone, Default)]
+pub(crate) struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    pub(crate) fn run(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// `POST path` with a key.
+pub(crate) fn post(path: &str, key: &str, body: impl Into<Body>) -> Request<Body> {
+    request(Method::POST, path, &[("idempotency-key", key)], body)
+}
+
+pub(crate) fn request(
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Body>,
+) -> Request<Body> {
+    let mut builder = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(body.into()).expect("a well-formed request")
+}
+
+/// An answer, read whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    pub(crate) async fn of<B>(response: Response<B>) -> Self
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: std::fmt::Debug,
+    {
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.expect("the body comes whole");
+        let trailers = body.trailers().cloned();
+        Self { status: parts.status, headers: parts.headers, body: body.to_bytes(), trailers }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("a readable header"))
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    /// The `code` of a problem.
+    pub(crate) fn code(&self) -> &str {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        assert_eq!(self.header("cache-control"), Some("no-store"), "{self:?}");
+        let (_, rest) = self.text().split_once("\"code\":\"").expect("a problem has a code");
+        rest.split('"').next().unwrap_or_default()
+    }
+}
+
+/// Sends one request through the router.
+pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
+    let Ok(response) = app.clone().oneshot(request).await;
+    Answer::of(response).await
+}
