@@ -11,13 +11,13 @@ pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,
     Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, NoCodec, Observer, OnDrop, OnFenced,
-    Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore,
-    StoredResult, Tombstone, WebConfig,
+    IdempotencyStore, Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, NoCodec, Observer,
+    OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected, Report, Result, Scope,
+    SharedStore, StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, observe, store};
 
-pub use connect::{connect, migrate};
+pub use connect::{connect, connect_with, migrate, migrate_with};
 
 /// The HTTP filter.
 #[cfg(feature = "http")]

@@ -3,3 +3,4 @@
 
 #[cfg(feature = "macros")]
 mod annotation;
+mod connect;

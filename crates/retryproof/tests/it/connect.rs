@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! STO-1, STO-3, CFG-1: which store a URL names, which it refuses, and that nothing is made unasked.
+
+use retryproof::{
+    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome, SharedStore,
+};
+
+async fn refusal(url: &str) -> Error {
+    let error = retryproof::connect(url).await.expect_err(url);
+    let migrating = retryproof::migrate(url).await.expect_err(url);
+    assert_eq!(error.kind(), migrating.kind(), "{url}");
+    for text in [error.to_string(), format!("{error:?}"), migrating.to_string(), format!("{migrating:?}")] {
+        assert!(!text.contains("canary"), "ID-4: {text}");
+    }
+    error
+}
+
+fn configured(store: Option<&str>) -> IdempotencyConfig {
+    let mut config = IdempotencyConfig::default();
+    config.store = store.map(str::to_owned);
+    config
+}
+
+async fn run(store: SharedStore, value: u32) -> Outcome<u32> {
+    let ctx = IdempotencyContext::builder("connect", "key-1").build().unwrap();
+    let outcome = IdempotencyEngine::new(store).execute(ctx, || async { Ok::<_, Error>(value) }).await;
+    outcome.unwrap()
+}
+
+#[tokio::test]
+async fn sto_1_memory_is_had_by_its_name_only() {
+    let store = retryproof::connect("memory:").await.unwrap();
+    assert!(store.can_purge(), "with every capability that it has");
+    assert_eq!(run(store, 1).await, Outcome::Executed(1));
+    assert_eq!(
+        run(retryproof::connect("memory:").await.unwrap(), 2).await,
+        Outcome::Executed(2),
+        "each is its own"
+    );
+    retryproof::migrate("memory:").await.unwrap();
+    assert_eq!(
+        run(retryproof::connect_with(&configured(Some("memory:"))).await.unwrap(), 3).await,
+        Outcome::Executed(3)
+    );
+}
+
+#[tokio::test]
+async fn sto_1_no_store_is_picked_by_itself() {
+    for url in ["", ":", ":memory:", "records.db", "/var/records.db", "memory"] {
+        let error = refusal(url).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}: {error}");
+        assert!(error.to_string().contains("sqlite:records.db"), "it says the way out: {error}");
+    }
+    let error = retryproof::connect_with(&IdempotencyConfig::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("idempotency.store"), "{error}");
+    assert!(retryproof::migrate_with(&IdempotencyConfig::default()).await.is_err());
+}
+
+#[tokio::test]
+async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
+    for (url, says) in [
+        ("postgres://app:canary@db/records", "`postgres`"),
+        ("redis+sentinel://:canary@h", "`redis+sentinel`"),
+        ("SQLITE:records.db", "`SQLITE`"),
+        ("app-canary@db:5432/records", "`(hidden)`"),
+        ("memoryofacanaryormore:", "`(hidden)`"),
+        ("memory:canary", "nothing after it"),
+        ("memory://", "nothing after it"),
+    ] {
+        let error = refusal(url).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+#[tokio::test]
+async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
+    for url in ["sqlite:records.db", "sqlite:"] {
+        let error = refusal(url).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("`sqlite-bundled`"), "{error}");
+    }
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// A folder of its own, gone with the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("retryproof-connect-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn url(&self, file: &str) -> String {
+            format!("sqlite:{}", self.0.join(file).display())
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn is_empty(folder: &Path) -> bool {
+        std::fs::read_dir(folder).unwrap().next().is_none()
+    }
+
+    #[tokio::test]
+    async fn sto_1_a_sqlite_file_outlives_its_store() {
+        let folder = Folder::new("outlives");
+        let url = folder.url("records.db");
+        retryproof::migrate(&url).await.unwrap();
+        retryproof::migrate(&url).await.unwrap();
+        let store = retryproof::connect(&url).await.unwrap();
+        assert!(
+            store.can_purge() && store.stats().await.unwrap().is_some(),
+            "with every capability that it has"
+        );
+        assert_eq!(run(store, 1).await, Outcome::Executed(1));
+        assert_eq!(run(retryproof::connect(&url).await.unwrap(), 2).await, Outcome::Replayed(1));
+        let absolute = url.replacen("sqlite:", "sqlite://", 1);
+        assert_eq!(
+            run(retryproof::connect(&absolute).await.unwrap(), 3).await,
+            Outcome::Replayed(1),
+            "{absolute}"
+        );
+    }
+
+    #[tokio::test]
+    async fn sto_3_connect_makes_nothing_and_says_what_to_call() {
+        let folder = Folder::new("nothing");
+        let error = retryproof::connect(&folder.url("records.db")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+        assert!(error.to_string().contains("migrate"), "{error}");
+        assert!(is_empty(&folder.0), "STO-3");
+    }
+
+    #[tokio::test]
+    async fn sto_1_a_bad_sqlite_url_is_refused_and_makes_nothing() {
+        let folder = Folder::new("bad");
+        for (url, kind) in [
+            ("sqlite:".to_owned(), ErrorKind::Config),
+            ("sqlite://".to_owned(), ErrorKind::Config),
+            ("sqlite:?table=x".to_owned(), ErrorKind::Config),
+            ("sqlite::memory:".to_owned(), ErrorKind::Config),
+            (folder.url("a.db?mode=ro"), ErrorKind::Config),
+            (folder.url("a.db?table=drop table x"), ErrorKind::Config),
+            (folder.url("a.db?table=sqlite_x"), ErrorKind::Config),
+            (folder.url("a.db?synchronous=off"), ErrorKind::Config),
+            (folder.url("no/such/folder/a.db"), ErrorKind::Config),
+        ] {
+            let error = refusal(&url).await;
+            assert_eq!(error.kind(), kind, "{url}: {error}");
+        }
+        assert!(is_empty(&folder.0));
+    }
+
+    #[tokio::test]
+    async fn cfg_1_the_keys_of_sqlite_reach_the_store() {
+        let folder = Folder::new("keys");
+        let url = folder.url("app.db");
+        let mut config = configured(Some(&url));
+        config.sqlite.table_name = Some("payment_records".to_owned());
+        config.sqlite.synchronous = Some(retryproof::config::Synchronous::Normal);
+        retryproof::migrate_with(&config).await.unwrap();
+        assert_eq!(run(retryproof::connect_with(&config).await.unwrap(), 1).await, Outcome::Executed(1));
+        let error = retryproof::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema, "the default table was not made: {error}");
+        let by_url = format!("{url}?table=payment_records&synchronous=normal");
+        assert_eq!(run(retryproof::connect(&by_url).await.unwrap(), 2).await, Outcome::Replayed(1));
+
+        for (parameter, key) in
+            [("table=payment_records", "table-name"), ("synchronous=normal", "synchronous")]
+        {
+            config.store = Some(format!("{url}?{parameter}"));
+            let error = retryproof::connect_with(&config).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains(key), "said twice: {error}");
+        }
+    }
+}
