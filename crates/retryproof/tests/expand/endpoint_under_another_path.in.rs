@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use super::prelude::*;
-
 #[idempotent(http, crate = super::prelude::framework::retryproof)]
 pub(crate) async fn echo(body: String) -> String {
     body

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use super::prelude::*;
-
 #[idempotent(http)]
 pub(crate) async fn tick() -> &'static str {
     "tock"

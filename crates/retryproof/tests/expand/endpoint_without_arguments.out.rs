@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-use super::prelude::*;
 #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct tick;

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "blocking")]
 mod blocking;
+#[cfg(feature = "axum")]
+mod endpoint;
 mod function;
 mod method;
 

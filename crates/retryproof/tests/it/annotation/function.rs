@@ -64,7 +64,10 @@ async fn hygiene<'a, T: Display + ?Sized>(
 async fn ann_1_arguments_of_any_shape_and_name() {
     let engine = Arc::new(Context::new().engine);
     let text = String::from("text");
-    assert_eq!(hygiene(engine.clone(), Cow::Borrowed("a"), (text.as_str(), 1)).await.unwrap(), "a text 2");
+    assert_eq!(
+        hygiene(Arc::clone(&engine), Cow::Borrowed("a"), (text.as_str(), 1)).await.unwrap(),
+        "a text 2"
+    );
     assert_eq!(hygiene(engine, Cow::Owned("a".to_owned()), (&9, 9)).await.unwrap(), "a text 2");
 }
 
@@ -175,7 +178,7 @@ impl Display for Counted<'_> {
 async fn ann_1_the_key_is_borrowed_and_shown_once_a_call() {
     #[idempotent(key = key, engine = ctx.engine)]
     async fn consume(ctx: &Context, key: Counted<'_>) -> Result<u32, Failure> {
-        drop(key);
+        let _moved = key;
         Ok(ctx.runs.next())
     }
     let (ctx, shown) = (Context::new(), Runs::default());
