@@ -66,8 +66,20 @@ pub struct IdempotencyConfig {
     pub store: Option<String>,
     /// `web.*`: the HTTP filter.
     pub web: WebConfig,
+    /// `memory.*`: the bounds of the store `memory:`.
+    pub memory: MemorySettings,
     /// `sqlite.*`: what [`store`](Self::store) leaves open when it names a SQLite file.
     pub sqlite: SqliteSettings,
+}
+
+/// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default (STO-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MemorySettings {
+    /// `memory.max-records`. 1,000,000.
+    pub max_records: Option<usize>,
+    /// `memory.max-bytes`. 1 GiB.
+    pub max_bytes: Option<usize>,
 }
 
 /// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says, or the store's default.
@@ -155,6 +167,7 @@ impl Default for IdempotencyConfig {
             scopes: HashMap::new(),
             store: None,
             web: WebConfig::default(),
+            memory: MemorySettings::default(),
             sqlite: SqliteSettings::default(),
         }
     }
@@ -194,6 +207,7 @@ impl fmt::Debug for IdempotencyConfig {
             .field("scopes", &self.scopes)
             .field("store", &self.store.as_ref().map(|_| "(hidden)"))
             .field("web", &self.web)
+            .field("memory", &self.memory)
             .field("sqlite", &self.sqlite)
             .finish()
     }

@@ -43,6 +43,8 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "web.max-response-bytes" => web.max_response_bytes = count;
     "web.in-flight-status" => web.in_flight_status = status;
     "web.fingerprint" => web.fingerprint = fingerprint;
+    "memory.max-records" => memory.max_records = count, Some;
+    "memory.max-bytes" => memory.max_bytes = count, Some;
     "sqlite.table-name" => sqlite.table_name = text, Some;
     "sqlite.synchronous" => sqlite.synchronous = synchronous, Some;
 };
