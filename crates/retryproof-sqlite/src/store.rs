@@ -20,7 +20,7 @@ use crate::pause::Patience;
 use crate::reader::Readers;
 use crate::record::{Phase, ReadError, Record, find};
 use crate::schema::{self, Sql};
-use crate::step::{Answer, Step};
+use crate::step::{Answer, Step, mixed_up};
 use crate::wake::Wake;
 use crate::writer::Writer;
 
@@ -233,7 +233,9 @@ impl SqliteStore {
     }
 }
 
-/// Steps and answers go in pairs; this is for the compiler.
-pub(crate) fn mixed_up() -> Error {
-    Error::new(ErrorKind::Unexpected, "the writer answered another step; this is a bug in retryproof-sqlite")
+/// With every capability that the store has.
+impl From<SqliteStore> for SharedStore {
+    fn from(store: SqliteStore) -> Self {
+        store.into_shared()
+    }
 }

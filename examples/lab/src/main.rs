@@ -1,3 +1,149 @@
-//! lab
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lab: guarded endpoints with known durations, whose handlers do what the request's `x-lab` header says.
+//!
+//! The project's end-to-end, load and kill tests drive it over real sockets, and anyone who evaluates the library can.
+//! It is the one place where a handler takes orders from its input; `examples/payments` is the clean program.
 
-fn main() {}
+mod body;
+mod endpoints;
+mod run;
+mod runs;
+mod script;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use retryproof::{Error, IdempotencyConfig, IdempotencyEngine};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// How long tracked work may take to end after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+
+const USAGE: &str = "usage: lab [--listen 127.0.0.1:PORT] [--store URL] [--config FILE]\n\
+    the store: --store, else IDEMPOTENCY_STORE, else the file, else memory:\n";
+
+#[derive(Debug)]
+struct Options {
+    listen: SocketAddr,
+    store: Option<String>,
+    config: Option<PathBuf>,
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 4808));
+    let mut options = Options { listen, store: None, config: None };
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        match option.as_str() {
+            "--listen" => {
+                let address = value()?;
+                options.listen = address.parse().map_err(|_| format!("--listen cannot be {address:?}"))?;
+            }
+            "--store" => options.store = Some(value()?),
+            "--config" => options.config = Some(value()?.into()),
+            _ => return Err(format!("unknown argument {option:?}")),
+        }
+    }
+    Ok(options)
+}
+
+/// Why the lab did not start.
+enum Failure {
+    Usage(String),
+    Start(String),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let started = match parse(std::env::args().skip(1)) {
+        Ok(options) => serve(options).await,
+        Err(problem) => Err(Failure::Usage(problem)),
+    };
+    match started {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(problem)) => {
+            eprint!("lab: {problem}\n{USAGE}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Start(problem)) => {
+            eprintln!("lab: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The store without its password: scheme and what follows the last `@`.
+fn shown(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+async fn serve(options: Options) -> Result<(), Failure> {
+    let config = IdempotencyConfig::load(options.config.as_deref())
+        .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
+    let store = options.store.or_else(|| config.store.clone()).unwrap_or_else(|| "memory:".to_owned());
+    let unreachable =
+        |error: Error| Failure::Start(format!("the store {} cannot be used: {error}", shown(&store)));
+    retryproof::migrate(&store).await.map_err(unreachable)?;
+    let shared = retryproof::connect(&store).await.map_err(unreachable)?;
+    let web = config.web.clone();
+    let engine = IdempotencyEngine::builder(shared)
+        .config(config)
+        .build()
+        .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
+    let (router, filter) =
+        endpoints::router(&engine, &web).map_err(|error| Failure::Start(format!("no filter: {error}")))?;
+
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
+    let address = listener.local_addr().map_err(|error| Failure::Start(error.to_string()))?;
+    // One line, and nothing buffered: a parent process waits for it.
+    println!("listening on http://{address}");
+    std::io::Write::flush(&mut std::io::stdout()).map_err(|error| Failure::Start(error.to_string()))?;
+
+    let (stopping, mut stopped) = tokio::sync::watch::channel(false);
+    let stop = async move {
+        terminated().await;
+        let _ = stopping.send(true);
+    };
+    let server = axum::serve(listener, router).with_graceful_shutdown(stop);
+    let drained = async {
+        let _ = stopped.wait_for(|stopping| *stopping).await;
+        let left = filter.shutdown(DRAIN).await;
+        if left > 0 {
+            tracing::warn!(left, "stopped with actions unfinished; their leases run out");
+        }
+        // Answers on their way out.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    // A connection that never ends, say an open stream, does not hold the exit back.
+    tokio::select! {
+        served = server => {
+            served.map_err(|error| Failure::Start(error.to_string()))?;
+            filter.shutdown(DRAIN).await;
+        }
+        () = drained => {}
+    }
+    Ok(())
+}
+
+async fn terminated() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

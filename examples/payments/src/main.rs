@@ -1,3 +1,107 @@
-//! payments
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A payment service whose `POST /payments` charges once per `Idempotency-Key`, however often it is retried.
+//!
+//! - `payments` (or `payments serve`): the service on SQLite.
+//! - `payments demo`: starts it, pays once, retries, and shows both answers.
+//! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the end.
 
-fn main() {}
+mod app;
+mod client;
+mod demo;
+mod ledger;
+mod logs;
+mod server;
+mod storm;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+const USAGE: &str = "\
+usage: payments [serve|demo|storm] [options]
+
+  serve   runs the service (the default)
+            --listen ADDR     default 127.0.0.1:4807; port 0 picks a free one
+            --db FILE         ledger and records; default payments.db
+  demo    one payment and its retry, shown as a client sees them
+  storm   thousands of payments, retried, cut and killed; ends with an account
+            --keys N          how many payments; default 3000
+            --clients N       how many clients at once; default 48
+            --kills N         how often the server is killed; default 8
+            --keep            leaves the database and the server's log behind, and says where
+";
+
+/// What the command line asks for.
+enum Command {
+    Serve { listen: SocketAddr, db: PathBuf },
+    Demo,
+    Storm(storm::Plan),
+    Help,
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
+    let mut db = PathBuf::from("payments.db");
+    let mut plan = storm::Plan::default();
+    let mut args = args.by_ref().peekable();
+    let verb = match args.peek().map(String::as_str) {
+        Some("serve" | "demo" | "storm") => args.next().unwrap_or_default(),
+        Some("help" | "--help" | "-h") => return Ok(Command::Help),
+        _ => "serve".to_owned(),
+    };
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        match (verb.as_str(), option.as_str()) {
+            ("serve", "--listen") => listen = number(&option, &value()?)?,
+            ("serve", "--db") => db = value()?.into(),
+            ("storm", "--keys") => plan.keys = number(&option, &value()?)?,
+            ("storm", "--clients") => plan.clients = number(&option, &value()?)?,
+            ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
+            ("storm", "--keep") => plan.keep = true,
+            (_, "--help" | "-h") => return Ok(Command::Help),
+            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+        }
+    }
+    if plan.keys == 0 || plan.clients == 0 {
+        return Err("--keys and --clients take at least 1".to_owned());
+    }
+    Ok(match verb.as_str() {
+        "demo" => Command::Demo,
+        "storm" => Command::Storm(plan),
+        _ => Command::Serve { listen, db },
+    })
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match parse(std::env::args().skip(1)) {
+        Ok(Command::Serve { listen, db }) => app::serve(listen, &db).await,
+        Ok(Command::Demo) => demo::run().await,
+        Ok(Command::Storm(plan)) => match storm::run(plan).await {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        Ok(Command::Help) => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Err(problem) => {
+            eprint!("payments: {problem}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("payments: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Observers: every lease has exactly one terminal event, whatever its end, and a panicking observer harms nothing.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
+use retryproof_core::{
+    Acquisition, CodecId, IdempotencyContext, IdempotencyEngine, MemoryStore, OnDrop, Payload, Recorded,
+    Tombstone,
+};
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Terminal events by token.
+#[derive(Debug, Default)]
+struct Ends(Mutex<HashMap<u64, Vec<String>>>);
+
+impl Ends {
+    fn note(&self, event: LeaseEvent<'_>, what: String) {
+        self.0.lock().entry(event.token.get()).or_default().push(what);
+    }
+}
+
+impl Observer for Ends {
+    fn acquired(&self, event: LeaseEvent<'_>) {
+        self.0.lock().entry(event.token.get()).or_default();
+    }
+
+    fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {
+        self.note(event, format!("completed {recorded:?}"));
+    }
+
+    fn failed(&self, event: LeaseEvent<'_>, phase: Phase) {
+        self.note(event, format!("failed {phase:?}"));
+    }
+
+    fn lost(&self, event: LeaseEvent<'_>) {
+        self.note(event, "lost".to_owned());
+    }
+}
+
+/// Panics at every event.
+#[derive(Debug)]
+struct Grumpy;
+
+impl Observer for Grumpy {
+    fn acquired(&self, _: LeaseEvent<'_>) {
+        panic!("acquired");
+    }
+
+    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
+        panic!("completed");
+    }
+
+    fn failed(&self, _: LeaseEvent<'_>, _: Phase) {
+        panic!("failed");
+    }
+
+    fn loss_noticed(&self, _: LeaseEvent<'_>, _: Loss) {
+        panic!("loss");
+    }
+
+    fn duplicate(&self, _: &retryproof_core::Identity) {
+        panic!("duplicate");
+    }
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("observe", key).lease(100 * MS).wait_timeout(300 * MS).build().unwrap()
+}
+
+async fn granted(engine: &IdempotencyEngine, key: &str) -> retryproof_core::Held {
+    match engine.try_acquire(&ctx(key)).await.unwrap() {
+        Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
+    let ends = Arc::new(Ends::default());
+    let engine = IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&ends)).build().unwrap();
+    let value = || Payload::new(CodecId::BYTES, 0, b"v");
+    let mut expected = Vec::new();
+
+    let held = granted(&engine, "complete").await;
+    expected.push((held.lease().token(), "completed Yes"));
+    let _ = held.complete(value()).await;
+
+    let held = granted(&engine, "tombstone").await;
+    expected.push((held.lease().token(), "completed Tombstone"));
+    let _ = held.complete_tombstone(Tombstone::new()).await;
+
+    let held = granted(&engine, "release").await;
+    expected.push((held.lease().token(), "failed Released"));
+    held.release().await.unwrap();
+
+    let held = granted(&engine, "hold").await;
+    expected.push((held.lease().token(), "failed Dropped"));
+    held.hold();
+
+    let mut tokens = Vec::new();
+    let action = |lease: retryproof_core::Lease| {
+        tokens.push(lease.token());
+        async { Err::<u32, _>("no") }
+    };
+    let _ = engine.execute_with(ctx("error"), action).await;
+    expected.push((tokens[0], "failed Action"));
+
+    // Lost: hung past its lease without a beat, and taken over.
+    let config = {
+        let mut config = retryproof_core::IdempotencyConfig::default();
+        config.max_hold = 10 * MS;
+        config
+    };
+    let hung = IdempotencyEngine::builder(engine.store().clone())
+        .config(config)
+        .observer(Arc::clone(&ends))
+        .build()
+        .unwrap();
+    let held = granted(&hung, "lost").await;
+    let token = held.lease().token();
+    sleep(150 * MS).await;
+    let taker = granted(&engine, "lost").await;
+    assert!(!held.lease().believed_held());
+    let _ = held.complete(value()).await;
+    let _ = taker.complete(value()).await;
+    expected.push((token, "lost"));
+
+    // Dropped in the middle.
+    let hang = || async { pending::<Result<u32, &str>>().await };
+    let _ = timeout(10 * MS, engine.call(ctx("dropped")).on_drop(OnDrop::Release).execute(hang)).await;
+    sleep(MS).await;
+
+    let ends = ends.0.lock();
+    for (token, end) in &expected {
+        assert_eq!(ends[&token.get()], [*end]);
+    }
+    for (token, events) in ends.iter() {
+        assert_eq!(events.len(), 1, "token {token}: {events:?}");
+    }
+    assert_eq!(ends.len(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_2_a_panicking_observer_harms_nothing() {
+    let counters = Counters::new();
+    let engine = IdempotencyEngine::builder(MemoryStore::new())
+        .observer(Grumpy)
+        .observer(Arc::clone(&counters))
+        .build()
+        .unwrap();
+    for _ in 0..2 {
+        let outcome = engine.execute(ctx("k"), || async { Ok::<_, &str>(1_u32) }).await.unwrap();
+        assert_eq!(outcome.into_value(), Some(1));
+    }
+    let counts = counters.read();
+    assert_eq!((counts.acquired, counts.completed, counts.duplicates), (1, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_13_above_the_bounds_a_duplicate_is_in_flight_at_once() {
+    let counters = Counters::new();
+    let engine =
+        IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&counters)).build().unwrap();
+    let held = granted(&engine, "k").await;
+    let waiters: Vec<_> = (0..1_100)
+        .map(|_| {
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.try_acquire(&ctx("k")).await.unwrap() })
+        })
+        .collect();
+    sleep(10 * MS).await;
+    assert_eq!(engine.activity().waiting, 1_024);
+    assert_eq!(counters.read().in_flight, 1_100 - 1_024);
+    let _ = held.complete(Payload::new(CodecId::BYTES, 0, b"v")).await;
+    let mut complete = 0;
+    for waiter in waiters {
+        complete += usize::from(matches!(waiter.await.unwrap(), Acquisition::Complete(_)));
+    }
+    assert_eq!(complete, 1_024);
+
+    let config = {
+        let mut config = retryproof_core::IdempotencyConfig::default();
+        config.max_waiting = 1;
+        config
+    };
+    let narrow = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
+    let (_a, _b) = (granted(&narrow, "a").await, granted(&narrow, "b").await);
+    let first = {
+        let narrow = narrow.clone();
+        tokio::spawn(async move { narrow.try_acquire(&ctx("a")).await })
+    };
+    sleep(MS).await;
+    let before = tokio::time::Instant::now();
+    assert!(matches!(narrow.try_acquire(&ctx("b")).await.unwrap(), Acquisition::InFlight(_)));
+    assert_eq!(before.elapsed(), Duration::ZERO, "max-waiting is per process, over all identities");
+    first.abort();
+}

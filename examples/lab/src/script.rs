@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The script: a JSON object in the request header `x-lab`.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+/// What a handler is told to do. Every member is optional.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Script {
+    /// Counts the run under this name.
+    pub(crate) tag: Option<String>,
+    /// Sleeps before it answers.
+    pub(crate) delay_ms: u64,
+    /// 200 unless given.
+    pub(crate) status: Option<u16>,
+    /// Added in order, repeats allowed; a value `base64:…` is raw bytes.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Option<String>,
+    pub body_base64: Option<String>,
+    /// That many `x` bytes.
+    pub(crate) pad: Option<usize>,
+    /// The request body back.
+    pub(crate) echo: bool,
+    /// In pieces, without a known length.
+    pub(crate) chunked: bool,
+    pub(crate) trailers: Vec<(String, String)>,
+    /// An event stream of three events.
+    pub(crate) sse: bool,
+    pub(crate) fail: Option<Fail>,
+    /// The endpoint's first argument wants the header `x-user` (ANN-6).
+    pub(crate) auth: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fail {
+    Release,
+    Hold,
+    Panic,
+    BodyError,
+}
+
+/// The largest body that a script may ask for: a lab, not a denial of service.
+const MAX_PAD: usize = 64 << 20;
+
+impl Script {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, String> {
+        let Some(script) = headers.get("x-lab") else { return Ok(Self::default()) };
+        let script: Self = serde_json::from_slice(script.as_bytes()).map_err(|error| error.to_string())?;
+        if script.pad.is_some_and(|pad| pad > MAX_PAD) {
+            return Err(format!("pad takes at most {MAX_PAD}"));
+        }
+        Ok(script)
+    }
+
+    /// The scripted body; `None` asks for the default one.
+    pub(crate) fn own_body(&self) -> Result<Option<Vec<u8>>, String> {
+        if let Some(text) = &self.body {
+            return Ok(Some(text.clone().into_bytes()));
+        }
+        if let Some(text) = &self.body_base64 {
+            return STANDARD.decode(text).map(Some).map_err(|error| format!("body_base64: {error}"));
+        }
+        Ok(self.pad.map(|pad| vec![b'x'; pad]))
+    }
+}
+
+/// Header lines as scripted.
+pub(crate) fn lines(lines: &[(String, String)]) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    for (name, value) in lines {
+        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header name"))?;
+        let bytes = match value.strip_prefix("base64:") {
+            Some(raw) => STANDARD.decode(raw).map_err(|error| format!("header {name}: {error}"))?,
+            None => value.clone().into_bytes(),
+        };
+        let value = HeaderValue::from_bytes(&bytes)
+            .map_err(|_| format!("header {name}: bytes that no header carries"))?;
+        map.append(name, value);
+    }
+    Ok(map)
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The service: two routes, one of them guarded by its annotation.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::extract::{FromRef, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use retryproof::http::axum::Lease;
+use retryproof::http::{AnswerFate, Fate, IdempotencyFilter};
+use retryproof::{IdempotencyConfig, IdempotencyEngine, idempotent};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::BoxError;
+use crate::ledger::{Charge, Ledger, Order, Receipt};
+use crate::logs::{self, Log};
+
+/// What the payment provider takes to answer, for want of a real one.
+const PROVIDER: Duration = Duration::from_millis(25);
+
+/// What it takes to hand the receipt to the mail system.
+const MAIL: Duration = Duration::from_millis(10);
+
+#[derive(Clone, FromRef)]
+struct App {
+    idempotency: IdempotencyFilter,
+    ledger: Ledger,
+}
+
+/// Why a payment was not made, and what becomes of its key.
+#[derive(Debug)]
+enum PayError {
+    /// The order is wrong, and will be wrong again: the refusal is stored like any answer.
+    Amount(i64),
+    /// The ledger did not take the charge, so nothing happened: the key is free for a retry.
+    Ledger(rusqlite::Error),
+}
+
+impl Fate for PayError {
+    fn fate(&self) -> AnswerFate {
+        match self {
+            Self::Amount(_) => AnswerFate::Store,
+            Self::Ledger(_) => AnswerFate::Release,
+        }
+    }
+}
+
+impl IntoResponse for PayError {
+    fn into_response(self) -> Response {
+        let fate = self.fate();
+        match self {
+            Self::Amount(amount) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                fate,
+                format!("the amount must be positive, not {amount}\n"),
+            ),
+            Self::Ledger(error) => {
+                tracing::error!(%error, "the ledger did not take a charge");
+                (StatusCode::SERVICE_UNAVAILABLE, fate, "the ledger is busy; retry\n".to_owned())
+            }
+        }
+        .into_response()
+    }
+}
+
+/// Charges once per key. The lease is short, so that a retry soon takes over from a process that died.
+#[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
+async fn pay(
+    State(ledger): State<Ledger>,
+    lease: Lease,
+    Json(order): Json<Order>,
+) -> Result<(StatusCode, Json<Receipt>), PayError> {
+    if order.amount <= 0 {
+        return Err(PayError::Amount(order.amount));
+    }
+    // A real provider gets a key of its own, the same for this run and for whoever takes over from it.
+    let _provider_key = lease.downstream_key("charge");
+    tokio::time::sleep(PROVIDER).await;
+    let charged = tokio::task::spawn_blocking(move || ledger.charge(&order)).await;
+    let receipt = match charged {
+        Ok(receipt) => receipt.map_err(PayError::Ledger)?,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    };
+    tracing::info!(payment = receipt.payment, "charged");
+    // A process that dies here has charged and not completed: the window that the storm aims at.
+    tokio::time::sleep(MAIL).await;
+    Ok((StatusCode::CREATED, Json(receipt)))
+}
+
+async fn list(State(ledger): State<Ledger>) -> Result<Json<Vec<Charge>>, PayError> {
+    let newest = tokio::task::spawn_blocking(move || ledger.newest(100)).await;
+    match newest {
+        Ok(charges) => charges.map(Json).map_err(PayError::Ledger),
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// Runs until SIGTERM or Ctrl-C, then lets what runs come to its end.
+pub(crate) async fn serve(listen: SocketAddr, db: &Path) -> Result<(), BoxError> {
+    logs::start();
+    let config = IdempotencyConfig::load(None)?;
+    let url = format!("sqlite:{}", db.display());
+    // A service of this size may migrate at start; a larger one does it where its other migrations run.
+    retryproof::migrate(&url).await?;
+    let web = config.web.clone();
+    let engine =
+        IdempotencyEngine::builder(retryproof::connect(&url).await?).config(config).observer(Log).build()?;
+    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
+    let app = App { idempotency: filter.clone(), ledger: Ledger::open(db)? };
+
+    let router = Router::new().route("/payments", post(pay).get(list)).with_state(app);
+    let listener =
+        TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
+    println!("listening on http://{}", listener.local_addr()?);
+    println!("pay with: curl -i http://{}/payments -H 'Idempotency-Key: order-1' \\", listener.local_addr()?);
+    println!(
+        "  --json '{{\"account\":\"alice\",\"amount\":4200,\"reference\":\"one bicycle bell\"}}'   (then again)"
+    );
+    axum::serve(listener, router).with_graceful_shutdown(stop()).await?;
+    let left = filter.shutdown(Duration::from_secs(10)).await;
+    if left > 0 {
+        tracing::warn!(left, "stopping with payments unfinished; their leases run out");
+    }
+    Ok(())
+}
+
+async fn stop() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

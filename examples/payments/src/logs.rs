@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the service says of each request: executed, replayed, waited, taken over, and how it ended.
+
+use std::time::Duration;
+
+use retryproof::observe::{LeaseEvent, Loss, Observer, Phase};
+use retryproof::{Identity, Recorded};
+use tracing_subscriber::EnvFilter;
+
+/// Logs to stderr, at `info` unless `RUST_LOG` says otherwise.
+pub(crate) fn start() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
+}
+
+/// One line an event. An identity prints masked, so no key stands in a log.
+#[derive(Debug)]
+pub(crate) struct Log;
+
+impl Observer for Log {
+    fn taken_over(&self, event: LeaseEvent<'_>) {
+        tracing::warn!(id = %event.identity, token = %event.token, "taken over");
+    }
+
+    fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {
+        tracing::info!(id = %event.identity, ?recorded, ms = event.held_for.as_millis(), "executed");
+    }
+
+    fn failed(&self, event: LeaseEvent<'_>, phase: Phase) {
+        tracing::warn!(id = %event.identity, ?phase, "failed");
+    }
+
+    fn lost(&self, event: LeaseEvent<'_>) {
+        tracing::warn!(id = %event.identity, "lost");
+    }
+
+    fn loss_noticed(&self, event: LeaseEvent<'_>, loss: Loss) {
+        tracing::warn!(id = %event.identity, ?loss, "lease lost while paying");
+    }
+
+    fn waiting(&self, identity: &Identity) {
+        tracing::info!(id = %identity, "waiting");
+    }
+
+    fn duplicate(&self, identity: &Identity) {
+        tracing::info!(id = %identity, "replayed");
+    }
+
+    fn in_flight(&self, identity: &Identity, remaining: Duration) {
+        tracing::info!(id = %identity, ms = remaining.as_millis(), "in flight");
+    }
+}

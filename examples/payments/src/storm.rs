@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `payments storm`: the world against the service. Many clients pay, press twice, lose answers and retry, while the
+//! server is killed with SIGKILL and started again; then every charge is accounted for.
+
+mod account;
+mod play;
+
+use std::collections::HashSet;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, interval, sleep, sleep_until};
+
+use crate::BoxError;
+use crate::server::Server;
+use play::{Payment, Tally};
+
+/// Between two kills; also the pace at which payments begin.
+const BETWEEN_KILLS: Duration = Duration::from_millis(3_500);
+
+/// What to play.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) keys: usize,
+    pub(crate) clients: usize,
+    pub(crate) kills: usize,
+    pub(crate) keep: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { keys: 3_000, clients: 48, kills: 8, keep: false }
+    }
+}
+
+/// A folder of its own under the system's temporary one, removed at the end unless it is to be kept.
+pub(crate) struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Result<Self, BoxError> {
+        let path = std::env::temp_dir().join(format!("retryproof-payments-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self { path, keep: false })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Plays the storm. `false` when a promise did not hold.
+pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
+    let mut folder = Folder::new("storm")?;
+    folder.keep = plan.keep;
+    let (db, log) = (folder.path().join("payments.db"), folder.path().join("server.log"));
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, &log).await?;
+    let address = server.address;
+    println!(
+        "storm: {} payments from {} clients against http://{address}, with {} kills on the way",
+        plan.keys, plan.clients, plan.kills
+    );
+
+    let tally = Arc::new(Tally::default());
+    let lasts = BETWEEN_KILLS * u32::try_from(plan.kills + 1)?;
+    let clients = start_clients(&plan, address, lasts, &tally);
+    let progress = tokio::spawn(show_progress(plan.clone(), Arc::clone(&tally)));
+    let killed =
+        tokio::spawn(kill_and_restart(plan.clone(), server, db.clone(), log.clone(), Arc::clone(&tally)));
+
+    let mut payments = Vec::with_capacity(plan.keys);
+    for client in clients {
+        payments.extend(client.await?);
+    }
+    let (last, killed) = killed.await??;
+    progress.abort();
+    println!();
+    last.kill().await?;
+
+    let account = account::Account::draw(&payments, &db, &log, &killed)?;
+    account.print(&tally);
+    if plan.keep {
+        println!("\nkept: {}", folder.path().display());
+    }
+    Ok(account.holds())
+}
+
+/// Each client plays payment after payment; payment `i` begins at its share of the storm's length.
+fn start_clients(
+    plan: &Plan,
+    address: SocketAddr,
+    lasts: Duration,
+    tally: &Arc<Tally>,
+) -> Vec<tokio::task::JoinHandle<Vec<Payment>>> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let begin = Instant::now();
+    (0..plan.clients)
+        .map(|_| {
+            let (next, tally, keys) = (Arc::clone(&next), Arc::clone(tally), plan.keys);
+            tokio::spawn(async move {
+                let mut played = Vec::new();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= keys {
+                        return played;
+                    }
+                    // In bursts of 100, so that a kill meets many payments at once.
+                    let share = lasts.mul_f64((number / 100 * 100) as f64 / keys as f64);
+                    sleep_until(begin + share).await;
+                    played.push(play::play(address, number, &tally).await);
+                    tally.settled.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect()
+}
+
+/// SIGKILL, start again on the same port, `plan.kills` times. Says which processes were killed.
+async fn kill_and_restart(
+    plan: Plan,
+    mut server: Server,
+    db: PathBuf,
+    log: PathBuf,
+    tally: Arc<Tally>,
+) -> Result<(Server, HashSet<u32>), BoxError> {
+    let mut killed = HashSet::new();
+    let mut dice = play::Dice::new(plan.keys as u64);
+    for _ in 0..plan.kills {
+        sleep(BETWEEN_KILLS.mul_f64(0.5 + dice.unit())).await;
+        // In the middle of a burst: wait for handlers to be at work.
+        let patience = Instant::now() + BETWEEN_KILLS;
+        while tally.open.load(Ordering::Relaxed) < 8 && Instant::now() < patience {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(15 + dice.below(30))).await;
+        killed.insert(server.process);
+        let address = server.address;
+        server.kill().await?;
+        tally.kills.fetch_add(1, Ordering::Relaxed);
+        server = Server::start(address, &db, &log).await?;
+    }
+    Ok((server, killed))
+}
+
+async fn show_progress(plan: Plan, tally: Arc<Tally>) {
+    let begin = Instant::now();
+    let live = std::io::stdout().is_terminal();
+    let mut tick = interval(Duration::from_millis(if live { 250 } else { 3_000 }));
+    loop {
+        tick.tick().await;
+        let get = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let settled = get(&tally.settled);
+        let bar = "#".repeat(30 * settled / plan.keys.max(1));
+        let line = format!(
+            "[{bar:<30}] {settled}/{} paid  {} requests  {} replayed  {} connections lost  {}/{} kills  {} s",
+            plan.keys,
+            get(&tally.requests),
+            get(&tally.replayed),
+            get(&tally.cut) + get(&tally.broken),
+            get(&tally.kills),
+            plan.kills,
+            begin.elapsed().as_secs()
+        );
+        if live {
+            print!("\r{line}\x1b[K");
+            let _ = std::io::stdout().flush();
+        } else {
+            println!("{line}");
+        }
+    }
+}

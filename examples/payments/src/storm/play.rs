@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One payment as a client plays it: pressed once or twice, cut off or not, retried until it is answered.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{self, Answer, Delivery};
+use crate::ledger::Order;
+
+/// How long one payment is retried before it counts as unanswered.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// Counted on the way, for the progress line and the account.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) requests: AtomicUsize,
+    pub(crate) replayed: AtomicUsize,
+    pub(crate) refused: AtomicUsize,
+    pub(crate) in_flight: AtomicUsize,
+    pub(crate) unavailable: AtomicUsize,
+    /// Connections that the client cut on purpose.
+    pub(crate) cut: AtomicUsize,
+    /// Connections that broke or were refused: the server was killed.
+    pub(crate) broken: AtomicUsize,
+    pub(crate) settled: AtomicUsize,
+    pub(crate) kills: AtomicUsize,
+    /// Requests that wait for their answer now.
+    pub(crate) open: AtomicUsize,
+}
+
+/// What one payment came to.
+#[derive(Debug)]
+pub(crate) struct Payment {
+    pub(crate) reference: String,
+    /// Every final answer that a client saw under this key, the refusals of another amount apart.
+    pub(crate) answers: Vec<Answer>,
+    /// Another amount under the same key was answered with something else than a refusal.
+    pub(crate) let_through: bool,
+}
+
+/// How a client behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Once,
+    /// Presses twice at the same time.
+    Twice,
+    /// Retries although it was answered.
+    Again,
+    /// Hangs up in the middle, then retries.
+    Cut,
+    /// Sends another amount under the same key afterwards.
+    Changed,
+}
+
+pub(crate) async fn play(server: SocketAddr, number: usize, tally: &Tally) -> Payment {
+    let mut dice = Dice::new(number as u64 + 1);
+    let manner = match dice.below(10) {
+        0 | 1 => Manner::Once,
+        2 | 3 => Manner::Twice,
+        4 | 5 => Manner::Again,
+        6..=8 => Manner::Cut,
+        _ => Manner::Changed,
+    };
+    let reference = format!("order {number}");
+    let order =
+        Order { account: format!("customer {}", number % 97), amount: 100 + number as i64, reference };
+    let key = format!("storm-{number}");
+    let mut answers = Vec::new();
+    let mut let_through = false;
+    if manner == Manner::Cut {
+        let after = Duration::from_millis(1 + dice.below(45));
+        match ask(server, &key, &order, Some(after), tally).await {
+            Some(delivery) if is_final(&delivery) => answers.push(delivery.answer),
+            Some(_) => {}
+            None => {
+                tally.cut.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    if manner == Manner::Twice {
+        let (one, two) = tokio::join!(
+            until_answered(server, &key, &order, tally),
+            until_answered(server, &key, &order, tally)
+        );
+        answers.extend(one);
+        answers.extend(two);
+    } else {
+        answers.extend(until_answered(server, &key, &order, tally).await);
+    }
+    if manner == Manner::Again {
+        answers.extend(until_answered(server, &key, &order, tally).await);
+    }
+    if manner == Manner::Changed {
+        let changed = Order { amount: order.amount + 1, ..order.clone() };
+        let answer = until_answered(server, &key, &changed, tally).await;
+        let_through = answer.is_none_or(|answer| answer.status != StatusCode::UNPROCESSABLE_ENTITY);
+    }
+    Payment { reference: order.reference, answers, let_through }
+}
+
+/// Retries as a good client does: the same key, the same bytes, `Retry-After` honoured.
+async fn until_answered(server: SocketAddr, key: &str, order: &Order, tally: &Tally) -> Option<Answer> {
+    let begin = Instant::now();
+    let mut rest = Duration::from_millis(20);
+    while begin.elapsed() < GIVE_UP {
+        match ask(server, key, order, None, tally).await {
+            Some(delivery) if is_final(&delivery) => return Some(delivery.answer),
+            Some(delivery) => sleep(delivery.retry_after.unwrap_or(rest)).await,
+            None => {
+                tally.broken.fetch_add(1, Ordering::Relaxed);
+                sleep(rest).await;
+                rest = (rest * 2).min(Duration::from_millis(400));
+            }
+        }
+    }
+    None
+}
+
+/// In flight and unavailable ask for a retry; everything else is the answer.
+fn is_final(delivery: &Delivery) -> bool {
+    !matches!(delivery.answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
+}
+
+async fn ask(
+    server: SocketAddr,
+    key: &str,
+    order: &Order,
+    cut_after: Option<Duration>,
+    tally: &Tally,
+) -> Option<Delivery> {
+    let count = |counter: &AtomicUsize| counter.fetch_add(1, Ordering::Relaxed);
+    count(&tally.requests);
+    count(&tally.open);
+    let delivery = client::pay(server, key, order, cut_after).await.ok();
+    tally.open.fetch_sub(1, Ordering::Relaxed);
+    let delivery = delivery?;
+    match delivery.answer.status {
+        StatusCode::CONFLICT => count(&tally.in_flight),
+        StatusCode::SERVICE_UNAVAILABLE => count(&tally.unavailable),
+        StatusCode::UNPROCESSABLE_ENTITY => count(&tally.refused),
+        _ if delivery.replayed => count(&tally.replayed),
+        _ => 0,
+    };
+    Some(delivery)
+}
+
+/// Numbers that look random and are the same at every run: a splitmix generator.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// From 0 to 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        self.below(1_000) as f64 / 1_000.0
+    }
+}
