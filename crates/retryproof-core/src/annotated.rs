@@ -199,8 +199,8 @@ impl<P: AsRef<E> + ?Sized, E: Clone> ProvidesEngine<E> for P {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryStore;
     use crate::error::ErrorKind;
-    use crate::memory::MemoryStore;
 
     struct Orders;
 

@@ -21,9 +21,6 @@ mod owner;
 mod payload;
 pub mod store;
 
-#[path = "store/memory.rs"]
-mod memory;
-
 pub use blob::Blob;
 pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
@@ -36,9 +33,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub use identity::{Identity, IntoScope, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope};
 pub use lease::{Attempt, Lease};
-pub use memory::MemoryStore;
 pub use observe::Observer;
 pub use outcome::{CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, Report, settle};
 pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
-pub use store::{IdempotencyStore, SharedStore};
+pub use store::{IdempotencyStore, MemoryStore, MemoryStoreBuilder, SharedStore};

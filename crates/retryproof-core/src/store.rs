@@ -35,9 +35,11 @@ use crate::payload::StoredResult;
 
 mod capability;
 mod erased;
+mod memory;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub use erased::{DynStore, SharedStore, SharedStoreBuilder};
+pub use memory::{MemoryStore, MemoryStoreBuilder};
 
 /// What an acquire asks for.
 #[derive(Debug, Clone)]

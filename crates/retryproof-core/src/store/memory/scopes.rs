@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Scopes`]: the scopes of a shard's records, each kept once and numbered while a record names it.
+
+use std::collections::BTreeMap;
+
+use super::NONE;
+use crate::identity::Scope;
+
+pub(super) struct Scopes {
+    places: Vec<Place>,
+    by_text: BTreeMap<Box<str>, u32>,
+    free: u32,
+    /// The one asked for last: most shards see one scope again and again.
+    last: u32,
+}
+
+struct Place {
+    /// `None` while the place is free.
+    scope: Option<Scope>,
+    /// How many records name it; while the place is free, the next free one.
+    records: u32,
+}
+
+impl Scopes {
+    pub(super) const fn new() -> Self {
+        Self { places: Vec::new(), by_text: BTreeMap::new(), free: NONE, last: NONE }
+    }
+
+    /// Whether number `at` stands for `scope`, byte for byte (ID-2).
+    pub(super) fn is(&self, at: u32, scope: &Scope) -> bool {
+        let kept = self.places.get(at as usize).and_then(|place| place.scope.as_ref());
+        // Mostly both are the same literal.
+        kept.is_some_and(|kept| std::ptr::eq(kept.as_str(), scope.as_str()) || kept == scope)
+    }
+
+    /// The number of `scope`, for one more record.
+    pub(super) fn enter(&mut self, scope: &Scope) -> u32 {
+        if !self.is(self.last, scope) {
+            self.last = match self.by_text.get(scope.as_str()) {
+                Some(at) => *at,
+                None => self.add(scope),
+            };
+        }
+        self.places[self.last as usize].records += 1;
+        self.last
+    }
+
+    /// One record less names it.
+    pub(super) fn leave(&mut self, at: u32) {
+        let place = &mut self.places[at as usize];
+        place.records -= 1;
+        if place.records == 0 {
+            self.forget(at);
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, scope: &Scope) -> u32 {
+        let place = Place { scope: Some(scope.clone()), records: 0 };
+        let at = if self.free == NONE {
+            // There are at most as many scopes as slots, and those are numbered by u32.
+            self.places.push(place);
+            u32::try_from(self.places.len() - 1).unwrap_or(NONE)
+        } else {
+            let at = self.free;
+            self.free = std::mem::replace(&mut self.places[at as usize], place).records;
+            at
+        };
+        self.by_text.insert(scope.as_str().into(), at);
+        at
+    }
+
+    #[cold]
+    fn forget(&mut self, at: u32) {
+        let place = &mut self.places[at as usize];
+        place.records = self.free;
+        self.free = at;
+        if let Some(scope) = place.scope.take() {
+            self.by_text.remove(scope.as_str());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_2_scopes_are_kept_while_used_and_never_mixed_up() {
+        let scope = |text: &str| Scope::new(text).unwrap();
+        let mut scopes = Scopes::new();
+        let a = scopes.enter(&scope("a"));
+        let b = scopes.enter(&scope("b"));
+        assert_eq!(scopes.enter(&scope("a")), a);
+        assert!(scopes.is(a, &scope("a")) && !scopes.is(a, &scope("A")) && !scopes.is(b, &scope("a")));
+        scopes.leave(a);
+        assert!(scopes.is(a, &scope("a")), "one record still names it");
+        scopes.leave(a);
+        assert!(!scopes.is(a, &scope("a")));
+        assert_eq!(scopes.enter(&scope("c")), a, "its place is used again");
+        assert!(scopes.is(a, &scope("c")) && scopes.is(b, &scope("b")));
+        assert_eq!(scopes.by_text.len(), 2);
+    }
+}

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the conformance kit does not see: bounds, reclaiming, many threads, and long random walks beside a plain map.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::blob::Blob;
+use crate::clock::ManualClock;
+use crate::fingerprint::Fingerprint;
+use crate::payload::{CodecId, Opened, Payload, StoredResult};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A call that never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory store answers at once"),
+    }
+}
+
+fn id(n: usize) -> Identity {
+    Identity::of("memory.tests", format!("key {n}")).unwrap()
+}
+
+fn request(lease: Duration, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::new(OwnerId::new(), lease, ttl)
+}
+
+fn completion(value: &[u8], ttl: Duration) -> Completion {
+    Completion::new(envelope(value), ttl, None)
+}
+
+fn grant(store: &MemoryStore, id: &Identity, req: &AcquireRequest) -> Grant {
+    match ready(store.acquire(id, req)) {
+        Ok(Acquired::Granted(grant)) => grant,
+        other => panic!("no grant but {other:?}"),
+    }
+}
+
+fn envelope(value: &[u8]) -> Blob {
+    Payload::new(CodecId::BYTES, 0, value).envelope().clone()
+}
+
+fn bytes(result: &StoredResult) -> Vec<u8> {
+    match result.open(None) {
+        Ok(Opened::Value(payload)) => payload.body().to_vec(),
+        other => panic!("no value but {other:?}"),
+    }
+}
+
+fn finish(store: &MemoryStore, id: &Identity, value: &[u8], ttl: Duration) {
+    let req = request(SECOND, ttl);
+    grant(store, id, &req);
+    assert_eq!(ready(store.complete(id, req.owner, &completion(value, ttl))).unwrap(), Fenced::Done);
+}
+
+fn is_full(answer: &Result<Acquired>) -> bool {
+    matches!(answer, Err(error) if error.kind() == ErrorKind::Full)
+}
+
+fn small(records: usize) -> (MemoryStore, ManualClock) {
+    let clock = ManualClock::new();
+    (MemoryStore::builder().max_records(records).clock(Arc::new(clock.clone())).build(), clock)
+}
+
+#[test]
+fn sto_1_a_full_store_refuses_new_keys_serves_known_ones_and_evicts_nothing() {
+    for records in [0, 1, 2, 7, 100, 3_000] {
+        let (store, _) = small(records);
+        for n in 0..records {
+            finish(&store, &id(n), b"value", HOUR);
+        }
+        for n in records..records + 5 {
+            let answer = ready(store.acquire(&id(n), &request(SECOND, HOUR)));
+            assert!(is_full(&answer), "{records}: {answer:?}");
+        }
+        for n in 0..records {
+            let answer = ready(store.acquire(&id(n), &request(SECOND, HOUR)));
+            assert!(matches!(answer, Ok(Acquired::Complete(result)) if bytes(&result) == b"value"));
+        }
+        assert_eq!(ready(store.stats()).unwrap().records, records as u64);
+    }
+}
+
+#[test]
+fn sto_1_a_full_store_takes_a_new_key_as_soon_as_a_record_is_gone_or_over() {
+    let (store, clock) = small(2);
+    let kept = request(HOUR, HOUR);
+    grant(&store, &id(0), &kept);
+    finish(&store, &id(1), b"", Duration::from_millis(1));
+    assert!(is_full(&ready(store.acquire(&id(2), &kept))));
+    clock.advance(Duration::from_micros(999));
+    assert!(is_full(&ready(store.acquire(&id(2), &kept))));
+    clock.advance(Duration::from_micros(1));
+    grant(&store, &id(2), &kept);
+    assert!(is_full(&ready(store.acquire(&id(3), &kept))));
+    assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), Fenced::Done);
+    grant(&store, &id(3), &kept);
+    // A completion after a refused search moves the time of the next one.
+    assert!(is_full(&ready(store.acquire(&id(4), &kept))));
+    let done = completion(b"", Duration::from_millis(1));
+    assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), Fenced::Done);
+    assert!(is_full(&ready(store.acquire(&id(4), &kept))));
+    clock.advance(Duration::from_millis(1));
+    grant(&store, &id(4), &kept);
+    // One that died counts until its lease and its ttl are over (STO-4).
+    let (store, clock) = small(1);
+    grant(&store, &id(0), &request(SECOND, 2 * SECOND));
+    clock.advance(SECOND);
+    assert!(is_full(&ready(store.acquire(&id(1), &kept))));
+    clock.advance(SECOND);
+    grant(&store, &id(1), &kept);
+}
+
+#[test]
+fn sto_1_the_bound_on_bytes_refuses_grants_but_never_a_completion() {
+    let store = MemoryStore::builder().max_bytes(10_000).build();
+    let held: Vec<_> = (0..5).map(|n| (id(n), request(HOUR, HOUR))).collect();
+    for (id, req) in &held {
+        grant(&store, id, req);
+    }
+    for (id, req) in &held {
+        let done = completion(&[1; 4_000], HOUR);
+        assert_eq!(ready(store.complete(id, req.owner, &done)).unwrap(), Fenced::Done);
+    }
+    assert!(ready(store.stats()).unwrap().bytes > 20_000);
+    assert!(is_full(&ready(store.acquire(&id(9), &request(HOUR, HOUR)))));
+    for (id, req) in &held {
+        let answer = ready(store.acquire(id, req));
+        assert!(matches!(answer, Ok(Acquired::Complete(result)) if bytes(&result) == [1; 4_000]));
+    }
+    assert_eq!(store.profile().max_value, 10_000);
+    let req = request(HOUR, HOUR);
+    let error = ready(store.complete(&id(9), req.owner, &completion(&[0; 10_001], HOUR))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(!format!("{error:?} {error}").contains("key 9"), "ID-4");
+}
+
+#[test]
+fn sto_1_a_store_that_has_been_full_and_emptied_takes_as_many_again() {
+    let (store, clock) = small(2_000);
+    for round in 0..3 {
+        for n in 0..2_000 {
+            finish(&store, &id(n + round), &[0; 10], SECOND);
+        }
+        assert!(is_full(&ready(store.acquire(&id(5_000), &request(SECOND, HOUR)))));
+        clock.advance(SECOND);
+    }
+    assert_eq!(ready(store.purge(usize::MAX)).unwrap(), 2_000);
+    assert_eq!(ready(store.stats()).unwrap(), StoreStats::default());
+}
+
+#[test]
+fn sto_4_purge_takes_what_is_over_to_the_nanosecond_and_nothing_else() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+    let count = 1_500;
+    for n in 0..count {
+        finish(&store, &id(n), b"v", SECOND + Duration::from_nanos(n as u64 % 3));
+    }
+    grant(&store, &id(count), &request(2 * SECOND, SECOND));
+    grant(&store, &id(count + 1), &request(SECOND, 3 * SECOND));
+    let purge = |limit| ready(store.purge(limit)).unwrap();
+    clock.advance(SECOND - Duration::from_nanos(1));
+    assert_eq!(purge(usize::MAX), 0);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((purge(100), purge(300), purge(usize::MAX), purge(usize::MAX)), (100, 300, 100, 0));
+    clock.advance(Duration::from_nanos(2));
+    assert_eq!(purge(usize::MAX), 1_000);
+    clock.advance(SECOND);
+    assert_eq!(purge(usize::MAX), 1, "the lease of one is over now, its ttl was");
+    let late = request(SECOND, SECOND);
+    clock.advance(SECOND);
+    assert_eq!(purge(usize::MAX), 1);
+    assert!(!grant(&store, &id(count + 1), &late).took_over, "nothing is left to take over");
+    assert_eq!(ready(store.stats()).unwrap().records, 1);
+}
+
+#[test]
+fn sto_4_later_grants_reclaim_what_is_over() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+    for n in 0..10_000 {
+        finish(&store, &id(n), b"v", SECOND);
+    }
+    clock.advance(10 * SECOND);
+    for n in 10_000..20_000 {
+        finish(&store, &id(n), b"v", HOUR);
+    }
+    let records = ready(store.stats()).unwrap().records;
+    assert!(records < 11_000, "{records} are left of 20,000");
+}
+
+#[test]
+fn acq_10_tokens_grow_over_release_takeover_purge_and_a_new_store() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+    let mut last = 0;
+    let mut check = |token: FencingToken| {
+        assert!(token.get() > last, "{token} after {last}");
+        last = token.get();
+    };
+    let id = id(1);
+    for round in 0..4 {
+        let req = request(SECOND, SECOND);
+        let granted = grant(&store, &id, &req);
+        check(granted.token);
+        assert_eq!(grant(&store, &id, &req).token, granted.token, "the same owner, the same token (ACQ-9)");
+        match round {
+            0 => assert_eq!(ready(store.release(&id, req.owner)).unwrap(), Fenced::Done),
+            1 => clock.advance(SECOND),
+            2 => {
+                clock.advance(HOUR);
+                assert_eq!(ready(store.purge(10)).unwrap(), 1);
+            }
+            _ => {}
+        }
+    }
+    check(grant(&MemoryStore::new(), &id, &request(SECOND, SECOND)).token);
+}
+
+#[test]
+fn acq_2_of_many_threads_at_expiry_one_takes_over() {
+    for round in 0..200 {
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+        let id = id(round);
+        grant(&store, &id, &request(SECOND, HOUR));
+        clock.advance(SECOND);
+        let winners: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| match ready(store.acquire(&id, &request(SECOND, HOUR))).unwrap() {
+                        Acquired::Granted(grant) => usize::from(grant.took_over),
+                        Acquired::Busy { remaining, .. } => usize::from(remaining > SECOND),
+                        Acquired::Complete(_) => 99,
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(winners, 1);
+    }
+}
+
+/// Threads on few keys, in a store of few records: no result is lost, changed or given to two.
+#[test]
+fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
+    let store = MemoryStore::builder().max_records(64).build();
+    let runs: Vec<_> = (0..64).map(|_| std::sync::atomic::AtomicUsize::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let (store, runs) = (&store, &runs);
+            scope.spawn(move || {
+                for step in 0..20_000_usize {
+                    let n = (step * 7 + thread * 13) % 64;
+                    let req = request(HOUR, HOUR);
+                    match ready(store.acquire(&id(n), &req)).unwrap() {
+                        Acquired::Granted(_) if step % 3 == 0 => {
+                            assert_eq!(ready(store.release(&id(n), req.owner)).unwrap(), Fenced::Done);
+                        }
+                        Acquired::Granted(_) => {
+                            runs[n].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            let done = completion(format!("value of {n}").as_bytes(), HOUR);
+                            assert_eq!(
+                                ready(store.complete(&id(n), req.owner, &done)).unwrap(),
+                                Fenced::Done
+                            );
+                        }
+                        Acquired::Complete(result) => {
+                            assert_eq!(bytes(&result), format!("value of {n}").as_bytes())
+                        }
+                        Acquired::Busy { .. } => {}
+                    }
+                }
+            });
+        }
+    });
+    assert!(runs.iter().all(|runs| runs.load(std::sync::atomic::Ordering::Relaxed) == 1));
+}
+
+#[test]
+fn id_2_odd_identities_do_not_meet() {
+    let store = MemoryStore::new();
+    let pairs = [
+        ("a:b", "c"),
+        ("a", "b:c"),
+        ("a", "bc"),
+        ("ab", "c"),
+        ("a", "BC"),
+        ("a", "bc "),
+        ("a", "\u{e9}"),
+        ("a", "e\u{301}"),
+    ];
+    let ids: Vec<_> = pairs.iter().map(|(scope, key)| Identity::of(*scope, key).unwrap()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        finish(&store, id, &[u8::try_from(n).unwrap()], HOUR);
+    }
+    for (n, id) in ids.iter().enumerate() {
+        let answer = ready(store.look(id)).unwrap();
+        assert!(matches!(answer, Standing::Complete(result) if bytes(&result) == [u8::try_from(n).unwrap()]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
+    let clock = ManualClock::new();
+    let store = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
+    for ending in ["complete", "release", "take over", "purge"] {
+        let (id, req) = (Identity::of("wait", ending).unwrap(), request(10 * SECOND, SECOND));
+        let token = grant(&store, &id, &req).token;
+        let waiter = tokio::spawn({
+            let (store, id) = (Arc::clone(&store), id.clone());
+            async move { store.changed(&id, token, HOUR).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        let before = tokio::time::Instant::now();
+        match ending {
+            "complete" => {
+                let fenced = store.complete(&id, req.owner, &completion(b"", HOUR)).await;
+                assert_eq!(fenced.unwrap(), Fenced::Done);
+            }
+            "release" => assert_eq!(store.release(&id, req.owner).await.unwrap(), Fenced::Done),
+            _ => {
+                clock.advance(10 * SECOND);
+                if ending == "purge" {
+                    assert_eq!(store.purge(9).await.unwrap(), 1);
+                } else {
+                    assert!(grant(&store, &id, &request(SECOND, SECOND)).took_over);
+                }
+            }
+        }
+        waiter.await.unwrap().unwrap();
+        assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
+        // Who comes after the change does not sleep at all.
+        store.changed(&id, token, HOUR).await.unwrap();
+        assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
+        clock.advance(HOUR);
+        store.purge(9).await.unwrap();
+    }
+    let id = Identity::of("wait", "nothing happens").unwrap();
+    let token = grant(&store, &id, &request(10 * SECOND, SECOND)).token;
+    for (at_most, slept) in [(SECOND, SECOND), (HOUR, 10 * SECOND), (Duration::ZERO, Duration::ZERO)] {
+        let before = tokio::time::Instant::now();
+        store.changed(&id, token, at_most).await.unwrap();
+        assert!((slept..slept + Duration::from_millis(2)).contains(&before.elapsed()), "{at_most:?}");
+    }
+}
+
+/// The record in words, to walk beside.
+#[derive(Clone)]
+struct Plain {
+    owner: OwnerId,
+    token: FencingToken,
+    expires: u64,
+    purge_after: u64,
+    value: Option<(Vec<u8>, Option<Fingerprint>)>,
+}
+
+#[test]
+fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
+    for seed in 1..=20_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = move |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let clock = ManualClock::new();
+        let store = MemoryStore::builder().max_records(40).clock(Arc::new(clock.clone())).build();
+        let mut plain: HashMap<Identity, Plain> = HashMap::new();
+        let owners: Vec<_> = (0..4).map(|_| OwnerId::new()).collect();
+        let ids: Vec<_> = (0..60).map(id).collect();
+        let mut now = 0_u64;
+        let mut last_token = 0;
+        for step in 0..20_000 {
+            let id = &ids[usize::try_from(next(60)).unwrap()];
+            let owner = owners[usize::try_from(next(4)).unwrap()];
+            let long = 1 + next(3_000);
+            let span = Duration::from_millis(long);
+            let over = |record: &Plain| record.expires <= now;
+            let purgeable = |record: &Plain| record.expires <= now && record.purge_after <= now;
+            let known = plain.get(id).cloned();
+            match next(12) {
+                0..=4 => {
+                    let fingerprint = (next(2) == 0).then(|| Fingerprint::new(&[3; 33]).unwrap());
+                    let req = AcquireRequest::new(owner, span, 2 * span).with_fingerprint(fingerprint);
+                    let answer = ready(store.acquire(id, &req));
+                    let live = plain.values().filter(|record| !purgeable(record)).count();
+                    match (answer, &known) {
+                        (Ok(Acquired::Complete(result)), Some(Plain { value: Some((value, fp)), .. }))
+                            if !over(known.as_ref().unwrap()) =>
+                        {
+                            assert_eq!((bytes(&result), result.fingerprint().copied()), (value.clone(), *fp));
+                            continue;
+                        }
+                        (
+                            Ok(Acquired::Busy { remaining, token }),
+                            Some(record @ Plain { value: None, .. }),
+                        ) if !over(record) && record.owner != owner => {
+                            assert_eq!(
+                                (remaining, token),
+                                (Duration::from_millis(record.expires - now), record.token)
+                            );
+                            continue;
+                        }
+                        (Ok(Acquired::Granted(grant)), _) => {
+                            let renewed = known.as_ref().is_some_and(|r| {
+                                r.value.is_none() && r.owner == owner && r.token == grant.token
+                            });
+                            let took = known.as_ref().is_some_and(|r| r.value.is_none() && r.owner != owner);
+                            // Purged since, or not.
+                            assert!(
+                                grant.took_over == took || known.as_ref().is_some_and(purgeable),
+                                "step {step}"
+                            );
+                            assert!(renewed || known.as_ref().is_none_or(over));
+                            assert!(
+                                renewed || grant.token.get() > known.as_ref().map_or(0, |r| r.token.get()),
+                                "{last_token}"
+                            );
+                            last_token = last_token.max(grant.token.get());
+                            let record = Plain {
+                                owner,
+                                token: grant.token,
+                                expires: now + long,
+                                purge_after: now + 2 * long,
+                                value: None,
+                            };
+                            plain.insert(id.clone(), record);
+                        }
+                        (Err(error), known) => {
+                            assert_eq!(error.kind(), ErrorKind::Full);
+                            assert!(
+                                live >= 40 && known.as_ref().is_none_or(purgeable),
+                                "step {step}: {live} live"
+                            );
+                        }
+                        (answer, _) => panic!("step {step}: {answer:?}"),
+                    }
+                }
+                5 => {
+                    let expected = known.as_ref().filter(|record| !over(record)).map(|r| r.value.is_some());
+                    let found = match ready(store.look(id)).unwrap() {
+                        Standing::Absent => None,
+                        Standing::Busy { .. } => Some(false),
+                        Standing::Complete(_) => Some(true),
+                    };
+                    assert_eq!(found, expected, "step {step}");
+                }
+                6..=8 => {
+                    let value = vec![u8::try_from(next(250)).unwrap(); usize::try_from(next(700)).unwrap()];
+                    let fingerprint = (next(2) == 0).then(|| Fingerprint::new(&[3; 33]).unwrap());
+                    let done = Completion::new(envelope(&value), span, fingerprint);
+                    let fenced = ready(store.complete(id, owner, &done)).unwrap();
+                    match known {
+                        Some(mut record)
+                            if record.owner == owner && record.value.is_none() && !purgeable(&record) =>
+                        {
+                            assert_eq!(fenced, Fenced::Done, "step {step}");
+                            record.value = Some((value, fingerprint));
+                            record.expires = now + long;
+                            record.purge_after = record.expires;
+                            plain.insert(id.clone(), record);
+                        }
+                        Some(mut record) if purgeable(&record) => {
+                            // Gone or not: it may have been reclaimed by another call.
+                            if fenced == Fenced::Done {
+                                record.value = Some((value, fingerprint));
+                                record.expires = now + long;
+                                record.purge_after = record.expires;
+                                plain.insert(id.clone(), record);
+                            }
+                        }
+                        Some(record) if record.owner == owner => assert_eq!(fenced, Fenced::AlreadyDone),
+                        _ => assert_eq!(fenced, Fenced::Lost),
+                    }
+                }
+                9 => {
+                    let fenced = ready(store.extend(id, owner, span)).unwrap();
+                    if let Some(record) = plain.get_mut(id)
+                        && fenced == Fenced::Done
+                    {
+                        assert!(record.value.is_none() && record.owner == owner);
+                        record.expires = now + long;
+                    } else {
+                        assert!(known.is_none_or(|r| r.value.is_some() || r.owner != owner || purgeable(&r)));
+                    }
+                }
+                10 => {
+                    let fenced = ready(store.release(id, owner)).unwrap();
+                    match known {
+                        Some(record)
+                            if record.value.is_none() && record.owner == owner && !purgeable(&record) =>
+                        {
+                            assert_eq!(fenced, Fenced::Done);
+                            plain.remove(id);
+                        }
+                        Some(record) if purgeable(&record) => {
+                            if fenced != Fenced::Lost {
+                                plain.remove(id);
+                            }
+                        }
+                        Some(_) => assert_eq!(fenced, Fenced::Lost),
+                        None => assert_eq!(fenced, Fenced::AlreadyDone),
+                    }
+                }
+                _ => {
+                    if next(10) == 0 {
+                        let gone = ready(store.purge(usize::MAX)).unwrap();
+                        assert!(gone <= plain.values().filter(|record| purgeable(record)).count());
+                        plain.retain(|_, record| !purgeable(record));
+                        assert_eq!(ready(store.stats()).unwrap().records, plain.len() as u64, "step {step}");
+                    }
+                    let forth = next(200);
+                    now += forth;
+                    clock.advance(Duration::from_millis(forth));
+                }
+            }
+        }
+        clock.advance(HOUR);
+        ready(store.purge(usize::MAX)).unwrap();
+        assert_eq!(ready(store.stats()).unwrap(), StoreStats::default(), "every byte is accounted for");
+        for id in &ids[..40] {
+            grant(&store, id, &request(SECOND, SECOND));
+        }
+    }
+}

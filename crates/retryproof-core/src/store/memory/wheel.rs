@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Wheel`]: which COMPLETE records may have expired, without looking at the others (STO-4).
+//!
+//! Five levels of 64 buckets with a tick of 2^30 ns; a bucket is a list through the slots' `timer` links, so filing a
+//! record costs no memory. When a bucket's time has come, its list is appended to `ready`, and each slot taken from
+//! there is judged by its record's own expiry: reclaimed, or filed again. Coming down a level, being replaced and
+//! coming up early are all the same case, and the work is done in as small batches as the caller likes.
+
+use super::chunked::Chunked;
+use super::table::Slot;
+use super::{NONE, UNFILED};
+
+const LEVELS: usize = 5;
+const TOP: u32 = 4;
+const BITS: u32 = 6;
+const BUCKETS: usize = 1 << BITS;
+const TICK_BITS: u32 = 30;
+/// One tick in nanoseconds: about a second.
+pub(super) const TICK: u64 = 1 << TICK_BITS;
+/// The wheel's horizon, 36 years; what lies beyond comes up there and is filed again.
+const LAST_TICK: u64 = (1 << (BITS * TOP + BITS)) - 1;
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self { head: NONE, tail: NONE };
+
+    fn push(&mut self, slots: &mut Chunked<Slot>, at: u32) {
+        if self.head == NONE {
+            self.tail = at;
+        }
+        slots[at].timer = self.head;
+        self.head = at;
+    }
+
+    fn pop(&mut self, slots: &mut Chunked<Slot>) -> Option<u32> {
+        let at = self.head;
+        if at == NONE {
+            return None;
+        }
+        self.head = std::mem::replace(&mut slots[at].timer, UNFILED);
+        Some(at)
+    }
+
+    fn append(&mut self, slots: &mut Chunked<Slot>, other: Self) {
+        if self.head == NONE {
+            *self = other;
+        } else if other.head != NONE {
+            slots[self.tail].timer = other.head;
+            self.tail = other.tail;
+        }
+    }
+}
+
+pub(super) struct Wheel {
+    /// The tick up to which all buckets have been gathered; its own bucket takes what is late.
+    cursor: u64,
+    ready: List,
+    /// No record in a bucket expires before this.
+    due: u64,
+    /// For each level, which buckets hold something.
+    occupied: [u64; LEVELS],
+    /// Made by the first record, so that an unused shard is small.
+    buckets: Option<Box<[[List; BUCKETS]; LEVELS]>>,
+}
+
+impl Wheel {
+    pub(super) const fn new() -> Self {
+        Self { cursor: 0, ready: List::EMPTY, due: u64::MAX, occupied: [0; LEVELS], buckets: None }
+    }
+
+    /// A time before which [`take`](Self::take) finds nothing expired.
+    pub(super) fn due(&self) -> u64 {
+        if self.ready.head == NONE { self.due } else { 0 }
+    }
+
+    /// Files a slot that is in no list.
+    pub(super) fn file(&mut self, slots: &mut Chunked<Slot>, at: u32, expires: u64) {
+        self.due = self.due.min(expires);
+        let tick = (expires >> TICK_BITS).clamp(self.cursor, self.cursor.max(LAST_TICK));
+        // The highest digit in which the ticks differ says how far ahead it is.
+        let level = ((63 - ((tick ^ self.cursor) | 1).leading_zeros()) / BITS).min(TOP);
+        let bucket = digit(tick, level);
+        let level = level as usize;
+        self.occupied[level] |= 1 << bucket;
+        let buckets = self.buckets.get_or_insert_with(|| Box::new([[List::EMPTY; BUCKETS]; LEVELS]));
+        buckets[level][bucket].push(slots, at);
+    }
+
+    /// Makes ready what may have expired by `now`, the tick that is under way included.
+    pub(super) fn gather(&mut self, slots: &mut Chunked<Slot>, now: u64) {
+        let upto = now >> TICK_BITS;
+        let mut next = u64::MAX;
+        while let Some((level, bucket, start)) = self.earliest() {
+            if start > upto {
+                next = start << TICK_BITS;
+                break;
+            }
+            self.occupied[level] &= !(1 << bucket);
+            if let Some(buckets) = &mut self.buckets {
+                let list = std::mem::replace(&mut buckets[level][bucket], List::EMPTY);
+                self.ready.append(slots, list);
+            }
+            self.cursor = self.cursor.max(start);
+        }
+        self.cursor = self.cursor.max(upto);
+        self.due = next;
+    }
+
+    /// Takes one slot out of what is ready; the caller reclaims it, files it again or leaves it.
+    pub(super) fn take(&mut self, slots: &mut Chunked<Slot>) -> Option<u32> {
+        self.ready.pop(slots)
+    }
+
+    /// Level, bucket and first tick of the earliest bucket that holds something. A lower level always lies before a
+    /// higher one: it holds what differs from the cursor in its lowest digits only.
+    fn earliest(&self) -> Option<(usize, usize, u64)> {
+        let (level, occupied) = (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
+        let bucket = occupied.trailing_zeros();
+        let shift = BITS * level;
+        let block = self.cursor >> (shift + BITS) << (shift + BITS);
+        Some((level as usize, bucket as usize, block | u64::from(bucket) << shift))
+    }
+}
+
+/// The tick's digit in base 64: its bucket on that level.
+#[expect(clippy::cast_possible_truncation, reason = "below 64")]
+fn digit(tick: u64, level: u32) -> usize {
+    (tick >> (BITS * level)) as usize % BUCKETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::{Body, Table};
+    use super::*;
+
+    struct Filed {
+        table: Table,
+        wheel: Wheel,
+        expiry: Vec<u64>,
+    }
+
+    impl Filed {
+        fn new(expiry: Vec<u64>) -> Self {
+            let mut filed = Self { table: Table::with_capacity(0), wheel: Wheel::new(), expiry };
+            for (n, expires) in (0..).zip(&filed.expiry) {
+                let at = filed.table.insert(n, 0, Body::Busy(0)).unwrap();
+                filed.wheel.file(&mut filed.table.slots, at, *expires);
+            }
+            filed
+        }
+
+        /// What a full purge at `now` reclaims.
+        fn purge(&mut self, now: u64) -> Vec<u64> {
+            let mut gone = Vec::new();
+            self.wheel.gather(&mut self.table.slots, now);
+            while let Some(at) = self.wheel.take(&mut self.table.slots) {
+                let expires = self.expiry[at as usize];
+                if expires <= now {
+                    gone.push(expires);
+                } else {
+                    self.wheel.file(&mut self.table.slots, at, expires);
+                }
+            }
+            gone.sort_unstable();
+            gone
+        }
+    }
+
+    #[test]
+    fn sto_4_the_wheel_gives_up_each_record_when_it_expires_and_not_before() {
+        let mut random = 3_u64;
+        let expiry: Vec<u64> = (0..3_000)
+            .map(|n| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // From nanoseconds to decades.
+                (random >> 4) >> (n % 50)
+            })
+            .collect();
+        let mut sorted = expiry.clone();
+        sorted.sort_unstable();
+        let mut filed = Filed::new(expiry);
+        let mut now = 0;
+        for step in [
+            1,
+            1_000,
+            TICK - 1,
+            TICK,
+            63 * TICK,
+            64 * TICK,
+            65 * TICK,
+            4_095 * TICK,
+            4_097 * TICK,
+            1 << 50,
+            1 << 55,
+            1 << 59,
+        ] {
+            now += step;
+            assert!(
+                filed.wheel.due() <= sorted.first().copied().unwrap_or(u64::MAX),
+                "the bound is a lower one"
+            );
+            let expected: Vec<u64> = sorted.iter().copied().take_while(|expires| *expires <= now).collect();
+            sorted.drain(..expected.len());
+            assert_eq!(filed.purge(now), expected, "at {now}");
+            assert_eq!(filed.purge(now), Vec::<u64>::new());
+        }
+    }
+
+    #[test]
+    fn sto_4_after_a_purge_the_wheel_knows_when_to_look_again() {
+        let mut filed = Filed::new(vec![10, 20, 5 * TICK + 7]);
+        assert_eq!(filed.wheel.due(), 10);
+        assert_eq!(filed.purge(15), [10]);
+        assert_eq!(filed.wheel.due(), 20);
+        assert_eq!(filed.purge(20), [20]);
+        assert!((21..=5 * TICK + 7).contains(&filed.wheel.due()));
+        assert_eq!(filed.purge(5 * TICK + 7), [5 * TICK + 7]);
+        assert_eq!(filed.wheel.due(), u64::MAX);
+    }
+}
