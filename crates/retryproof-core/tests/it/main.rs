@@ -5,6 +5,7 @@
 mod blocking;
 #[cfg(feature = "config")]
 mod config;
+mod conformance;
 mod engine;
 mod observe;
 mod redaction;

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The conformance kit: one macro call judges a store (STO-2).
+//!
+//! ```
+//! use retryproof_core::MemoryStore;
+//! use retryproof_testkit::{Subject, conformance};
+//!
+//! async fn subject() -> Subject {
+//!     Subject::of(MemoryStore::new()).with_purge().build()
+//! }
+//!
+//! // In a file of tests, at the level of items: one `#[test]` per case, named after rule and behaviour.
+//! conformance! { time = paused, factory = subject }
+//! # fn main() {}
+//! ```
+//!
+//! # Time
+//! `time = paused`: each case has a runtime of one thread whose clock is paused, for stores on tokio's clock that do
+//! nothing on other threads. `time = real`: each case has a runtime of two threads on the host's clock; leases that are
+//! to run out are some ten milliseconds long, and the kit goes by the store's answers, not by its own watch, so that a
+//! loaded machine makes it slow and not wrong.
+//!
+//! A store that takes its time from an injected clock says so by
+//! [`with_clock`](crate::SubjectBuilder::with_clock), under either; expiry is then tested to the last millisecond.
+//!
+//! # The factory
+//! It is called once per case and returns a [`Subject`](crate::Subject), or `None` where the server it needs is not there: the case is
+//! skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::subject::Subject;
+
+mod caller;
+pub mod fence;
+pub mod fingerprint;
+pub mod forms;
+pub mod grant;
+pub mod identity;
+pub mod look;
+pub mod purge;
+pub mod release;
+pub mod result;
+pub mod takeover;
+pub mod token;
+pub mod wait;
+
+/// One case of the kit.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Rule and behaviour: `acq_2_one_winner_at_expiry`.
+    pub name: &'static str,
+    /// The module of the case.
+    pub group: &'static str,
+    #[doc(hidden)]
+    pub run: for<'a> fn(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::{}", self.group, self.name)
+    }
+}
+
+/// Whose clock the runtime of a case goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// The runtime's own, paused.
+    Paused,
+    /// The host's.
+    Real,
+}
+
+/// Longer than any case takes, even on a loaded machine; a case that hangs fails by it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Judges a store by one case, on a runtime of its own.
+///
+/// # Panics
+/// When the store fails the case; when the factory gives none and `RETRYPROOF_REQUIRE_STORES` is `1`.
+pub fn run<F, Fut, T>(case: Case, time: Time, factory: F)
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let mut runtime = match time {
+        Time::Paused => tokio::runtime::Builder::new_current_thread(),
+        Time::Real => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match time {
+        Time::Paused => runtime.start_paused(true),
+        Time::Real => runtime.worker_threads(2),
+    };
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let Some(mut subject) = factory().await.into() else {
+            let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
+            assert!(!required, "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1");
+            eprintln!("skipped: the factory gave no store");
+            return;
+        };
+        match time {
+            Time::Paused => {
+                subject.pause();
+                (case.run)(&subject).await;
+            }
+            Time::Real => {
+                let judged = tokio::time::timeout(PATIENCE, (case.run)(&subject)).await;
+                assert!(judged.is_ok(), "the case did not end within {PATIENCE:?}");
+            }
+        }
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+}
+
+/// Every case of the kit, for a harness of one's own; [`conformance!`](crate::conformance!) is the usual way.
+#[must_use]
+pub fn cases() -> &'static [Case] {
+    crate::__each_case! { table }
+}
+
+/// Makes one `#[test]` for each case of the [kit](mod@crate::conformance).
+///
+/// `conformance! { time = paused | real, factory = path_or_closure }`
+#[macro_export]
+macro_rules! conformance {
+    (time = paused, factory = $factory:expr $(,)?) => {
+        $crate::__each_case! { test Paused ($factory) }
+    };
+    (time = real, factory = $factory:expr $(,)?) => {
+        $crate::__each_case! { test Real ($factory) }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __each_case {
+    (@table $($group:ident: $($case:ident)*;)*) => {
+        &[$($($crate::conformance::Case {
+            name: stringify!($case),
+            group: stringify!($group),
+            run: |subject| Box::pin($crate::conformance::$group::$case(subject)),
+        },)*)*]
+    };
+    (@test $time:ident $factory:tt $($group:ident: $($case:ident)*;)*) => {
+        $($(
+            #[test]
+            fn $case() {
+                let case = $crate::conformance::Case {
+                    name: stringify!($case),
+                    group: stringify!($group),
+                    run: |subject| Box::pin($crate::conformance::$group::$case(subject)),
+                };
+                $crate::conformance::run(case, $crate::conformance::Time::$time, $factory);
+            }
+        )*)*
+    };
+    ($way:ident $($args:tt)*) => {
+        $crate::__each_case! { @$way $($args)*
+            grant:
+                acq_1_a_fresh_key_is_granted
+                acq_1_a_held_key_is_busy
+                acq_1_a_completed_key_answers_with_its_result
+                acq_7_remaining_follows_the_stores_clock
+                acq_9_the_same_owner_gets_its_lease_again
+                acq_9_the_same_owner_gets_its_expired_lease_again
+                acq_9_asking_again_prolongs_the_lease
+                acq_9_the_completer_asking_again_gets_its_result
+                ctx_2_leases_from_10_ms_to_24_h
+                ctx_2_a_lease_may_be_longer_than_its_ttl;
+            takeover:
+                acq_2_a_live_lease_is_not_taken_over
+                acq_2_an_expired_lease_is_taken_over
+                acq_2_no_takeover_before_expiry
+                acq_2_one_winner_at_expiry
+                acq_2_a_takeover_can_be_taken_over
+                acq_12_only_a_takeover_says_so;
+            fence:
+                cmp_2_a_late_completion_by_the_recorded_owner_counts
+                cmp_2_a_zombie_completion_is_lost
+                cmp_2_a_zombie_completion_leaves_the_takers_result
+                cmp_2_a_strangers_completion_is_lost
+                cmp_2_completing_an_absent_record_is_lost
+                cmp_3_completing_twice_is_already_done
+                run_1_extend_renews_the_lease
+                run_1_extend_counts_from_now
+                run_1_an_expired_lease_of_ones_own_is_extended
+                run_2_extend_after_a_takeover_is_lost
+                run_2_a_strangers_extend_is_lost
+                run_3_extend_revives_no_finished_record
+                run_3_extend_revives_no_released_record;
+            release:
+                run_4_a_released_key_is_fresh
+                run_4_releasing_again_is_already_done
+                run_4_a_strangers_release_is_lost
+                run_4_a_zombie_release_is_lost
+                run_4_a_completed_record_is_not_released
+                run_4_an_expired_lease_of_ones_own_is_released
+                cmp_5_a_released_record_looks_deleted;
+            look:
+                acq_8_look_tells_where_the_record_stands
+                acq_8_look_grants_nothing
+                acq_8_look_and_replay_write_nothing;
+            wait:
+                acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for
+                acq_4_completion_wakes_a_waiter
+                acq_3_release_wakes_a_waiter
+                acq_4_a_takeover_wakes_a_waiter
+                acq_4_every_waiter_is_woken
+                acq_4_a_dropped_waiter_takes_no_wake_up_along
+                acq_4_a_wake_up_survives_beats_in_between
+                acq_4_no_wake_up_is_lost_between_look_and_sleep
+                acq_4_no_wake_up_is_lost_in_a_race
+                acq_4_a_waiter_on_another_handle_is_woken
+                acq_6_changed_ends_by_its_bound
+                acq_4_changed_sleeps_while_the_holder_is_at_work
+                acq_5_sleeping_waiters_hold_nothing_up;
+            token:
+                acq_10_tokens_grow_over_releases
+                acq_10_tokens_grow_over_takeovers
+                acq_10_tokens_grow_over_expired_results
+                acq_10_tokens_grow_over_purges
+                acq_10_a_renewed_lease_keeps_its_place_in_the_order
+                acq_10_busy_shows_the_holders_token
+                acq_10_tokens_grow_in_the_order_of_grants
+                acq_10_tokens_grow_over_handles;
+            result:
+                cmp_1_results_come_back_byte_for_byte
+                cmp_1_a_large_result_comes_back
+                cmp_1_codec_and_schema_are_kept
+                cmp_6_ttl_runs_from_completion
+                cmp_6_a_result_past_its_ttl_counts_as_absent
+                cmp_6_the_completer_past_its_ttl_is_granted_afresh
+                cmp_6_a_ttl_of_one_millisecond
+                cmp_6_a_ttl_of_ten_years
+                cmp_6_a_result_never_changes_within_its_ttl
+                cmp_6_completing_again_prolongs_nothing
+                cmp_8_an_unreadable_envelope_fails_closed
+                cmp_8_a_corrupt_record_fails_closed
+                cmp_9_a_tombstone_comes_back_as_one
+                cmp_9_a_value_over_the_limit_is_refused
+                cmp_6_a_new_result_has_nothing_of_the_old_one;
+            fingerprint:
+                fp_1_the_completions_fingerprint_is_kept
+                fp_1_fingerprints_of_every_length_are_kept
+                fp_1_nothing_is_judged_while_the_holder_runs
+                fp_2_a_takeover_replaces_the_fingerprint
+                fp_2_an_expired_result_leaves_no_fingerprint;
+            identity:
+                id_1_scope_and_key_name_a_record_together
+                id_2_identities_compare_byte_for_byte
+                id_2_separators_join_nothing
+                id_2_odd_text_is_only_text
+                id_3_the_longest_identities_fit
+                id_4_a_store_prints_neither_keys_nor_values;
+            purge:
+                sto_4_purge_keeps_what_is_live
+                sto_4_purge_keeps_an_expired_lease_within_its_ttl
+                sto_4_purge_removes_what_is_over
+                sto_4_purge_takes_no_more_than_its_limit
+                sto_4_purge_keeps_a_record_that_was_used_again
+                sto_4_purge_goes_by_the_completions_ttl
+                sto_4_purge_from_two_instances_at_once;
+            forms:
+                sto_2_the_concrete_and_the_shared_form_agree;
+        }
+    };
+}

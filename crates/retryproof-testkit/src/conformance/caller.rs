@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the cases are written in: callers with an owner each, and judges that show the answer they did not expect.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing};
+use retryproof_core::{
+    Blob, CodecId, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Payload,
+    StoredResult,
+};
+
+use crate::subject::Subject;
+
+/// A lease or a ttl that does not end during a case.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const MS: Duration = Duration::from_millis(1);
+/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. A poll of 50 ms is in order; the rest is for
+/// loaded machines.
+pub(super) const WOKEN: Duration = Duration::from_secs(5);
+/// The bound of a wait that is to be ended by a wake-up.
+pub(super) const ASLEEP: Duration = Duration::from_secs(60);
+
+impl Subject {
+    /// A caller of `id`, with an owner id of its own.
+    pub(super) fn caller(&self, id: &Identity) -> Caller {
+        Caller::new(self.store(), id)
+    }
+
+    /// A lease or a ttl that is to run out. On the host's clock it may be over before the next line is reached.
+    pub(super) fn short(&self) -> Duration {
+        if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
+    }
+
+    /// Waits until a lease or a ttl of length `over`, counted from now or before, is over by the store's clock.
+    pub(super) async fn expire(&self, id: &Identity, over: Duration) {
+        self.pass(over).await;
+        if self.is_exact() {
+            return;
+        }
+        let stranger = self.caller(id);
+        for _ in 0..10_000 {
+            if matches!(stranger.look().await, Standing::Absent) {
+                return;
+            }
+            tokio::time::sleep(MS).await;
+        }
+        panic!("a record of {over:?} is still there {:?} later", 10_000 * MS);
+    }
+}
+
+/// One caller: an owner id on an identity.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub(super) store: SharedStore,
+    pub(super) id: Identity,
+    pub(super) owner: OwnerId,
+    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) ttl: Duration,
+}
+
+impl Caller {
+    pub(super) fn new(store: &SharedStore, id: &Identity) -> Self {
+        Self { store: store.clone(), id: id.clone(), owner: OwnerId::new(), fingerprint: None, ttl: DAY }
+    }
+
+    pub(super) fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    pub(super) fn with_fingerprint(mut self, byte: u8) -> Self {
+        self.fingerprint = Some(fingerprint(byte));
+        self
+    }
+
+    /// The same caller on another handle.
+    pub(super) fn on(&self, store: &SharedStore) -> Self {
+        Self { store: store.clone(), ..self.clone() }
+    }
+
+    pub(super) fn request(&self, lease: Duration) -> AcquireRequest {
+        AcquireRequest::new(self.owner, lease, self.ttl).with_fingerprint(self.fingerprint)
+    }
+
+    pub(super) async fn acquire(&self, lease: Duration) -> Acquired {
+        self.store.acquire(&self.id, &self.request(lease)).await.expect("an acquire is answered")
+    }
+
+    pub(super) async fn look(&self) -> Standing {
+        self.store.look(&self.id).await.expect("a look is answered")
+    }
+
+    pub(super) async fn changed(&self, seen: FencingToken, at_most: Duration) {
+        self.store.changed(&self.id, seen, at_most).await.expect("a wait is answered");
+    }
+
+    pub(super) async fn extend(&self, lease: Duration) -> Fenced {
+        self.store.extend(&self.id, self.owner, lease).await.expect("an extend is answered")
+    }
+
+    pub(super) fn completion(&self, body: &[u8]) -> Completion {
+        Completion::new(envelope(body), self.ttl, self.fingerprint)
+    }
+
+    pub(super) async fn complete(&self, body: &[u8]) -> Fenced {
+        self.complete_with(&self.completion(body)).await
+    }
+
+    pub(super) async fn complete_with(&self, done: &Completion) -> Fenced {
+        self.store.complete(&self.id, self.owner, done).await.expect("a completion is answered")
+    }
+
+    pub(super) async fn release(&self) -> Fenced {
+        self.store.release(&self.id, self.owner).await.expect("a release is answered")
+    }
+}
+
+pub(super) fn fingerprint(byte: u8) -> Fingerprint {
+    Fingerprint::new(&[1, byte]).expect("a valid fingerprint")
+}
+
+/// A value as the engine writes it.
+pub(super) fn envelope(body: &[u8]) -> Blob {
+    Payload::new(CodecId::BYTES, 0, body).envelope().clone()
+}
+
+/// The body of a stored value.
+#[track_caller]
+pub(super) fn body(stored: &StoredResult) -> Vec<u8> {
+    match stored.open(None) {
+        Ok(Opened::Value(payload)) => payload.body().to_vec(),
+        other => panic!("expected a value, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn granted(answer: Acquired) -> Grant {
+    match answer {
+        Acquired::Granted(grant) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn busy(answer: Acquired) -> (Duration, FencingToken) {
+    match answer {
+        Acquired::Busy { remaining, token } => (remaining, token),
+        other => panic!("expected busy, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn completed(answer: Acquired) -> StoredResult {
+    match answer {
+        Acquired::Complete(stored) => stored,
+        other => panic!("expected a result, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn is_absent(standing: Standing) {
+    assert!(matches!(standing, Standing::Absent), "expected no record, got {standing:?}");
+}
+
+#[track_caller]
+pub(super) fn is_busy(standing: Standing) -> (Duration, FencingToken) {
+    match standing {
+        Standing::Busy { remaining, token } => (remaining, token),
+        other => panic!("expected busy, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(super) fn is_complete(standing: Standing) -> StoredResult {
+    match standing {
+        Standing::Complete(stored) => stored,
+        other => panic!("expected a result, got {other:?}"),
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completions and extends are fenced by owner, never by time.
+
+use retryproof_core::store::Fenced;
+
+use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete};
+use crate::subject::Subject;
+
+/// A completion after the lease has ended counts, as long as nobody took over.
+pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(s.short()).await);
+    s.expire(&id, 3 * s.short()).await;
+    assert_eq!(holder.complete(b"late").await, Fenced::Done);
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
+}
+
+/// After a takeover the completion of the old owner is refused and changes nothing.
+pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let zombie = s.caller(&id);
+    granted(zombie.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id);
+    let token = granted(taker.acquire(LONG).await).token;
+    for _ in 0..2 {
+        assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
+        assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+    }
+    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"taker");
+}
+
+/// That holds when the taker has completed already.
+pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
+    let id = s.id("k");
+    let zombie = s.caller(&id);
+    granted(zombie.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id);
+    granted(taker.acquire(LONG).await);
+    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
+    assert_eq!(body(&is_complete(s.caller(&id).look().await)), b"taker");
+    assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker", "it is answered as a duplicate");
+}
+
+/// Nobody completes for a live holder.
+pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(s.caller(&id).complete(b"stranger").await, Fenced::Lost);
+    is_busy(holder.look().await);
+    assert_eq!(holder.complete(b"holder").await, Fenced::Done);
+    assert_eq!(s.caller(&id).complete(b"stranger").await, Fenced::Lost);
+    assert_eq!(body(&is_complete(holder.look().await)), b"holder");
+}
+
+/// Without a record there is nothing to complete, and nothing is made.
+pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
+    let id = s.id("k");
+    assert_eq!(s.caller(&id).complete(b"nothing").await, Fenced::Lost);
+    is_absent(s.caller(&id).look().await);
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.complete(b"released").await, Fenced::Lost);
+    assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
+}
+
+/// A completion whose answer was lost is sent again: it succeeds, and the first value stays.
+pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    for _ in 0..3 {
+        assert_eq!(holder.complete(b"second").await, Fenced::AlreadyDone);
+    }
+    assert_eq!(body(&is_complete(holder.look().await)), b"first");
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"first");
+}
+
+/// A beat keeps the lease beyond its first end.
+pub async fn run_1_extend_renews_the_lease(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(s.short()).await).token;
+    for _ in 0..4 {
+        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+        s.pass(s.short()).await;
+        assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token, "an extend draws no token");
+    }
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+}
+
+/// The lease ends as long from the extend as was asked for, also when that is sooner.
+pub async fn run_1_extend_counts_from_now(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    s.pass(10 * MS).await;
+    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    if s.is_exact() {
+        assert_eq!(is_busy(holder.look().await).0, s.short());
+    }
+    s.expire(&id, s.short()).await;
+    assert!(granted(s.caller(&id).acquire(LONG).await).took_over);
+}
+
+/// A beat that comes late, but before anybody took over, saves the lease.
+pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(s.short()).await).token;
+    s.expire(&id, 2 * s.short()).await;
+    assert_eq!(holder.extend(LONG).await, Fenced::Done);
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
+}
+
+/// After a takeover a beat is refused, and the taker's lease is as it was.
+pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let zombie = s.caller(&id);
+    granted(zombie.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    assert_eq!(zombie.extend(4 * LONG).await, Fenced::Lost);
+    let (remaining, seen) = is_busy(zombie.look().await);
+    assert_eq!(seen, token);
+    assert!(remaining <= LONG, "{remaining:?}");
+}
+
+/// Nobody extends for a live holder.
+pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    assert_eq!(s.caller(&id).extend(4 * LONG).await, Fenced::Lost);
+    assert_eq!(s.caller(&id).extend(MS).await, Fenced::Lost);
+    s.pass(10 * MS).await;
+    let (remaining, seen) = is_busy(s.caller(&id).look().await);
+    assert!(seen == token && remaining <= LONG, "{remaining:?}");
+}
+
+/// A beat that arrives after the completion is refused and leaves the result as it was.
+pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
+    if s.is_exact() {
+        assert_eq!(body(&is_complete(holder.look().await)), b"done");
+    }
+    // The ttl was not prolonged either.
+    s.expire(&id, s.short()).await;
+    assert_eq!(holder.extend(LONG).await, Fenced::Lost, "nor is a result past its ttl");
+    is_absent(holder.look().await);
+}
+
+/// A beat that arrives after the release, or for a key that nobody holds, is refused and makes nothing.
+pub async fn run_3_extend_revives_no_released_record(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
+    is_absent(holder.look().await);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
+    is_absent(holder.look().await);
+    assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
+}

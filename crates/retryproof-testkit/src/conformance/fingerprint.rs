@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The stored fingerprint: the completion's, handed out with the result, replaced by every grant.
+
+use retryproof_core::store::{Completion, Fenced};
+use retryproof_core::{Fingerprint, Opened};
+
+use super::caller::{DAY, LONG, busy, completed, envelope, fingerprint, granted, is_busy, is_complete};
+use crate::subject::Subject;
+
+/// The completion's fingerprint comes with the result, in an acquire and in a look; none stays none.
+pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
+    for stored in [None, Some(fingerprint(1))] {
+        let id = s.id(&format!("{}", stored.is_some()));
+        let holder = s.caller(&id).with_fingerprint(9);
+        granted(holder.acquire(LONG).await);
+        let done = Completion::new(envelope(b"done"), DAY, stored);
+        assert_eq!(holder.complete_with(&done).await, Fenced::Done);
+        assert_eq!(is_complete(holder.look().await).fingerprint(), stored.as_ref());
+        let found = completed(s.caller(&id).with_fingerprint(2).acquire(LONG).await);
+        assert_eq!(found.fingerprint(), stored.as_ref());
+        let judged = found.open(Some(&fingerprint(2))).expect("it opens");
+        assert_eq!(matches!(judged, Opened::Mismatch), stored.is_some());
+    }
+}
+
+/// From one byte to 64, with zeros at either end.
+pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
+    for bytes in [&[0][..], &[1], &[255], &[0, 0], &[3; 33], &[0; 64], &[255; 64]] {
+        let id = s.id(&format!("{bytes:?}"));
+        let kept = Fingerprint::new(bytes).expect("a valid fingerprint");
+        let holder = s.caller(&id);
+        granted(holder.acquire(LONG).await);
+        let done = Completion::new(envelope(b"done"), DAY, Some(kept));
+        assert_eq!(holder.complete_with(&done).await, Fenced::Done);
+        let found = is_complete(holder.look().await);
+        assert_eq!(found.fingerprint().map(Fingerprint::as_bytes), Some(bytes));
+    }
+}
+
+/// While the holder runs nothing is judged: a duplicate with another fingerprint is busy like any other.
+pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_fingerprint(1);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(busy(s.caller(&id).with_fingerprint(2).acquire(LONG).await).1, token);
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
+    assert_eq!(is_busy(holder.look().await).1, token);
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(
+        is_complete(holder.look().await).fingerprint(),
+        Some(&fingerprint(1)),
+        "busy calls left theirs"
+    );
+}
+
+/// A takeover replaces what the dead owner sent; the same owner asking again replaces its own.
+pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
+    let id = s.id("k");
+    granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id).with_fingerprint(2);
+    granted(taker.acquire(LONG).await);
+    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(is_complete(taker.look().await).fingerprint(), Some(&fingerprint(2)));
+
+    let id = s.id("again");
+    let holder = s.caller(&id).with_fingerprint(3);
+    granted(holder.acquire(LONG).await);
+    let changed = super::caller::Caller { fingerprint: Some(fingerprint(4)), ..holder.clone() };
+    granted(changed.acquire(LONG).await);
+    assert_eq!(changed.complete(b"again").await, Fenced::Done);
+    assert_eq!(is_complete(holder.look().await).fingerprint(), Some(&fingerprint(4)));
+}
+
+/// A result past its ttl leaves no fingerprint to the next one.
+pub async fn fp_2_an_expired_result_leaves_no_fingerprint(s: &Subject) {
+    let id = s.id("k");
+    let old = s.caller(&id).with_fingerprint(1).with_ttl(s.short());
+    granted(old.acquire(LONG).await);
+    assert_eq!(old.complete(b"old").await, Fenced::Done);
+    s.expire(&id, s.short()).await;
+    let new = s.caller(&id);
+    granted(new.acquire(LONG).await);
+    assert_eq!(new.complete(b"new").await, Fenced::Done);
+    assert!(is_complete(new.look().await).fingerprint().is_none());
+}

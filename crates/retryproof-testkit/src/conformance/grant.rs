@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an acquire answers: granted, busy, complete; and the same owner asking again.
+
+use std::time::Duration;
+
+use super::caller::{DAY, LONG, MS, body, busy, completed, granted, is_busy};
+use crate::subject::Subject;
+use retryproof_core::store::Fenced;
+
+/// A key that nobody used is granted for the length that was asked for, and it is no takeover.
+pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
+    let grant = granted(s.caller(&s.id("k")).acquire(LONG).await);
+    assert!(!grant.took_over);
+    assert!(grant.token.get() > 0);
+    assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{:?}", grant.remaining);
+}
+
+/// While a holder is at work, every other owner is told so, with the holder's token.
+pub async fn acq_1_a_held_key_is_busy(s: &Subject) {
+    let id = s.id("k");
+    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    for _ in 0..3 {
+        let (remaining, seen) = busy(s.caller(&id).acquire(LONG).await);
+        assert_eq!(seen, token);
+        assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    }
+}
+
+/// A completed key answers every other owner with the stored result.
+pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"receipt").await, Fenced::Done);
+    for _ in 0..3 {
+        assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"receipt");
+    }
+}
+
+/// The remaining lease in the answers is counted by the store's clock.
+pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
+    let id = s.id("k");
+    granted(s.caller(&id).acquire(LONG).await);
+    let (before, _) = busy(s.caller(&id).acquire(LONG).await);
+    let passed = if s.is_exact() { LONG / 4 } else { 30 * MS };
+    s.pass(passed).await;
+    let (after, _) = busy(s.caller(&id).acquire(LONG).await);
+    let (looked, _) = is_busy(s.caller(&id).look().await);
+    if s.is_exact() {
+        assert_eq!(before - after, passed);
+        assert_eq!(looked, after);
+    } else {
+        assert!(before - after >= passed - 5 * MS, "{before:?} then {after:?}, {passed:?} later");
+        assert!(looked <= after && looked > LONG / 2, "{looked:?} after {after:?}");
+    }
+}
+
+/// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed, with the same token, and it is no
+/// takeover.
+pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let first = granted(holder.acquire(LONG).await);
+    for _ in 0..3 {
+        let again = granted(holder.acquire(LONG).await);
+        assert_eq!(again.token, first.token);
+        assert!(!again.took_over);
+        assert!(again.remaining > LONG / 2, "{:?}", again.remaining);
+    }
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
+}
+
+/// That holds too when the lease ran out in between, as long as nobody took over.
+pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let first = granted(holder.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let again = granted(holder.acquire(LONG).await);
+    assert_eq!(again.token, first.token);
+    assert!(!again.took_over);
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
+}
+
+/// The lease that is handed out again runs from that moment.
+pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(s.short()).await);
+    let again = granted(holder.acquire(LONG).await);
+    assert!(again.remaining > LONG / 2, "{:?}", again.remaining);
+    s.pass(2 * s.short()).await;
+    busy(s.caller(&id).acquire(LONG).await);
+}
+
+/// An owner that has completed gets the result when it asks again: a record is never taken back.
+pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"mine").await, Fenced::Done);
+    assert_eq!(body(&completed(holder.acquire(LONG).await)), b"mine");
+    assert_eq!(holder.complete(b"other").await, Fenced::AlreadyDone);
+}
+
+/// The bounds of a lease are legal.
+pub async fn ctx_2_leases_from_10_ms_to_24_h(s: &Subject) {
+    let short = s.id("short");
+    granted(s.caller(&short).acquire(10 * MS).await);
+    s.expire(&short, 10 * MS).await;
+    assert!(granted(s.caller(&short).acquire(10 * MS).await).took_over);
+
+    let long = s.id("long");
+    let day = DAY.min(s.store_limit());
+    let grant = granted(s.caller(&long).acquire(day).await);
+    assert!(grant.remaining > day / 2, "{:?}", grant.remaining);
+    if s.is_exact() {
+        s.pass(day - MS).await;
+        assert_eq!(busy(s.caller(&long).acquire(day).await).0, MS);
+        s.pass(MS).await;
+        assert!(granted(s.caller(&long).acquire(day).await).took_over);
+    }
+}
+
+/// The ttl counts from completion, so it says nothing about a lease.
+pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(MS);
+    let token = granted(holder.acquire(LONG).await).token;
+    s.pass(20 * MS).await;
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
+    let kept = s.caller(&id);
+    assert_eq!(
+        holder.with_ttl(DAY).complete(b"late").await,
+        Fenced::Done,
+        "the record outlives the ttl of its acquire"
+    );
+    assert_eq!(body(&completed(kept.acquire(LONG).await)), b"late");
+}
+
+impl Subject {
+    /// The longest duration that the store keeps.
+    pub(super) fn store_limit(&self) -> Duration {
+        use retryproof_core::IdempotencyStore as _;
+        self.store().profile().max_duration
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A look tells where the record stands, grants nothing and writes nothing.
+
+use retryproof_core::store::Fenced;
+
+use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
+use crate::subject::Subject;
+
+/// Absent, busy, complete; past its lease or its ttl a record counts as absent.
+pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    is_absent(holder.look().await);
+    let token = granted(holder.acquire(LONG).await).token;
+    let (remaining, seen) = is_busy(holder.look().await);
+    assert!(seen == token && remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    s.expire(&id, s.short()).await;
+    is_absent(holder.look().await);
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    if s.is_exact() {
+        assert_eq!(body(&is_complete(holder.look().await)), b"done");
+    }
+    s.expire(&id, s.short()).await;
+    is_absent(holder.look().await);
+}
+
+/// However often one looks, the record stays as it is: absent, expired, or somebody's.
+pub async fn acq_8_look_grants_nothing(s: &Subject) {
+    let id = s.id("k");
+    for _ in 0..5 {
+        is_absent(s.caller(&id).look().await);
+    }
+    assert_eq!(s.caller(&id).release().await, Fenced::AlreadyDone);
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(s.short()).await).token;
+    s.expire(&id, s.short()).await;
+    for _ in 0..5 {
+        is_absent(s.caller(&id).look().await);
+    }
+    assert_eq!(holder.extend(LONG).await, Fenced::Done, "a look at an expired lease does not end it");
+    for _ in 0..5 {
+        assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+    }
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+}
+
+/// Looks, busy answers and replays leave the store as it was, down to its writes where it counts them.
+pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
+    let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
+    let holder = s.caller(&held);
+    granted(holder.acquire(LONG).await);
+    let completer = s.caller(&done);
+    granted(completer.acquire(LONG).await);
+    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    let stats = s.store().stats().await.expect("stats are answered");
+    let writes = s.writes().await;
+    for _ in 0..20 {
+        is_absent(s.caller(&absent).look().await);
+        is_busy(s.caller(&held).look().await);
+        is_complete(s.caller(&done).look().await);
+        busy(s.caller(&held).acquire(LONG).await);
+        completed(s.caller(&done).acquire(LONG).await);
+    }
+    assert_eq!(s.writes().await, writes, "they wrote");
+    assert_eq!(s.store().stats().await.expect("stats are answered"), stats);
+}

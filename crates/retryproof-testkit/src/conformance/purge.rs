@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Purge removes what is over, and nothing that somebody may still need.
+
+use retryproof_core::store::{Completion, Fenced};
+
+use super::caller::{
+    DAY, LONG, MS, body, busy, completed, envelope, granted, is_absent, is_busy, is_complete,
+};
+use crate::subject::Subject;
+
+impl Subject {
+    /// Purges until the store says that nothing is left.
+    pub(super) async fn purge_all(&self) -> usize {
+        let mut gone = 0;
+        for _ in 0..10_000 {
+            match self.store().purge(100).await.expect("a purge is answered") {
+                Some(100) => gone += 100,
+                Some(rest) => return gone + rest,
+                None => panic!("the store cannot purge"),
+            }
+        }
+        panic!("purge finds more and more: {gone} so far");
+    }
+
+    /// Whether an operator still sees the record; `None` where the store cannot be inspected.
+    async fn is_kept(&self, id: &retryproof_core::Identity) -> Option<bool> {
+        if !self.can_inspect() {
+            return None;
+        }
+        Some(self.store().get(id).await.expect("an inspection is answered").is_some())
+    }
+}
+
+/// Live leases and results within their ttl stay.
+pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let (held, done) = (s.id("held"), s.id("done"));
+    let holder = s.caller(&held).with_ttl(MS);
+    let token = granted(holder.acquire(LONG).await).token;
+    let completer = s.caller(&done);
+    granted(completer.acquire(LONG).await);
+    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    s.pass(20 * MS).await;
+    s.purge_all().await;
+    assert_eq!(is_busy(holder.look().await).1, token, "the ttl of a live lease says nothing");
+    assert_eq!(body(&completed(s.caller(&done).acquire(LONG).await)), b"done");
+    assert_eq!(holder.with_ttl(DAY).complete(b"held").await, Fenced::Done);
+}
+
+/// An expired lease stays until its ttl is over too: its owner may still complete.
+pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    s.purge_all().await;
+    assert_eq!(holder.complete(b"late").await, Fenced::Done);
+    s.purge_all().await;
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
+}
+
+/// Results past their ttl go, and leases whose end and whose ttl are both over; and they were counted.
+pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let (done, dead) = (s.id("done"), s.id("dead"));
+    let completer = s.caller(&done).with_ttl(s.short());
+    granted(completer.acquire(LONG).await);
+    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    let holder = s.caller(&dead).with_ttl(s.short());
+    granted(holder.acquire(s.short()).await);
+    s.expire(&done, s.short()).await;
+    s.expire(&dead, s.short()).await;
+    // Stores may round up what they file by time.
+    s.pass(s.short()).await;
+    let gone = s.purge_all().await;
+    if s.is_exact() {
+        assert!(gone >= 2, "{gone} records went");
+    }
+    for id in [&done, &dead] {
+        assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
+        is_absent(s.caller(id).look().await);
+    }
+    assert_eq!(holder.complete(b"late").await, Fenced::Lost, "its record is gone");
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    for id in [&done, &dead] {
+        assert!(!granted(s.caller(id).acquire(LONG).await).took_over, "nothing is left to take over");
+    }
+}
+
+/// A batch is bounded, and a short one says that nothing is left.
+pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    s.purge_all().await;
+    let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
+    for id in &ids {
+        let holder = s.caller(id).with_ttl(MS);
+        granted(holder.acquire(LONG).await);
+        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    }
+    s.pass(50 * MS).await;
+    for _ in 0..4 {
+        let gone = s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+        assert!(gone <= 3, "{gone} went in a batch of 3");
+    }
+    s.purge_all().await;
+    for id in &ids {
+        assert_ne!(s.is_kept(id).await, Some(true));
+        is_absent(s.caller(id).look().await);
+    }
+}
+
+/// A record that was used again is as new: an old date does not remove it.
+pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    // A result past its ttl, granted again.
+    let granted_again = s.id("granted again");
+    let old = s.caller(&granted_again).with_ttl(MS);
+    granted(old.acquire(LONG).await);
+    assert_eq!(old.complete(b"old").await, Fenced::Done);
+    s.expire(&granted_again, MS).await;
+    let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
+    // A dead lease past its ttl, extended by its owner.
+    let extended = s.id("extended");
+    let owner = s.caller(&extended).with_ttl(MS);
+    granted(owner.acquire(10 * MS).await);
+    s.expire(&extended, 10 * MS).await;
+    assert_eq!(owner.extend(LONG).await, Fenced::Done);
+    // A lease past the ttl of its acquire, completed with a longer one.
+    let kept = s.id("completed");
+    let completer = s.caller(&kept).with_ttl(MS);
+    granted(completer.acquire(10 * MS).await);
+    s.expire(&kept, 10 * MS).await;
+    let done = Completion::new(envelope(b"kept"), LONG, None);
+    assert_eq!(completer.complete_with(&done).await, Fenced::Done);
+    // A dead lease past its ttl, asked for again by its owner.
+    let asked_again = s.id("asked again");
+    let asking = s.caller(&asked_again).with_ttl(MS);
+    granted(asking.acquire(10 * MS).await);
+    s.expire(&asked_again, 10 * MS).await;
+    granted(asking.acquire(LONG).await);
+
+    s.pass(50 * MS).await;
+    s.purge_all().await;
+    assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
+    is_busy(owner.look().await);
+    assert_eq!(body(&is_complete(completer.look().await)), b"kept");
+    is_busy(asking.look().await);
+}
+
+/// A result stays for the ttl of its completion, however short the ttl of its acquire was.
+pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let (longer, shorter) = (s.id("longer"), s.id("shorter"));
+    let completer = s.caller(&longer).with_ttl(MS);
+    granted(completer.acquire(LONG).await);
+    let done = Completion::new(envelope(b"longer"), LONG, None);
+    assert_eq!(completer.complete_with(&done).await, Fenced::Done);
+    let brief = s.caller(&shorter).with_ttl(DAY);
+    granted(brief.acquire(LONG).await);
+    let done = Completion::new(envelope(b"shorter"), MS, None);
+    assert_eq!(brief.complete_with(&done).await, Fenced::Done);
+    s.pass(50 * MS).await;
+    s.purge_all().await;
+    assert_eq!(body(&is_complete(completer.look().await)), b"longer");
+    is_absent(brief.look().await);
+    assert_ne!(s.is_kept(&shorter).await, Some(true));
+}
+
+/// Purging from two instances at once harms nothing.
+pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let live = s.caller(&s.id("live"));
+    granted(live.acquire(LONG).await);
+    let ids: Vec<_> = (0..40).map(|at| s.id(&format!("k{at}"))).collect();
+    for id in &ids {
+        let holder = s.caller(id).with_ttl(MS);
+        granted(holder.acquire(LONG).await);
+        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    }
+    s.pass(50 * MS).await;
+    let purges: Vec<_> = (0..4)
+        .map(|_| {
+            let store = s.store().clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    store.purge(5).await.expect("a purge is answered");
+                }
+            })
+        })
+        .collect();
+    for purge in purges {
+        purge.await.expect("the purge ends");
+    }
+    s.purge_all().await;
+    for id in &ids {
+        is_absent(s.caller(id).look().await);
+    }
+    assert_eq!(live.complete(b"live").await, Fenced::Done);
+}

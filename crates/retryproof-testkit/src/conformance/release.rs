@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Release: the record is gone, for its owner only, and for ever.
+
+use retryproof_core::store::{Completion, Fenced};
+
+use super::caller::{DAY, LONG, body, busy, envelope, granted, is_absent, is_busy, is_complete};
+use crate::subject::Subject;
+
+/// The next caller sees an unused key.
+pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_fingerprint(1);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(holder.release().await, Fenced::Done);
+    is_absent(holder.look().await);
+    let next = s.caller(&id);
+    let grant = granted(next.acquire(LONG).await);
+    assert!(!grant.took_over && grant.token > token, "{grant:?} after {token}");
+    assert_eq!(next.complete(b"next").await, Fenced::Done);
+    let stored = is_complete(holder.look().await);
+    assert_eq!(body(&stored), b"next");
+    assert!(stored.fingerprint().is_none(), "the released record left its fingerprint");
+}
+
+/// A release whose answer was lost is sent again; so is one of a key that nobody ever held.
+pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(s.caller(&id).release().await, Fenced::AlreadyDone);
+    is_absent(holder.look().await);
+}
+
+/// Nobody releases for a live holder.
+pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(s.caller(&id).release().await, Fenced::Lost);
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
+    assert_eq!(holder.complete(b"mine").await, Fenced::Done);
+}
+
+/// After a takeover the old owner's release is refused and leaves the taker at work.
+pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
+    let id = s.id("k");
+    let zombie = s.caller(&id);
+    granted(zombie.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id);
+    let token = granted(taker.acquire(LONG).await).token;
+    assert_eq!(zombie.release().await, Fenced::Lost);
+    assert_eq!(is_busy(zombie.look().await).1, token);
+    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(zombie.release().await, Fenced::Lost);
+    assert_eq!(body(&is_complete(zombie.look().await)), b"taker");
+}
+
+/// What is done stays done, also for the owner that did it.
+pub async fn run_4_a_completed_record_is_not_released(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.release().await, Fenced::Lost);
+    assert_eq!(s.caller(&id).release().await, Fenced::Lost);
+    assert_eq!(body(&is_complete(holder.look().await)), b"done");
+}
+
+/// A release after the lease has ended counts, as long as nobody took over.
+pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+}
+
+/// There is no failed state: whatever a store keeps of a released record looks deleted through every call.
+pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(holder.release().await, Fenced::Done);
+    is_absent(holder.look().await);
+    holder.changed(token, LONG).await;
+    let done = Completion::new(envelope(b"x"), DAY, None);
+    assert_eq!(holder.complete_with(&done).await, Fenced::Lost);
+    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    if s.can_inspect() {
+        let found = s.store().get(&id).await.expect("an inspection is answered");
+        assert!(found.is_none(), "an operator sees {found:?}");
+    }
+    let again = granted(holder.acquire(LONG).await);
+    assert!(!again.took_over, "not even for the owner that released it");
+    assert!(again.token > token, "a grant after a release draws a new token: {} after {token}", again.token);
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Results: byte for byte, for as long as their ttl, never changed; and what cannot be read or stored.
+
+use retryproof_core::store::{Acquired, Completion, Fenced, IdempotencyStore as _, Standing};
+use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
+
+use super::caller::{
+    Caller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent, is_complete,
+};
+use crate::subject::Subject;
+
+async fn store(s: &Subject, key: &str, value: Blob) -> Caller {
+    let holder = s.caller(&s.id(key));
+    granted(holder.acquire(LONG).await);
+    let done = Completion::new(value, DAY, None);
+    assert_eq!(holder.complete_with(&done).await, Fenced::Done, "{key}");
+    holder
+}
+
+async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
+    if envelope(content).len() > s.store().profile().max_value {
+        return;
+    }
+    let holder = store(s, key, envelope(content)).await;
+    // Not `assert_eq`: it would print a MiB.
+    assert!(body(&is_complete(holder.look().await)) == content, "{key}: a look gives other bytes");
+    let replayed = completed(s.caller(&holder.id).acquire(LONG).await);
+    assert!(body(&replayed) == content, "{key}: an acquire gives other bytes");
+}
+
+/// Empty, binary, with every byte, with what a database might take for its own.
+pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
+    comes_back(s, "empty", b"").await;
+    comes_back(s, "one zero", b"\0").await;
+    comes_back(s, "zeros", &[0; 300]).await;
+    comes_back(s, "all bytes", &(0..=255).collect::<Vec<u8>>()).await;
+    comes_back(s, "not utf-8", b"\xff\xfe\xc3\x28\xed\xa0\x80").await;
+    comes_back(s, "text", "'; DROP TABLE x; -- \\ \" % _ \r\n\t {} ☃".as_bytes()).await;
+    comes_back(s, "white space", b"  trailing  \n ").await;
+}
+
+/// A result of one MiB, whose parts are told apart.
+pub async fn cmp_1_a_large_result_comes_back(s: &Subject) {
+    let content: Vec<u8> =
+        (0..1_048_576_u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+    comes_back(s, "large", &content).await;
+}
+
+/// The envelope itself is kept as it is, codec and schema version included.
+pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
+    for (codec, schema) in [(CodecId::NONE, 0), (CodecId::JSON, 7), (CodecId(65_535), 65_535)] {
+        let payload = Payload::new(codec, schema, b"{}");
+        let holder = store(s, &format!("{codec:?}"), payload.envelope().clone()).await;
+        match is_complete(holder.look().await).open(None) {
+            Ok(Opened::Value(back)) => assert_eq!(back, payload),
+            other => panic!("expected a value, got {other:?}"),
+        }
+    }
+}
+
+/// The ttl of the completion counts, from the completion; that of the acquire does not.
+pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    granted(holder.acquire(LONG).await);
+    s.pass(2 * s.short()).await;
+    let kept = Completion::new(envelope(b"kept"), LONG, None);
+    assert_eq!(holder.complete_with(&kept).await, Fenced::Done);
+    if s.is_exact() {
+        s.pass(LONG - MS).await;
+        assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
+        s.pass(MS).await;
+        is_absent(s.caller(&id).look().await);
+        granted(s.caller(&id).acquire(LONG).await);
+    } else {
+        s.pass(2 * s.short()).await;
+        assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
+    }
+}
+
+/// Past its ttl a result counts as absent for everybody, purged or not.
+pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    s.expire(&id, s.short()).await;
+    is_absent(holder.look().await);
+    let next = s.caller(&id);
+    assert!(!granted(next.acquire(LONG).await).took_over);
+    busy(s.caller(&id).acquire(LONG).await);
+    assert_eq!(holder.complete(b"old").await, Fenced::Lost, "the old owner is forgotten");
+    assert_eq!(next.complete(b"new").await, Fenced::Done);
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"new");
+}
+
+/// The owner that completed gets no special treatment past the ttl: its acquire is a fresh grant.
+pub async fn cmp_6_the_completer_past_its_ttl_is_granted_afresh(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    let first = granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    s.expire(&id, s.short()).await;
+    let second = granted(holder.acquire(LONG).await);
+    assert!(!second.took_over && second.token > first.token, "{second:?} after {first:?}");
+}
+
+/// The shortest ttl is one millisecond.
+pub async fn cmp_6_a_ttl_of_one_millisecond(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(MS);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"brief").await, Fenced::Done);
+    s.expire(&id, MS).await;
+    assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
+}
+
+/// The longest is 3,650 days.
+pub async fn cmp_6_a_ttl_of_ten_years(s: &Subject) {
+    let id = s.id("k");
+    let ttl = (3_650 * DAY).min(s.store_limit());
+    let holder = s.caller(&id).with_ttl(ttl);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"kept").await, Fenced::Done);
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
+    if s.is_exact() {
+        s.pass(ttl - MS).await;
+        assert_eq!(body(&is_complete(holder.look().await)), b"kept");
+        s.pass(MS).await;
+        is_absent(holder.look().await);
+    }
+}
+
+/// Nothing that duplicates, strangers or the owner do changes a result within its ttl.
+pub async fn cmp_6_a_result_never_changes_within_its_ttl(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_fingerprint(1);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    let stranger = s.caller(&id).with_fingerprint(2);
+    completed(stranger.acquire(LONG).await);
+    assert_eq!(stranger.complete(b"stranger").await, Fenced::Lost);
+    assert_eq!(stranger.extend(LONG).await, Fenced::Lost);
+    assert_eq!(stranger.release().await, Fenced::Lost);
+    assert_eq!(holder.complete(b"again").await, Fenced::AlreadyDone);
+    assert_eq!(holder.extend(MS).await, Fenced::Lost);
+    assert_eq!(holder.release().await, Fenced::Lost);
+    s.pass(20 * MS).await;
+    let stored = completed(s.caller(&id).acquire(LONG).await);
+    assert_eq!(body(&stored), b"first");
+    assert_eq!(stored.fingerprint(), Some(&fingerprint(1)));
+}
+
+/// A repeated completion does not prolong the ttl.
+pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id).with_ttl(s.short());
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    let again = Completion::new(envelope(b"again"), LONG, None);
+    let repeated = holder.complete_with(&again).await;
+    // On the host's clock the ttl may be over by now, and the record purged.
+    assert!(repeated == Fenced::AlreadyDone || !s.is_exact(), "{repeated:?}");
+    s.expire(&id, s.short()).await;
+    is_absent(holder.look().await);
+}
+
+/// Bytes that are no envelope are handed over as they are, and opening them is a typed error; nothing is granted.
+pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
+    for (key, foreign) in [("text", &b"not an envelope"[..]), ("empty", b""), ("newer", b"RP\x63\0\0\0\0\0")]
+    {
+        let holder = store(s, key, foreign.to_vec().into()).await;
+        for _ in 0..2 {
+            let stored = completed(s.caller(&holder.id).acquire(LONG).await);
+            let error = stored.open(None).expect_err("it cannot be opened");
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
+    }
+}
+
+/// A record that was spoilt behind the store's back is an error, again and again: nothing is granted, nothing deleted.
+pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
+    let unreadable = |stored: &StoredResult| match stored.open(None) {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+        Ok(other) => panic!("a spoilt record opens as {other:?}"),
+    };
+    let holder = store(s, "k", envelope(b"whole")).await;
+    let Some(()) = s.corrupt(&holder.id).await else { return };
+    for _ in 0..3 {
+        match holder.store.look(&holder.id).await {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            Ok(Standing::Complete(stored)) => unreadable(&stored),
+            Ok(other) => panic!("a spoilt record looks {other:?}"),
+        }
+        let stranger = s.caller(&holder.id);
+        match holder.store.acquire(&holder.id, &stranger.request(LONG)).await {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            Ok(Acquired::Complete(stored)) => unreadable(&stored),
+            Ok(other) => panic!("a spoilt record is {other:?}"),
+        }
+    }
+}
+
+/// "Done, and not replayable" is kept like a value.
+pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
+    for detail in [&b""[..], b"201 /orders/1"] {
+        let tombstone = Tombstone::with_detail(CodecId::BYTES, 1, detail);
+        let holder = store(s, &format!("{} bytes", detail.len()), tombstone.envelope().clone()).await;
+        match completed(s.caller(&holder.id).acquire(LONG).await).open(None) {
+            Ok(Opened::Tombstone(back)) => assert_eq!(back, tombstone),
+            other => panic!("expected a tombstone, got {other:?}"),
+        }
+    }
+}
+
+/// A value over the limit that the store states is refused with a typed error and changes nothing; one at the limit fits.
+pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
+    let limit = s.store().profile().max_value;
+    if limit > 16 << 20 {
+        eprintln!("skipped: the store's limit of {limit} bytes is too large to try");
+        return;
+    }
+    let holder = s.caller(&s.id("over"));
+    granted(holder.acquire(LONG).await);
+    let over = Completion::new(vec![7; limit + 1].into(), DAY, None);
+    let error = holder.store.complete(&holder.id, holder.owner, &over).await.expect_err("it is too large");
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    busy(s.caller(&holder.id).acquire(LONG).await);
+    let tombstone = Completion::new(Tombstone::new().envelope().clone(), DAY, None);
+    assert_eq!(holder.complete_with(&tombstone).await, Fenced::Done, "a tombstone stands in its place");
+
+    let holder = s.caller(&s.id("at"));
+    granted(holder.acquire(LONG).await);
+    let at = Completion::new(vec![7; limit].into(), DAY, None);
+    assert_eq!(holder.complete_with(&at).await, Fenced::Done, "a value of {limit} bytes fits");
+}
+
+/// A small result after a large one, and the other way round, under one key: nothing of the old one is left.
+pub async fn cmp_6_a_new_result_has_nothing_of_the_old_one(s: &Subject) {
+    let id = s.id("k");
+    for content in [vec![1; 5_000], vec![2; 3], vec![], vec![3; 70_000], b"end".to_vec()] {
+        let holder = s.caller(&id).with_ttl(10 * MS);
+        granted(holder.acquire(LONG).await);
+        assert_eq!(holder.complete(&content).await, Fenced::Done);
+        if s.is_exact() {
+            assert!(body(&is_complete(holder.look().await)) == content);
+        }
+        s.expire(&id, 10 * MS).await;
+    }
+    let last = s.caller(&id);
+    granted(last.acquire(LONG).await);
+    assert_eq!(last.complete(b"last").await, Fenced::Done);
+    assert_eq!(body(&is_complete(last.look().await)), b"last");
+}

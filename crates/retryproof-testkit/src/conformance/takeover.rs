@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An expired lease goes to the next caller, atomically, and never sooner.
+
+use retryproof_core::store::{Acquired, Fenced};
+
+use super::caller::{LONG, MS, busy, completed, granted, is_absent};
+use crate::subject::Subject;
+
+/// A lease that runs is nobody else's, up to its last millisecond.
+pub async fn acq_2_a_live_lease_is_not_taken_over(s: &Subject) {
+    let id = s.id("k");
+    granted(s.caller(&id).acquire(LONG).await);
+    if s.is_exact() {
+        s.pass(LONG - MS).await;
+        assert_eq!(busy(s.caller(&id).acquire(LONG).await).0, MS);
+    } else {
+        s.pass(50 * MS).await;
+        busy(s.caller(&id).acquire(LONG).await);
+    }
+}
+
+/// The next caller after the end of a lease is granted, as a takeover, with a larger token.
+pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
+    let id = s.id("k");
+    let dead = granted(s.caller(&id).acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    is_absent(s.caller(&id).look().await);
+    let taker = granted(s.caller(&id).acquire(LONG).await);
+    assert!(taker.took_over);
+    assert!(taker.token > dead.token, "{} after {}", taker.token, dead.token);
+    assert!(taker.remaining > LONG / 2, "{:?}", taker.remaining);
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, taker.token);
+}
+
+/// A caller that asks again and again is granted no sooner than the lease ends.
+pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
+    let id = s.id("k");
+    let lease = if s.is_exact() { s.short() } else { 120 * MS };
+    let before = tokio::time::Instant::now();
+    granted(s.caller(&id).acquire(lease).await);
+    let mut passed = std::time::Duration::ZERO;
+    loop {
+        match s.caller(&id).acquire(LONG).await {
+            Acquired::Granted(grant) => {
+                assert!(grant.took_over);
+                break;
+            }
+            Acquired::Busy { remaining, .. } => assert!(remaining <= lease, "{remaining:?}"),
+            Acquired::Complete(_) => panic!("nobody completed"),
+        }
+        let step = if s.is_exact() { lease / 10 } else { 5 * MS };
+        s.pass(step).await;
+        passed += step;
+        assert!(passed < 100 * lease, "no takeover after {passed:?}");
+    }
+    if s.is_exact() {
+        assert_eq!(passed, lease);
+    } else {
+        // Counted from before the call that was granted; the store's clock may be coarse and runs beside ours.
+        assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
+    }
+}
+
+/// Of many callers at the instant of expiry one wins; the others see the winner.
+pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
+    for round in 0..8 {
+        let id = s.id(&format!("k{round}"));
+        granted(s.caller(&id).acquire(s.short()).await);
+        s.expire(&id, s.short()).await;
+        let callers: Vec<_> = (0..32)
+            .map(|_| {
+                let caller = s.caller(&id);
+                tokio::spawn(async move { caller.acquire(LONG).await })
+            })
+            .collect();
+        let (mut winners, mut seen) = (Vec::new(), Vec::new());
+        for caller in callers {
+            match caller.await.expect("the caller ends") {
+                Acquired::Granted(grant) => {
+                    assert!(grant.took_over);
+                    winners.push(grant.token);
+                }
+                Acquired::Busy { token, .. } => seen.push(token),
+                Acquired::Complete(_) => panic!("nobody completed"),
+            }
+        }
+        assert_eq!((winners.len(), seen.len()), (1, 31), "winners and others of round {round}");
+        assert!(seen.iter().all(|token| *token == winners[0]), "the others see the winner");
+    }
+}
+
+/// A taker that dies is replaced like any other.
+pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
+    let id = s.id("k");
+    let mut last = granted(s.caller(&id).acquire(s.short()).await).token;
+    for _ in 0..4 {
+        s.expire(&id, s.short()).await;
+        let grant = granted(s.caller(&id).acquire(s.short()).await);
+        assert!(grant.took_over && grant.token > last, "{grant:?} after {last}");
+        last = grant.token;
+    }
+    s.expire(&id, s.short()).await;
+    let last = s.caller(&id);
+    granted(last.acquire(LONG).await);
+    assert_eq!(last.complete(b"at last").await, Fenced::Done);
+    completed(s.caller(&id).acquire(LONG).await);
+}
+
+/// A grant after a release, or for a result past its ttl, is no takeover.
+pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
+    let released = s.id("released");
+    let holder = s.caller(&released);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert!(!granted(s.caller(&released).acquire(LONG).await).took_over);
+
+    let late = s.id("released after its end");
+    let holder = s.caller(&late);
+    granted(holder.acquire(s.short()).await);
+    s.expire(&late, s.short()).await;
+    assert_eq!(holder.release().await, Fenced::Done);
+    assert!(!granted(s.caller(&late).acquire(LONG).await).took_over);
+
+    let forgotten = s.id("past its ttl");
+    let holder = s.caller(&forgotten).with_ttl(s.short());
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    s.expire(&forgotten, s.short()).await;
+    assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
+}

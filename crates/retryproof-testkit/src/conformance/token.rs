@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fencing tokens of an identity only grow, whatever lies between two grants.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use retryproof_core::FencingToken;
+use retryproof_core::store::{Acquired, Fenced};
+
+use super::caller::{LONG, MS, busy, granted, is_busy};
+use crate::subject::Subject;
+
+/// The last token of an identity; refuses one that is not greater.
+#[derive(Default)]
+struct Order(u64);
+
+impl Order {
+    #[track_caller]
+    fn next(&mut self, token: FencingToken) {
+        assert!(token.get() > self.0, "token {token} after {}", self.0);
+        self.0 = token.get();
+    }
+}
+
+/// Over releases, many of them within one tick of any clock.
+pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
+    let id = s.id("k");
+    let mut order = Order::default();
+    for _ in 0..100 {
+        let holder = s.caller(&id);
+        order.next(granted(holder.acquire(LONG).await).token);
+        assert_eq!(holder.release().await, Fenced::Done);
+    }
+}
+
+/// Over takeovers.
+pub async fn acq_10_tokens_grow_over_takeovers(s: &Subject) {
+    let id = s.id("k");
+    let mut order = Order::default();
+    for _ in 0..8 {
+        order.next(granted(s.caller(&id).acquire(10 * MS).await).token);
+        s.expire(&id, 10 * MS).await;
+    }
+}
+
+/// Over results that are past their ttl.
+pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
+    let id = s.id("k");
+    let mut order = Order::default();
+    for _ in 0..8 {
+        let holder = s.caller(&id).with_ttl(MS);
+        order.next(granted(holder.acquire(LONG).await).token);
+        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        s.expire(&id, MS).await;
+    }
+}
+
+/// Over a purge, after which nothing of the record is left.
+pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    let id = s.id("k");
+    let mut order = Order::default();
+    for round in 0..6 {
+        let holder = s.caller(&id).with_ttl(MS);
+        order.next(granted(holder.acquire(10 * MS).await).token);
+        if round % 2 == 0 {
+            assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        }
+        s.expire(&id, 10 * MS).await;
+        s.purge_all().await;
+    }
+}
+
+/// Over a lease that is renewed by its owner in between.
+pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
+    let id = s.id("k");
+    let mut order = Order::default();
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    order.next(token);
+    for _ in 0..20 {
+        assert_eq!(granted(holder.acquire(LONG).await).token, token);
+        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+    }
+    assert_eq!(holder.release().await, Fenced::Done);
+    order.next(granted(s.caller(&id).acquire(LONG).await).token);
+}
+
+/// The token in the answers is the holder's.
+pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
+    let id = s.id("k");
+    for _ in 0..3 {
+        let token = granted(s.caller(&id).acquire(10 * MS).await).token;
+        let holder_again = s.caller(&id);
+        if s.is_exact() {
+            assert_eq!(busy(holder_again.acquire(LONG).await).1, token);
+            assert_eq!(is_busy(holder_again.look().await).1, token);
+        }
+        s.expire(&id, 10 * MS).await;
+    }
+    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
+    assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+}
+
+/// In the order in which the store granted, when many callers acquire and release at once.
+pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
+    let id = s.id("k");
+    // A holder notes its token while it holds, so the notes are in the order of the grants.
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (store, id, notes) = (s.store().clone(), id.clone(), Arc::clone(&notes));
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let caller = super::caller::Caller::new(&store, &id);
+                    if let Acquired::Granted(grant) = caller.acquire(LONG).await {
+                        notes.lock().push(grant.token);
+                        assert_eq!(caller.release().await, Fenced::Done);
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("the caller ends");
+    }
+    let mut order = Order::default();
+    notes.lock().iter().for_each(|token| order.next(*token));
+    assert!(order.0 > 0, "nobody was granted");
+}
+
+/// Over handles on the same data, as processes come and go.
+pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
+    let id = s.id("k");
+    let mut order = Order::default();
+    for _ in 0..4 {
+        let Some(other) = s.another().await else { return };
+        for caller in [s.caller(&id), s.caller(&id).on(&other)] {
+            order.next(granted(caller.acquire(LONG).await).token);
+            assert_eq!(caller.release().await, Fenced::Done);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waiting: `changed` returns when there is something to see, and loses no wake-up.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use retryproof_core::FencingToken;
+use retryproof_core::store::{Fenced, Standing};
+use tokio::time::{Instant, timeout};
+
+use super::caller::{ASLEEP, Caller, LONG, MS, WOKEN, body, completed, granted, is_busy};
+use crate::subject::Subject;
+
+/// Waits as an engine does: `changed`, which may return for nothing, then a look.
+async fn until_changed(caller: &Caller, seen: FencingToken) {
+    loop {
+        caller.changed(seen, ASLEEP).await;
+        match caller.look().await {
+            Standing::Busy { token, .. } if token == seen => {}
+            _ => return,
+        }
+    }
+}
+
+/// Fails when a wake-up is lost; what is polled for every 50 ms is in time.
+async fn woken(what: &str, waiter: impl Future<Output = ()>) {
+    assert!(timeout(WOKEN, waiter).await.is_ok(), "{what}: no wake-up within {WOKEN:?}");
+}
+
+/// Starts a waiter and lets it fall asleep.
+async fn asleep(s: &Subject, caller: Caller, seen: FencingToken) -> tokio::task::JoinHandle<()> {
+    let waiter = tokio::spawn(async move { until_changed(&caller, seen).await });
+    if s.is_paused() {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    } else {
+        tokio::time::sleep(20 * MS).await;
+    }
+    waiter
+}
+
+/// Absent, released, expired, taken over, complete: nothing to wait for.
+pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: &Subject) {
+    let id = s.id("k");
+    let at_once = async |what: &str, seen: FencingToken| {
+        let started = Instant::now();
+        woken(what, s.caller(&id).changed(seen, ASLEEP)).await;
+        let most = if s.is_paused() { 10 * MS } else { WOKEN };
+        assert!(started.elapsed() <= most, "{what}: returned after {:?}", started.elapsed());
+    };
+    at_once("absent", FencingToken::new(1)).await;
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    at_once("another token is seen", FencingToken::new(seen.get() - 1)).await;
+    assert_eq!(holder.release().await, Fenced::Done);
+    at_once("released", seen).await;
+    let dead = granted(s.caller(&id).acquire(s.short()).await).token;
+    s.expire(&id, s.short()).await;
+    at_once("expired", dead).await;
+    let taker = s.caller(&id);
+    let seen = granted(taker.acquire(LONG).await).token;
+    at_once("taken over", dead).await;
+    assert_eq!(taker.complete(b"done").await, Fenced::Done);
+    at_once("complete", seen).await;
+}
+
+/// A duplicate that waits has the result when the holder completes.
+pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let waiter = asleep(s, s.caller(&id), seen).await;
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    woken("completed", async { waiter.await.expect("the waiter ends") }).await;
+    assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
+}
+
+/// A duplicate that waits can be granted as soon as the holder releases.
+pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let waiter = asleep(s, s.caller(&id), seen).await;
+    assert_eq!(holder.release().await, Fenced::Done);
+    woken("released", async { waiter.await.expect("the waiter ends") }).await;
+    assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
+}
+
+/// A waiter that sleeps on a dead holder is woken when another caller takes over.
+pub async fn acq_4_a_takeover_wakes_a_waiter(s: &Subject) {
+    let id = s.id("k");
+    let lease = if s.is_exact() { s.short() } else { 100 * MS };
+    let seen = granted(s.caller(&id).acquire(lease).await).token;
+    let waiter = asleep(s, s.caller(&id), seen).await;
+    s.expire(&id, lease).await;
+    granted(s.caller(&id).acquire(LONG).await);
+    woken("taken over", async { waiter.await.expect("the waiter ends") }).await;
+}
+
+/// A wake-up reaches every waiter.
+pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let mut waiters = Vec::new();
+    for _ in 0..64 {
+        let caller = s.caller(&id);
+        waiters.push(tokio::spawn(async move { until_changed(&caller, seen).await }));
+    }
+    drop(asleep(s, s.caller(&id), seen).await);
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    woken("64 waiters", async {
+        for waiter in waiters {
+            waiter.await.expect("the waiter ends");
+        }
+    })
+    .await;
+}
+
+/// A waiter that goes away takes no other's wake-up along.
+pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let dropped = asleep(s, s.caller(&id), seen).await;
+    let waiter = asleep(s, s.caller(&id), seen).await;
+    dropped.abort();
+    assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    woken("the other waiter", async { waiter.await.expect("the waiter ends") }).await;
+}
+
+/// Beats and looks of others in between lose no wake-up.
+pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let waiter = asleep(s, s.caller(&id), seen).await;
+    for _ in 0..5 {
+        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+        is_busy(s.caller(&id).look().await);
+        s.pass(10 * MS).await;
+    }
+    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    woken("after beats", async { waiter.await.expect("the waiter ends") }).await;
+}
+
+/// Polls a future up to `times` times, whether it was woken or not, with pauses for others in between.
+pub(super) async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: u32) -> Option<F::Output> {
+    for _ in 0..times {
+        let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+        if let Poll::Ready(answer) = polled {
+            return Some(answer);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+/// A change is seen wherever it falls between the steps of `changed`: subscribe, look, sleep.
+pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
+    for step in 0..8 {
+        for release in [false, true] {
+            let id = s.id(&format!("k{step}{release}"));
+            let holder = s.caller(&id);
+            let seen = granted(holder.acquire(LONG).await).token;
+            let caller = s.caller(&id);
+            let mut waiter = Box::pin(until_changed(&caller, seen));
+            if poll_times(waiter.as_mut(), step).await.is_some() {
+                continue;
+            }
+            let ended = if release { holder.release().await } else { holder.complete(b"done").await };
+            assert_eq!(ended, Fenced::Done);
+            woken(&format!("a change after {step} polls"), waiter).await;
+        }
+    }
+}
+
+/// The same under a race of threads.
+pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
+    for round in 0..100_u32 {
+        let id = s.id(&format!("k{round}"));
+        let holder = s.caller(&id);
+        let seen = granted(holder.acquire(LONG).await).token;
+        let caller = s.caller(&id);
+        let waiter = tokio::spawn(async move { until_changed(&caller, seen).await });
+        let ending = tokio::spawn(async move {
+            for _ in 0..round % 7 {
+                tokio::task::yield_now().await;
+            }
+            if round % 2 == 0 { holder.complete(b"done").await } else { holder.release().await }
+        });
+        assert_eq!(ending.await.expect("the holder ends"), Fenced::Done);
+        woken(&format!("round {round}"), async { waiter.await.expect("the waiter ends") }).await;
+    }
+}
+
+/// A waiter with another handle on the same data is woken too.
+pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    for release in [false, true] {
+        let id = s.id(&format!("k{release}"));
+        let holder = s.caller(&id);
+        let seen = granted(holder.acquire(LONG).await).token;
+        let waiter = asleep(s, s.caller(&id).on(&other), seen).await;
+        let ended = if release { holder.release().await } else { holder.complete(b"done").await };
+        assert_eq!(ended, Fenced::Done);
+        woken("on another handle", async { waiter.await.expect("the waiter ends") }).await;
+    }
+}
+
+/// A wait ends by its bound when nothing happens; a bound of zero does not sleep.
+pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
+    let id = s.id("k");
+    let seen = granted(s.caller(&id).acquire(LONG).await).token;
+    for at_most in [Duration::ZERO, MS, 100 * MS] {
+        let started = Instant::now();
+        let ended = timeout(at_most + WOKEN, s.caller(&id).changed(seen, at_most)).await;
+        assert!(ended.is_ok(), "a wait of {at_most:?} did not end");
+        if s.is_paused() {
+            assert!(started.elapsed() <= at_most + 10 * MS, "{:?} for {at_most:?}", started.elapsed());
+        }
+    }
+}
+
+/// While the holder is at work `changed` sleeps: returning for nothing is allowed, a hot loop is not.
+pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
+    let id = s.id("k");
+    let seen = granted(s.caller(&id).acquire(LONG).await).token;
+    let caller = s.caller(&id);
+    let started = Instant::now();
+    let mut calls = 0;
+    while started.elapsed() < 200 * MS {
+        caller.changed(seen, 50 * MS).await;
+        calls += 1;
+        assert!(calls < 1_000, "{calls} returns for nothing within {:?}", started.elapsed());
+    }
+}
+
+/// A waiter that sleeps holds neither a lock nor a connection that others need.
+pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let seen = granted(holder.acquire(LONG).await).token;
+    let mut waiters = Vec::new();
+    for _ in 0..64 {
+        let caller = s.caller(&id);
+        waiters.push(tokio::spawn(async move { until_changed(&caller, seen).await }));
+    }
+    waiters.push(asleep(s, s.caller(&id), seen).await);
+    let other = s.caller(&s.id("other"));
+    let work = async {
+        granted(other.acquire(LONG).await);
+        assert_eq!(other.complete(b"other").await, Fenced::Done);
+        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    };
+    woken("calls beside 65 sleeping waiters", work).await;
+    for waiter in waiters {
+        woken("a waiter", async { waiter.await.expect("the waiter ends") }).await;
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Subject`]: a store under judgement, with what the kit may do beside calling it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore,
+    SharedStoreBuilder, Standing, StoreProfile, StoreStats,
+};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
+
+use crate::conformance::forms::{self, Transcript};
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
+
+/// A store under judgement, and what the kit may do beside calling it. A factory makes one for each case.
+///
+/// The identities of one subject are its own, so that subjects may share a server and run at the same time.
+pub struct Subject {
+    store: SharedStore,
+    concrete: Box<dyn Fn(Identity) -> Boxed<Transcript> + Send + Sync>,
+    hooks: Hooks,
+    paused: bool,
+    mark: String,
+}
+
+#[derive(Default)]
+struct Hooks {
+    can_inspect: bool,
+    another: Option<Make<SharedStore>>,
+    clock: Option<Box<dyn Fn(Duration) + Send + Sync>>,
+    corrupt: Option<Box<dyn Fn(Identity) -> Boxed<()> + Send + Sync>>,
+    writes: Option<Make<u64>>,
+    sequences: Option<u32>,
+}
+
+/// Says what a store can do beyond the contract. Cases that need more than was said are skipped, and say so.
+#[must_use = "a builder does nothing until `build`"]
+pub struct SubjectBuilder<S> {
+    concrete: Concrete<S>,
+    shared: SharedStoreBuilder<Concrete<S>>,
+    hooks: Hooks,
+}
+
+impl Subject {
+    /// Starts with the contract alone, on a store whose clock is the runtime's: the host's under `time = real`, the paused
+    /// one under `time = paused`.
+    pub fn of<S: IdempotencyStore>(store: S) -> SubjectBuilder<S> {
+        let concrete = Concrete(Arc::new(store));
+        SubjectBuilder { shared: SharedStore::builder(concrete.clone()), concrete, hooks: Hooks::default() }
+    }
+
+    /// The store, as an engine holds it.
+    #[must_use]
+    pub fn store(&self) -> &SharedStore {
+        &self.store
+    }
+
+    /// Another handle on the same data, as another process would hold it.
+    pub(crate) async fn another(&self) -> Option<SharedStore> {
+        match &self.hooks.another {
+            Some(open) => Some(open().await),
+            None => skipped("a second handle on its data"),
+        }
+    }
+
+    /// Spoils the stored record.
+    pub(crate) async fn corrupt(&self, id: &Identity) -> Option<()> {
+        match &self.hooks.corrupt {
+            Some(corrupt) => {
+                corrupt(id.clone()).await;
+                Some(())
+            }
+            None => skipped("a way to spoil a record"),
+        }
+    }
+
+    /// Runs the script of [`forms`] on the concrete store.
+    pub(crate) async fn concrete(&self, id: Identity) -> Transcript {
+        (self.concrete)(id).await
+    }
+
+    /// How many writes the store has made, where it can tell.
+    pub(crate) async fn writes(&self) -> Option<u64> {
+        match &self.hooks.writes {
+            Some(writes) => Some(writes().await),
+            None => None,
+        }
+    }
+
+    pub(crate) fn can_purge(&self) -> Option<()> {
+        if self.store.can_purge() { Some(()) } else { skipped("purge") }
+    }
+
+    pub(crate) fn can_inspect(&self) -> bool {
+        self.hooks.can_inspect
+    }
+
+    /// How many sequences of steps the property test draws.
+    pub(crate) fn sequences(&self) -> u32 {
+        self.hooks.sequences.unwrap_or(if self.is_exact() { 256 } else { 48 })
+    }
+
+    /// An identity that only this subject uses.
+    pub(crate) fn id(&self, key: &str) -> Identity {
+        self.identity("kit", key)
+    }
+
+    /// As [`id`](Self::id), with a scope. Distinct pairs give distinct identities, whatever bytes are in them: the mark
+    /// has a fixed length.
+    pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
+        let scope = Scope::new(format!("{}{scope}", self.mark)).expect("a valid scope");
+        Identity::new(scope, Key::new(key).expect("a valid key"))
+    }
+
+    /// Whether the store's clock moves only when it is told to, so that expiry can be tested to the microsecond.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.paused || self.hooks.clock.is_some()
+    }
+
+    /// Whether the runtime's clock is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether the store has a clock of its own, beside a paused runtime.
+    pub(crate) fn has_own_clock(&self) -> bool {
+        self.paused && self.hooks.clock.is_some()
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Lets time pass, for the store and the runtime.
+    pub(crate) async fn pass(&self, by: Duration) {
+        if let Some(advance) = &self.hooks.clock {
+            advance(by);
+        }
+        if self.paused {
+            tokio::time::advance(by).await;
+        } else if self.hooks.clock.is_none() {
+            tokio::time::sleep(by).await;
+        }
+    }
+}
+
+/// Says so, because a case that judged nothing must not look like one that did.
+fn skipped<T>(what: &str) -> Option<T> {
+    eprintln!("skipped: the subject does not offer {what}");
+    None
+}
+
+impl<S: IdempotencyStore> SubjectBuilder<S> {
+    /// The store can purge.
+    pub fn with_purge(mut self) -> Self
+    where
+        S: Purge,
+    {
+        self.shared = self.shared.with_purge();
+        self
+    }
+
+    /// The store can be inspected.
+    pub fn with_inspect(mut self) -> Self
+    where
+        S: Inspect,
+    {
+        self.shared = self.shared.with_inspect();
+        self.hooks.can_inspect = true;
+        self
+    }
+
+    /// Opens another handle on the same data, as another process would.
+    pub fn with_another<F, Fut>(mut self, open: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = SharedStore> + Send + 'static,
+    {
+        self.hooks.another = Some(Box::new(move || Box::pin(open())));
+        self
+    }
+
+    /// The store's clock stands still, and is moved forward by `advance`.
+    pub fn with_clock(mut self, advance: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        self.hooks.clock = Some(Box::new(advance));
+        self
+    }
+
+    /// Spoils the stored record of an identity behind the store's back, so that it can no longer be read (CMP-8).
+    pub fn with_corrupt<F, Fut>(mut self, corrupt: F) -> Self
+    where
+        F: Fn(Identity) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.hooks.corrupt = Some(Box::new(move |id| Box::pin(corrupt(id))));
+        self
+    }
+
+    /// Counts the writes that the store has made, from any number on; only differences count (ACQ-8).
+    pub fn with_writes<F, Fut>(mut self, writes: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = u64> + Send + 'static,
+    {
+        self.hooks.writes = Some(Box::new(move || Box::pin(writes())));
+        self
+    }
+
+    /// How many random sequences of steps are compared with the model: 256 by default, 48 under real time.
+    pub fn with_sequences(mut self, sequences: u32) -> Self {
+        self.hooks.sequences = Some(sequences);
+        self
+    }
+
+    /// The subject.
+    #[must_use]
+    pub fn build(self) -> Subject {
+        let Self { concrete, shared, hooks } = self;
+        let mark: String =
+            OwnerId::new().as_bytes().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Subject {
+            store: shared.build(),
+            concrete: Box::new(move |id| {
+                let store = Arc::clone(&concrete.0);
+                Box::pin(async move { forms::script(&*store, &id).await })
+            }),
+            hooks,
+            paused: false,
+            mark: format!("{mark}."),
+        }
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("store", &self.store)
+            .field("mark", &self.mark)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for SubjectBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubjectBuilder").field("store", &self.concrete.0).finish_non_exhaustive()
+    }
+}
+
+/// Lets the erased and the concrete form share one store.
+struct Concrete<S>(Arc<S>);
+
+impl<S> Clone for Concrete<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Concrete<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: IdempotencyStore> IdempotencyStore for Concrete<S> {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.0.acquire(id, req).await
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.0.look(id).await
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.0.changed(id, seen, at_most).await
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.0.extend(id, owner, lease).await
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.0.complete(id, owner, done).await
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.0.release(id, owner).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.0.profile()
+    }
+}
+
+impl<S: Purge> Purge for Concrete<S> {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.0.purge(limit).await
+    }
+}
+
+impl<S: Inspect> Inspect for Concrete<S> {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        self.0.get(id).await
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        self.0.stats().await
+    }
+}
