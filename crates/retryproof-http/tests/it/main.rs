@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The filter against its rules: HTTP-1 to HTTP-17, ANN-6, and the rows of the design's tables.
 
+mod request;
 mod world;
 
+mod endpoint;
+mod fate;
 mod first_steps;
+mod replay;

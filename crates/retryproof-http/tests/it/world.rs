@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::handler::Handler;
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, MemoryStore};
+use retryproof_http::axum::{EndpointFuture, HasFilter, LastArgument, run_endpoint};
 use retryproof_http::{IdempotencyFilter, Policy};
 use tower::ServiceExt as _;
 
@@ -111,4 +115,39 @@ impl Answer {
 pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
     let Ok(response) = app.clone().oneshot(request).await;
     Answer::of(response).await
+}
+
+/// A closure mounted as the attribute's expansion mounts a function: `on_post(Annotated(&POLICY, handler))`.
+#[derive(Clone)]
+pub(crate) struct Annotated<F>(pub(crate) &'static Policy, pub(crate) F);
+
+impl<S, M, A1, F, Fut, R> Handler<(M, A1), S> for Annotated<F>
+where
+    S: HasFilter + Send + Sync + 'static,
+    A1: LastArgument<S, M>,
+    F: FnOnce(A1) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoResponse + 'static,
+{
+    type Future = EndpointFuture;
+
+    fn call(self, request: axum::extract::Request, state: S) -> EndpointFuture {
+        run_endpoint::<S, M, (), A1, _, _, _>(self.0, request, state, |(), a1| (self.1)(a1))
+    }
+}
+
+impl<S, M, A1, A2, F, Fut, R> Handler<(M, A1, A2), S> for Annotated<F>
+where
+    S: HasFilter + Send + Sync + 'static,
+    A1: FromRequestParts<S> + Send + 'static,
+    A2: LastArgument<S, M>,
+    F: FnOnce(A1, A2) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = R> + Send + 'static,
+    R: IntoResponse + 'static,
+{
+    type Future = EndpointFuture;
+
+    fn call(self, request: axum::extract::Request, state: S) -> EndpointFuture {
+        run_endpoint::<S, M, (A1,), A2, _, _, _>(self.0, request, state, |(a1,), a2| (self.1)(a1, a2))
+    }
 }
