@@ -180,9 +180,10 @@ impl<E: From<Rejected>> TakesRejected for E {}
 
 /// Where an annotated function finds its engine: `AsRef` under a name of ours, for the message (ANN-3).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has no idempotency engine",
+    message = "`{Self}` has no idempotency engine of the type `{E}`",
     label = "the engine is looked for here",
-    note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`"
+    note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`",
+    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`"
 )]
 pub trait ProvidesEngine<E> {
     /// A clone, so that the body may move whatever the engine was found in.

@@ -15,27 +15,27 @@ pub(super) fn expand(common: &Common, keyed: Keyed, function: Function) -> Token
     let Function { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // Hygienic, so that they shadow no argument of these names.
-    let call = Ident::new("call", Span::mixed_site());
-    let engine = Ident::new("engine", Span::mixed_site());
-    // Without a place of its own, an answer that cannot report in flight would be blamed on the attribute.
+    // All at one place, the return type: it is what cannot be stored or cannot report in flight, and a mistake that
+    // the compiler meets again at the same place is told once. Hygienic, so that no argument of these names is shadowed.
     let place = returns.span().resolved_at(Span::mixed_site());
+    let (call, engine) = (Ident::new("call", place), Ident::new("engine", place));
     let body = if sig.asyncness.is_some() {
         let provider = provider(&quote!(#rp::IdempotencyEngine), common, &keyed);
-        let run = quote_spanned!(place=> run::<#returns, _, _>);
+        let run = quote_spanned!(place=> #call.run::<#returns, _, _>(#engine, async move || -> #returns #body).await);
         quote! {
             let #call = #value;
             let #engine = #provider;
-            #call.#run(#engine, async move || -> #returns #body).await
+            #run
         }
     } else {
         let provider = provider(&quote!(#rp::BlockingEngine), common, &keyed);
-        let run = quote_spanned!(place=> run_blocking::<#returns, _>);
+        let run =
+            quote_spanned!(place=> #call.run_blocking::<#returns, _>(#engine, move || -> #returns #body));
         quote! {
             #rp::blocking! {
                 let #call = #value;
                 let #engine = #provider;
-                #call.#run(#engine, move || -> #returns #body)
+                #run
             }
         }
     };

@@ -4,3 +4,7 @@
 #[cfg(feature = "macros")]
 mod annotation;
 mod connect;
+#[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
+mod expand;
+#[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
+mod ui;

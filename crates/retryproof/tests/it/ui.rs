@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the attribute refuses, and where its messages point (ANN-2); what it takes, compiled and run.
+//!
+//! `tests/ui/fail`: one refused combination a file, beside the compiler's whole output. `typed_*.rs` are refused by the
+//! type checker, whose words around ours change from release to release; so they are compared under one. After a
+//! change: `TRYBUILD=overwrite cargo test -p retryproof --all-features --test it ui`, and read the difference.
+
+use std::process::Command;
+
+/// The release whose output is recorded.
+const RECORDED: &str = "rustc 1.95.";
+
+#[test]
+fn ann_1_ann_2_ann_3_refusals_point_at_their_place() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("tests/ui/pass/*.rs");
+    cases.compile_fail("tests/ui/fail/[!t]*.rs");
+    cases.compile_fail("tests/ui/fail/t[!y]*.rs");
+    let version = Command::new("rustc").arg("--version").output().expect("a compiler").stdout;
+    if String::from_utf8_lossy(&version).starts_with(RECORDED) {
+        cases.compile_fail("tests/ui/fail/typed_*.rs");
+    } else {
+        println!("SKIPPED: tests/ui/fail/typed_*.rs are recorded for {RECORDED}*");
+    }
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2, CTX-4
+use retryproof::idempotent;
+
+#[idempotent(http, ttl = "P1Y")]
+async fn pay(body: String) -> String {
+    body
+}
+
+fn main() {}

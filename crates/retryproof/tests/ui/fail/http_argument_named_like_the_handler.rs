@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2
+use retryproof::idempotent;
+
+#[idempotent(http)]
+async fn pay(pay: String) -> String {
+    pay
+}
+
+fn main() {}

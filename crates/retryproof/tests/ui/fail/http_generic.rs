@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2: with a hint at the layer
+use retryproof::idempotent;
+
+#[idempotent(http)]
+async fn pay<T: Into<String>>(body: axum::Json<T>) -> String {
+    body.0.into()
+}
+
+fn main() {}

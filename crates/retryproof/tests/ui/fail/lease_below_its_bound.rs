@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2, CTX-2
+use retryproof::idempotent;
+
+#[idempotent(http, lease = "PT0.009S")]
+async fn pay(body: String) -> String {
+    body
+}
+
+fn main() {}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2
+use retryproof::{IdempotencyEngine, idempotent};
+
+struct Orders {
+    engine: IdempotencyEngine,
+}
+
+impl AsRef<IdempotencyEngine> for Orders {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+}
+
+impl Orders {
+    #[idempotent(ttl = "P7D")]
+    async fn on(&self, id: &str) -> Result<(), retryproof::Rejected> {
+        let _ = id;
+        Ok(())
+    }
+}
+
+fn main() {}

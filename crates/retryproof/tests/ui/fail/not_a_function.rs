@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2
+use retryproof::idempotent;
+
+#[idempotent(http)]
+struct Pay;
+
+fn main() {}

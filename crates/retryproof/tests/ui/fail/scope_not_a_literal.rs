@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2, ID-3: a scope is code, not data
+use retryproof::idempotent;
+
+const SCOPE: &str = "payments";
+
+#[idempotent(http, scope = SCOPE)]
+async fn pay(body: String) -> String {
+    body
+}
+
+fn main() {}

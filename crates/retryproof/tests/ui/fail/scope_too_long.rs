@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2, ID-3
+use retryproof::idempotent;
+
+#[idempotent(
+    http,
+    scope = "ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss"
+)]
+async fn pay(body: String) -> String {
+    body
+}
+
+fn main() {}

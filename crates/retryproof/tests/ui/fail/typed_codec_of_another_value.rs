@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2: a value that this codec does not carry
+use retryproof::{BytesCodec, IdempotencyEngine, Rejected, idempotent};
+
+#[idempotent(key = id, engine = engine, codec = BytesCodec)]
+async fn consume(engine: &IdempotencyEngine, id: u8) -> Result<u8, Rejected> {
+    Ok(id)
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// HTTP-16: a filter is not built without a word on who the caller is
+use retryproof::http::IdempotencyFilter;
+use retryproof::{IdempotencyEngine, MemoryStore};
+
+fn main() {
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let _ = IdempotencyFilter::builder(engine).build();
+}

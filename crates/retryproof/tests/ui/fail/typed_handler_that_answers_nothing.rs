@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-3: the place is the return type, not the attribute
+use retryproof::idempotent;
+
+struct Receipt;
+
+#[idempotent(http)]
+async fn pay(body: String) -> Receipt {
+    drop(body);
+    Receipt
+}
+
+fn main() {}

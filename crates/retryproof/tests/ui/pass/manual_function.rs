@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The functions of the attribute's manual: they compile, and run once.
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use retryproof::{IdempotencyEngine, MemoryStore, Rejected, idempotent};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug)]
+struct HandlerError(Rejected);
+
+impl From<Rejected> for HandlerError {
+    fn from(rejected: Rejected) -> Self {
+        Self(rejected)
+    }
+}
+
+struct OrderCreated {
+    id: u64,
+    customer: String,
+}
+
+#[derive(Default)]
+struct Mail(AtomicU32);
+
+impl Mail {
+    async fn thank(&self, customer: &str) -> Result<(), HandlerError> {
+        assert_eq!(customer, "ada");
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+struct Orders {
+    engine: IdempotencyEngine,
+    mail: Mail,
+}
+
+impl AsRef<IdempotencyEngine> for Orders {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+}
+
+impl Orders {
+    #[idempotent(key = event.id, scope = "orders.created", ttl = "P7D", wait_timeout = "PT0S")]
+    async fn on_created(&self, event: &OrderCreated) -> Result<(), HandlerError> {
+        self.mail.thank(&event.customer).await
+    }
+}
+
+struct Order {
+    id: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Receipt {
+    run: u32,
+}
+
+#[derive(Default)]
+struct Ledger(AtomicU32);
+
+impl Ledger {
+    async fn charge(&self, _tenant: &str, _order: &Order) -> Result<Receipt, HandlerError> {
+        Ok(Receipt { run: self.0.fetch_add(1, Ordering::Relaxed) + 1 })
+    }
+}
+
+struct Context {
+    engine: IdempotencyEngine,
+    ledger: Ledger,
+}
+
+#[idempotent(key = format!("{tenant}/{}", order.id), engine = ctx.engine)]
+async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, HandlerError> {
+    ctx.ledger.charge(tenant, &order).await
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), HandlerError> {
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let orders = Orders { engine: engine.clone(), mail: Mail::default() };
+    let ctx = Context { engine, ledger: Ledger::default() };
+    for _ in 0..2 {
+        orders.on_created(&OrderCreated { id: 7, customer: "ada".to_owned() }).await?;
+        assert_eq!(consume(&ctx, "acme", Order { id: 7 }).await?, Receipt { run: 1 });
+    }
+    assert_eq!(orders.mail.0.load(Ordering::Relaxed), 1);
+    Ok(())
+}
