@@ -45,6 +45,7 @@ pub trait Codec<T>: Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonCodec;
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
