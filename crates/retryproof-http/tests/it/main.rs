@@ -5,6 +5,8 @@ mod request;
 mod world;
 
 mod endpoint;
+mod failure;
 mod fate;
+mod faulty;
 mod first_steps;
 mod replay;
