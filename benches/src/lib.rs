@@ -24,6 +24,7 @@ pub mod compare;
 pub mod heap;
 pub mod report;
 
+mod http;
 mod memory;
 
 use heap::HeapCounter;
@@ -39,7 +40,10 @@ struct Suite {
 }
 
 /// All suites, in the order in which they run.
-const SUITES: &[Suite] = &[Suite { name: "memory", run: memory::run, child: memory::child }];
+const SUITES: &[Suite] = &[
+    Suite { name: "memory", run: memory::run, child: memory::child },
+    Suite { name: "http", run: http::run, child: http::child },
+];
 
 /// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that measures.
 #[must_use]

@@ -1,65 +1,341 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `memory`: the memory store beside a bare map behind a mutex.
+//! Suite `memory`: the memory store beside a bare map behind a mutex (the floor) and dashmap (a peer).
+//!
+//! `BENCH_RECORDS=10000000 cargo xtask bench memory` also fills a store of ten million records, which takes 4 GiB.
 
 use std::collections::HashMap;
-use std::pin::pin;
+use std::hint::black_box;
 use std::sync::Mutex;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion};
-use retryproof_core::{Blob, IdempotencyStore, Identity, MemoryStore, OwnerId};
+use dashmap::DashMap;
+use retryproof_core::store::{AcquireRequest, Completion};
+use retryproof_core::{Blob, Fingerprint, IdempotencyStore, Identity, MemoryStore, OwnerId};
 
-use crate::compare::{Contender, interleave, nanos};
-use crate::heap::HeapCounter;
+use crate::callgrind;
+use crate::compare::{Contender, Median, interleave, now, per_operation};
+use crate::heap::{self, HeapCounter};
 use crate::report::{Plot, Report, Row};
 
-const TTL: Duration = Duration::from_secs(86_400);
+mod work;
 
-/// A store call that never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("a memory store answers at once"),
+use work::{DAY, Floor, Keeper, VALUE, identities, identity, ready};
+
+/// Identities that a hot run goes round in: a few hundred kilobytes with all that belongs to them.
+const HOT: u64 = 256;
+const ROUNDS: usize = 31;
+/// The shortest that a test can do with: it is over when the next call reads the clock.
+const BLINK: Duration = Duration::from_nanos(1);
+
+const OURS: &str = "retryproof";
+const FLOOR: &str = "map + mutex";
+const PEER: &str = "dashmap";
+const SAME_HASH: &str = "dashmap, our hash";
+
+struct Field {
+    ours: MemoryStore,
+    floor: Floor,
+    peer: DashMap<Identity, work::Kept>,
+    same_hash: DashMap<Identity, work::Kept, foldhash::quality::RandomState>,
+}
+
+impl Field {
+    fn new() -> Self {
+        Self {
+            ours: MemoryStore::builder().max_records(20_000_000).max_bytes(1 << 40).build(),
+            floor: Floor(Mutex::new(HashMap::default())),
+            peer: DashMap::new(),
+            same_hash: DashMap::default(),
+        }
+    }
+
+    fn all(&self) -> [(&'static str, &dyn Keeper); 4] {
+        [(FLOOR, &self.floor), (OURS, &self.ours), (PEER, &self.peer), (SAME_HASH, &self.same_hash)]
+    }
+
+    fn one(&self, name: &str) -> Option<&dyn Keeper> {
+        Some(match name {
+            "ours" => &self.ours,
+            "floor" => &self.floor,
+            "peer" => &self.peer,
+            "same-hash" => &self.same_hash,
+            _ => return None,
+        })
     }
 }
 
-fn identity(n: u64) -> Identity {
-    Identity::of("payments.created", format!("{n:036}")).expect("a valid identity")
-}
-
 pub(crate) fn run() -> Result<Report, String> {
-    let store = MemoryStore::new();
-    let id = identity(1);
-    let request = AcquireRequest::new(OwnerId::new(), TTL, TTL);
-    let done = Completion::new(Blob::from(vec![7; 200]), TTL, None);
-    let _ = ready(store.acquire(&id, &request)).map_err(|error| error.to_string())?;
-    let _ = ready(store.complete(&id, request.owner, &done)).map_err(|error| error.to_string())?;
-    let map = Mutex::new(HashMap::from([(id.clone(), done.value.clone())]));
-    let medians = interleave(
-        101,
-        vec![
-            Contender::new("HashMap behind a mutex", || {
-                nanos(10_000, |_| drop(map.lock().ok().and_then(|map| map.get(&id).cloned())))
-            }),
-            Contender::new("replay", || {
-                nanos(10_000, |_| {
-                    let answer = ready(store.acquire(&id, &request));
-                    assert!(matches!(answer, Ok(Acquired::Complete(_))));
-                })
-            }),
-        ],
-    );
     let mut report = Report::new("memory", "The memory store");
-    report.row(Row::new("replay, 1 thread", medians[1].cost, "ns").beside(medians[0].name, medians[1].ratio));
-    report.plot(
-        Plot::new("Replay, 1 thread", "ns")
-            .bar("retryproof", medians[1].cost)
-            .bar(medians[0].name, medians[0].cost),
+    instructions(&mut report)?;
+    allocations(&mut report)?;
+    times(&mut report)?;
+    report.note(format!(
+        "A scope of 16 bytes, a key of 36, a value of {VALUE}; no fingerprint unless it says so. A first execution is an acquire and a \
+         completion; *again* is one on a key whose last result is past its ttl. The floor is `HashMap<Identity, _>` behind one \
+         `std::sync::Mutex` with our hash (foldhash, keyed), and `{PEER}` is `DashMap<Identity, _>` as it comes, with std's SipHash; both \
+         check an owner and a time on every call and share the value, and do nothing else: no bounds, no reclaiming, no \
+         waiters, no tokens. *Hot* goes round in {HOT} identities, *cold* in a random order through a million.",
+    ));
+    report.note(
+        "Bytes are those asked of the allocator; its own share comes on top, and the resident size with it stands beside. The \
+         index grows by one bucket a record, so the figure does not depend on how many records there are.",
     );
     Ok(report)
 }
 
-pub(crate) fn child(_args: &[String], _heap: HeapCounter) -> Result<(), String> {
-    Err("the memory suite has no child yet".into())
+/// Instructions per operation, by callgrind.
+fn instructions(report: &mut Report) -> Result<(), String> {
+    let works = [
+        ("replay", "replay, instructions", Some(260.0)),
+        ("replay-fingerprint", "replay with a fingerprint, instructions", Some(260.0)),
+        ("look", "look, instructions", None),
+        ("execute", "first execution, instructions", Some(1_300.0)),
+        ("again", "execution again, instructions", Some(1_300.0)),
+    ];
+    let mut plots = Vec::new();
+    for (work, what, goal) in works {
+        let count = |who: &str| callgrind::instructions(&["memory", work, who], 1_000, 11_000);
+        let Some(ours) = count("ours")? else {
+            report.row(Row::missing(what, "valgrind is not installed"));
+            continue;
+        };
+        let mut row = Row::new(what, ours, "");
+        if let Some(goal) = goal {
+            row = row.value_at_most(goal);
+        }
+        let mut plot = Plot::new(what, "per operation").bar(OURS, ours);
+        if matches!(work, "replay" | "execute" | "again")
+            && let (Some(floor), Some(peer)) = (count("floor")?, count("peer")?)
+        {
+            row = row.beside(FLOOR, ours / floor);
+            plot = plot.bar(FLOOR, floor).bar(PEER, peer);
+            plots.push(if let Some(goal) = goal { plot.goal(goal) } else { plot });
+        }
+        report.row(row);
+    }
+    plots.into_iter().for_each(|plot| report.plot(plot));
+    Ok(())
+}
+
+/// Allocations per operation and bytes per record, by a counting allocator in a child.
+fn allocations(report: &mut Report) -> Result<(), String> {
+    let count = heap::counted(&["memory", "allocations"])?;
+    let get = |name: &str| count.get(name).copied().ok_or(format!("the counting child did not say `{name}`"));
+    report.row(Row::new("replay, allocations", get("replay")?, "").value_at_most(0.0));
+    report.row(Row::new("first execution, allocations", get("execute")?, "").value_at_most(2.0));
+    report.row(Row::new("execution again, allocations", get("again")?, "").value_at_most(2.0));
+    let wanted = std::env::var("BENCH_RECORDS").ok().and_then(|records| records.parse::<u64>().ok());
+    let mut million = None;
+    for records in [Some(1_000_000), wanted].into_iter().flatten() {
+        let bytes = |child: &[&str]| -> Result<(f64, f64), String> {
+            let told = heap::counted(child)?;
+            Ok((told.get("bytes").copied().unwrap_or(f64::NAN), told.get("resident").copied().unwrap_or(f64::NAN)))
+        };
+        let number = records.to_string();
+        let (ours, resident) = bytes(&["memory", "fill", "ours", &number])?;
+        let (floor, _) = bytes(&["memory", "fill", "peer", &number])?;
+        report.row(
+            Row::new(format!("bytes per record at {} M", records / 1_000_000), ours, "B")
+                .beside(PEER, ours / floor)
+                .value_at_most(330.0),
+        );
+        report.row(Row::new(format!("resident bytes per record at {} M", records / 1_000_000), resident, "B"));
+        let first = *million.get_or_insert(ours);
+        if records > 1_000_000 {
+            report.row(
+                Row::new(format!("the same at {} M", records / 1_000_000), ours, "B")
+                    .beside("1 M", ours / first)
+                    .ratio_at_most(1.05),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds, in turn with the floor and the peers.
+fn times(report: &mut Report) -> Result<(), String> {
+    let value = Blob::from(vec![7; VALUE]);
+    let owner = OwnerId::new();
+    let field = Field::new();
+    let hot = identities(0..HOT);
+    let blink = identities(HOT..2 * HOT);
+    for (_, keeper) in field.all() {
+        for id in &hot {
+            if !keeper.execute(id, owner, &value, DAY) {
+                return Err("a fresh key was not granted".into());
+            }
+        }
+    }
+    let replay = |keeper: &dyn Keeper, n: u64| {
+        assert!(keeper.replay(at(&hot, n), owner).is_some());
+    };
+    let again = |keeper: &dyn Keeper, n: u64| {
+        // Two threads may meet on a key; then one of them finds it taken.
+        black_box(keeper.execute(at(&blink, n), owner, &value, BLINK));
+    };
+    for threads in [1, 2] {
+        let (name, plural) = (threads.to_string(), if threads == 1 { "" } else { "s" });
+        let medians = race(&field, threads, 50_000, &replay);
+        rows(report, &format!("replay hot, {name} thread{plural}"), &medians, Some(2.0));
+        let medians = race(&field, threads, 20_000, &again);
+        rows(report, &format!("execution again, {name} thread{plural}"), &medians, None);
+    }
+    drop(field);
+    cold(report, owner, &value)
+}
+
+/// A million records each, replayed in an order that no cache foresees.
+fn cold(report: &mut Report, owner: OwnerId, value: &Blob) -> Result<(), String> {
+    let many = identities(0..1_000_000);
+    let field = Field::new();
+    for (_, keeper) in field.all() {
+        for id in &many {
+            if !keeper.execute(id, owner, value, DAY) {
+                return Err("a fresh key was not granted".into());
+            }
+        }
+    }
+    let replay = |keeper: &dyn Keeper, n: u64| {
+        let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        assert!(keeper.replay(at(&many, n), owner).is_some());
+    };
+    for threads in [1, 2] {
+        let medians = race(&field, threads, 50_000, &replay);
+        let plural = if threads == 1 { "" } else { "s" };
+        rows(report, &format!("replay cold, {threads} thread{plural}"), &medians, None);
+    }
+    Ok(())
+}
+
+fn at(ids: &[Identity], n: u64) -> &Identity {
+    #[expect(clippy::cast_possible_truncation, reason = "only its remainder counts")]
+    let n = n as usize;
+    &ids[n % ids.len()]
+}
+
+/// Nanoseconds per operation of one thread, all contenders in turn.
+fn race(field: &Field, threads: u64, operations: u64, work: &(dyn Fn(&dyn Keeper, u64) + Sync)) -> Vec<Median> {
+    let mut start = 0;
+    let contenders = field.all().map(|(name, keeper)| {
+        start += 1;
+        Contender::new(name, move || {
+            let began = now();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    scope.spawn(move || (0..operations).for_each(|n| work(keeper, n + thread * HOT / 2)));
+                }
+            });
+            per_operation(began, operations)
+        })
+    });
+    interleave(ROUNDS, contenders.into())
+}
+
+/// Our figure beside the floor's, and how much quicker than the peer's it is.
+fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) {
+    let [floor, ours, peer, same_hash] = medians else { return };
+    report.row(Row::new(what, ours.cost, "ns").beside(FLOOR, ours.ratio));
+    let row = Row::new(format!("{what}, {PEER}"), peer.cost, "ns").beside(OURS, peer.ratio / ours.ratio);
+    report.row(if let Some(goal) = goal { row.ratio_at_least(goal) } else { row });
+    let mut plot = Plot::new(what, "ns");
+    for (name, median) in [(OURS, ours), (FLOOR, floor), (PEER, peer), (SAME_HASH, same_hash)] {
+        plot = plot.bar(name, median.cost);
+    }
+    report.plot(plot);
+}
+
+/// `WORK WHO COUNT` does a work so many times, for callgrind; `allocations` and `fill WHO COUNT` answer from the
+/// counting allocator.
+pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
+    match args[..] {
+        ["allocations"] => {
+            for work in ["replay", "execute", "again"] {
+                let mut bench = Bench::new("ours")?;
+                // The first calls fill slabs that later ones use again.
+                bench.work(work, 0..2_000)?;
+                let before = heap().ok_or("this allocator does not count")?;
+                bench.work(work, 2_000..12_000)?;
+                heap::answer(work, heap().unwrap_or_default().since(before, 10_000).0);
+            }
+            Ok(())
+        }
+        ["fill", who, count] => fill(who, number(count)?, heap),
+        [work, who, count] => Bench::new(who)?.work(work, 0..number(count)?),
+        _ => Err(format!("what is `{}`?", args.join(" "))),
+    }
+}
+
+/// Fills a store with records, keys made on the way and dropped, and tells what a record takes.
+fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
+    let field = Field::new();
+    let keeper = field.one(who).ok_or("who?")?;
+    let (owner, value) = (OwnerId::new(), Blob::from(vec![7; VALUE]));
+    let before = heap().ok_or("this allocator does not count")?;
+    let resident = heap::resident();
+    for n in 0..records {
+        if !keeper.execute(&identity(n), owner, &value, DAY) {
+            return Err("a fresh key was not granted".into());
+        }
+    }
+    heap::answer("bytes", heap().unwrap_or_default().since(before, records).1);
+    if let (Some(before), Some(after)) = (resident, heap::resident()) {
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        heap::answer("resident", after.saturating_sub(before) as f64 / records as f64);
+    }
+    Ok(())
+}
+
+/// One contender with everything that its work needs made beforehand.
+struct Bench {
+    field: Field,
+    who: String,
+    owner: OwnerId,
+    value: Blob,
+    hot: Vec<Identity>,
+    fresh: Vec<Identity>,
+}
+
+impl Bench {
+    fn new(who: &str) -> Result<Self, String> {
+        let bench = Self {
+            field: Field::new(),
+            who: who.to_owned(),
+            owner: OwnerId::new(),
+            value: Blob::from(vec![7; VALUE]),
+            hot: identities(0..HOT),
+            fresh: identities(1_000_000..1_012_000),
+        };
+        let keeper = bench.field.one(who).ok_or("who?")?;
+        for id in &bench.hot {
+            keeper.execute(id, bench.owner, &bench.value, DAY);
+        }
+        Ok(bench)
+    }
+
+    fn work(&mut self, work: &str, range: std::ops::Range<u64>) -> Result<(), String> {
+        let Self { field, who, owner, value, hot, fresh } = self;
+        let keeper = field.one(who).ok_or("who?")?;
+        match work {
+            "replay" => range.for_each(|n| assert!(keeper.replay(at(hot, n), *owner).is_some())),
+            "execute" => range.for_each(|n| assert!(keeper.execute(at(fresh, n), *owner, value, DAY))),
+            "again" => range.for_each(|n| assert!(keeper.execute(at(&fresh[..256], n), *owner, value, BLINK))),
+            "look" => range.for_each(|n| {
+                black_box(ready(field.ours.look(at(hot, n)))).expect("a look does not fail");
+            }),
+            "replay-fingerprint" => {
+                let fingerprint = Fingerprint::new(&[1; 33]).map_err(|error| error.to_string())?;
+                let request = AcquireRequest::new(*owner, DAY, DAY).with_fingerprint(Some(fingerprint));
+                let done = Completion::new(value.clone(), DAY, Some(fingerprint));
+                let _ = ready(field.ours.acquire(&fresh[0], &request)).map_err(|error| error.to_string())?;
+                let _ = ready(field.ours.complete(&fresh[0], *owner, &done)).map_err(|error| error.to_string())?;
+                range.for_each(|_| {
+                    black_box(ready(field.ours.acquire(&fresh[0], &request))).expect("a replay does not fail");
+                });
+            }
+            other => return Err(format!("what is `{other}`?")),
+        }
+        Ok(())
+    }
 }

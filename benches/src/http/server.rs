@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The server under load: a plain route and guarded ones in one process.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
+use bytes::Bytes;
+use retryproof::http::{IdempotencyFilter, Policy};
+use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
+
+/// 180 bytes of the handler's own: an echo would flatter us.
+static ANSWER: [u8; 180] = [b'a'; 180];
+
+async fn plain(body: Bytes) -> (StatusCode, &'static [u8]) {
+    std::hint::black_box(body);
+    (StatusCode::CREATED, &ANSWER)
+}
+
+#[idempotent(http, scope = "bench")]
+async fn annotated(body: Bytes) -> (StatusCode, &'static [u8]) {
+    std::hint::black_box(body);
+    (StatusCode::CREATED, &ANSWER)
+}
+
+/// All routes. `/optional/..` let requests without a key pass.
+pub(super) fn router() -> Result<Router, String> {
+    let store = MemoryStore::builder().max_records(50_000_000).max_bytes(16 << 30).build();
+    let engine = IdempotencyEngine::new(store);
+    let filter = |required: bool| {
+        let mut web = engine.config().web.clone();
+        web.required = required;
+        IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()
+    };
+    let strict = filter(true).map_err(|error| error.to_string())?;
+    let optional = filter(false).map_err(|error| error.to_string())?;
+    let policy = Policy::new("bench.layered");
+    let guarded = |filter: IdempotencyFilter| {
+        Router::new()
+            .route("/annotated", post(annotated))
+            .route("/layered", post(plain).layer(filter.guard(policy)))
+            .with_state(filter)
+    };
+    Ok(Router::new().route("/plain", post(plain)).merge(guarded(strict)).nest("/optional", guarded(optional)))
+}
+
+/// Serves until it is killed, on one thread.
+pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| error.to_string())?;
+        println!("{}", listener.local_addr().map_err(|error| error.to_string())?);
+        axum::serve(listener, router()?).await.map_err(|error| error.to_string())
+    })
+}
+
+/// The server as a child process, on a core of its own where the machine has two.
+pub(super) struct Server {
+    child: Child,
+    pub(super) address: SocketAddr,
+}
+
+impl Server {
+    pub(super) fn start() -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
+        // Ourselves to the other core: the load generator runs in this process.
+        let own = std::process::id().to_string();
+        let pinned = Command::new("taskset").args(["-a", "-p", "-c", "1", &own]).output();
+        let pinned = pinned.is_ok_and(|output| output.status.success());
+        if !pinned {
+            println!("NOT PINNED: `taskset` is missing or there is one core; figures wander more");
+        }
+        let mut command = if pinned {
+            let mut command = Command::new("taskset");
+            command.args(["-c", "0"]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        let mut child = command
+            .args(["child", "http", "serve"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("starting the server: {error}"))?;
+        let stdout = child.stdout.take().ok_or("the server has no output")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
+        let address = line.trim().parse().map_err(|_| "the server did not start")?;
+        Ok(Self { child, address })
+    }
+
+    /// What its threads have spent on a CPU so far, by the kernel's account.
+    pub(super) fn cpu_micros(&self) -> f64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let nanos: u64 = tasks
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+            .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+            .sum();
+        nanos as f64 / 1_000.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // This process may use every core again.
+        let own = std::process::id().to_string();
+        let _ = Command::new("taskset").args(["-a", "-p", "-c", "0-1", &own]).output();
+    }
+}
