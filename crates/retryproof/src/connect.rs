@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a store URL to a store, by the features that are on (STO-1).
 
-use retryproof_core::{Error, ErrorKind, IdempotencyConfig, MemoryStore, Result, SharedStore};
+use retryproof_core::{
+    Error, ErrorKind, IdempotencyConfig, MemoryStore, MemoryStoreBuilder, Result, SharedStore,
+};
 
 /// Opens the store that `url` names, with every capability that it has.
 ///
@@ -31,7 +33,7 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
 }
 
 /// As [`connect`], to the store that the configuration names (`idempotency.store`), with the store's own keys
-/// (`idempotency.sqlite.*`).
+/// (`idempotency.memory.*`, `idempotency.sqlite.*`).
 ///
 /// # Errors
 /// As [`connect`]; `Config` too when no store is configured, or when the URL and a key both say the same thing.
@@ -67,7 +69,7 @@ pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
 
 /// What a URL names.
 enum Named {
-    Memory,
+    Memory(MemoryStoreBuilder),
     #[cfg(feature = "sqlite")]
     Sqlite(retryproof_sqlite::SqliteConfig),
 }
@@ -75,7 +77,7 @@ enum Named {
 impl Named {
     fn parse(url: &str) -> Result<Self> {
         match url.split_once(':') {
-            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("memory", "")) => Ok(Self::Memory(MemoryStore::builder())),
             Some(("memory", _)) => {
                 Err(Error::new(ErrorKind::Config, "a memory store is named `memory:`, with nothing after it"))
             }
@@ -101,17 +103,24 @@ impl Named {
                 "no store is configured; set `idempotency.store` or IDEMPOTENCY_STORE, for example to `sqlite:records.db`",
             ));
         };
-        let named = Self::parse(url)?;
-        #[cfg(feature = "sqlite")]
-        if let Self::Sqlite(file) = named {
-            return sqlite_settings(url, file, config).map(Self::Sqlite);
-        }
-        Ok(named)
+        Ok(match Self::parse(url)? {
+            Self::Memory(mut store) => {
+                if let Some(records) = config.memory.max_records {
+                    store = store.max_records(records);
+                }
+                if let Some(bytes) = config.memory.max_bytes {
+                    store = store.max_bytes(bytes as u64);
+                }
+                Self::Memory(store)
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => Self::Sqlite(sqlite_settings(url, file, config)?),
+        })
     }
 
     fn open(self) -> Result<SharedStore> {
         match self {
-            Self::Memory => Ok(MemoryStore::new().into()),
+            Self::Memory(store) => Ok(store.build().into()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => retryproof_sqlite::SqliteStore::open_with(file)
                 .map(retryproof_sqlite::SqliteStore::into_shared),
@@ -120,7 +129,7 @@ impl Named {
 
     fn migrate(self) -> Result<()> {
         match self {
-            Self::Memory => Ok(()),
+            Self::Memory(_) => Ok(()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => file.migrate(),
         }

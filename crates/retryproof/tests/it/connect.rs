@@ -45,6 +45,20 @@ async fn sto_1_memory_is_had_by_its_name_only() {
 }
 
 #[tokio::test]
+async fn cfg_1_the_keys_of_memory_bound_the_store() {
+    let mut config = configured(Some("memory:"));
+    config.memory.max_records = Some(0);
+    let engine = IdempotencyEngine::new(retryproof::connect_with(&config).await.unwrap());
+    let ctx = || IdempotencyContext::builder("connect", "key-1").build().unwrap();
+    let full = |error: Error| assert_eq!(error.kind(), ErrorKind::Full, "STO-1: {error}");
+    engine.try_acquire(&ctx()).await.map(drop).map_err(full).unwrap_err();
+    config.memory.max_records = Some(1);
+    config.memory.max_bytes = Some(1);
+    let engine = IdempotencyEngine::new(retryproof::connect_with(&config).await.unwrap());
+    engine.try_acquire(&ctx()).await.map(drop).map_err(full).unwrap_err();
+}
+
+#[tokio::test]
 async fn sto_1_no_store_is_picked_by_itself() {
     for url in ["", ":", ":memory:", "records.db", "/var/records.db", "memory"] {
         let error = refusal(url).await;
