@@ -35,15 +35,20 @@ use std::time::Duration;
 use crate::subject::Subject;
 
 mod caller;
+pub mod cancel;
 pub mod fence;
 pub mod fingerprint;
 pub mod forms;
 pub mod grant;
+pub mod handles;
 pub mod identity;
 pub mod look;
+pub mod property;
 pub mod purge;
+pub mod race;
 pub mod release;
 pub mod result;
+pub mod skew;
 pub mod takeover;
 pub mod token;
 pub mod wait;
@@ -265,8 +270,35 @@ macro_rules! __each_case {
                 sto_4_purge_keeps_a_record_that_was_used_again
                 sto_4_purge_goes_by_the_completions_ttl
                 sto_4_purge_from_two_instances_at_once;
+            handles:
+                acq_1_a_holder_is_seen_through_every_handle
+                cmp_1_a_result_is_replayed_through_every_handle
+                cmp_3_an_owner_may_come_through_any_handle
+                cmp_2_a_takeover_through_another_handle_fences
+                acq_2_one_winner_over_all_handles;
+            race:
+                acq_1_a_herd_gets_one_grant
+                acq_9_acquires_of_one_owner_at_once_get_one_lease
+                cmp_3_completions_of_one_owner_at_once_count_once
+                cmp_2_a_late_completion_meets_takeovers
+                run_2_a_late_beat_meets_takeovers
+                run_4_a_late_release_meets_acquires
+                acq_2_one_holder_at_a_time
+                acq_1_everybody_reads_the_one_result
+                cmp_1_many_keys_at_once_keep_their_results;
+            cancel:
+                acq_11_a_dropped_acquire_leaves_at_most_one_lease
+                acq_8_a_dropped_look_leaves_nothing
+                run_1_a_dropped_beat_may_be_repeated
+                cmp_3_a_dropped_completion_may_be_repeated
+                run_4_a_dropped_release_may_be_repeated;
+            skew:
+                acq_7_hours_on_the_clients_clock_end_nothing
+                acq_7_the_stores_clock_ends_them;
             forms:
                 sto_2_the_concrete_and_the_shared_form_agree;
+            property:
+                sto_2_random_steps_agree_with_the_model;
         }
     };
 }

@@ -4,6 +4,8 @@
 //! - [`conformance!`] makes one `#[test]` per case of the [conformance kit](conformance) out of a factory of stores.
 
 pub mod conformance;
+mod model;
+mod random;
 mod subject;
 
 pub use subject::{Subject, SubjectBuilder};

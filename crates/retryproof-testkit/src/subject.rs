@@ -13,6 +13,7 @@ use retryproof_core::store::{
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
+use crate::conformance::cancel::{self, Doomed};
 use crate::conformance::forms::{self, Transcript};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -23,7 +24,7 @@ type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
 /// The identities of one subject are its own, so that subjects may share a server and run at the same time.
 pub struct Subject {
     store: SharedStore,
-    concrete: Box<dyn Fn(Identity) -> Boxed<Transcript> + Send + Sync>,
+    concrete: Box<dyn OnConcrete>,
     hooks: Hooks,
     paused: bool,
     mark: String,
@@ -82,7 +83,12 @@ impl Subject {
 
     /// Runs the script of [`forms`] on the concrete store.
     pub(crate) async fn concrete(&self, id: Identity) -> Transcript {
-        (self.concrete)(id).await
+        self.concrete.script(id).await
+    }
+
+    /// Runs [`cancel::doom`] on the concrete store.
+    pub(crate) async fn doom(&self, id: Identity, call: Doomed, times: u32) -> bool {
+        self.concrete.doom(id, call, times).await
     }
 
     /// How many writes the store has made, where it can tell.
@@ -129,8 +135,20 @@ impl Subject {
     }
 
     /// Whether the store has a clock of its own, beside a paused runtime.
-    pub(crate) fn has_own_clock(&self) -> bool {
-        self.paused && self.hooks.clock.is_some()
+    pub(crate) fn own_clock(&self) -> Option<()> {
+        if self.paused && self.hooks.clock.is_some() { Some(()) } else { skipped("a clock of its own") }
+    }
+
+    /// Lets time pass for the runtime alone.
+    pub(crate) async fn skew(&self, by: Duration) {
+        tokio::time::advance(by).await;
+    }
+
+    /// Lets time pass for the store alone.
+    pub(crate) fn pass_in_store(&self, by: Duration) {
+        if let Some(advance) = &self.hooks.clock {
+            advance(by);
+        }
     }
 
     pub(crate) fn pause(&mut self) {
@@ -139,9 +157,7 @@ impl Subject {
 
     /// Lets time pass, for the store and the runtime.
     pub(crate) async fn pass(&self, by: Duration) {
-        if let Some(advance) = &self.hooks.clock {
-            advance(by);
-        }
+        self.pass_in_store(by);
         if self.paused {
             tokio::time::advance(by).await;
         } else if self.hooks.clock.is_none() {
@@ -226,10 +242,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
             OwnerId::new().as_bytes().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
         Subject {
             store: shared.build(),
-            concrete: Box::new(move |id| {
-                let store = Arc::clone(&concrete.0);
-                Box::pin(async move { forms::script(&*store, &id).await })
-            }),
+            concrete: Box::new(concrete),
             hooks,
             paused: false,
             mark: format!("{mark}."),
@@ -264,6 +277,24 @@ impl<S> Clone for Concrete<S> {
 impl<S: fmt::Debug> fmt::Debug for Concrete<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// What the kit does on the concrete store, with its type forgotten.
+trait OnConcrete: Send + Sync {
+    fn script(&self, id: Identity) -> Boxed<Transcript>;
+    fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool>;
+}
+
+impl<S: IdempotencyStore> OnConcrete for Concrete<S> {
+    fn script(&self, id: Identity) -> Boxed<Transcript> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move { forms::script(&*store, &id).await })
+    }
+
+    fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move { cancel::doom(&*store, &id, &call, times).await })
     }
 }
 

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Each method dropped at each of its await points, through the concrete store and through `SharedStore`.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, IdempotencyStore, SharedStore, Standing,
+};
+use retryproof_core::{FencingToken, Identity, OwnerId};
+
+use super::caller::{Caller, LONG, MS, body, granted, is_busy, is_complete};
+use crate::subject::Subject;
+
+/// More await points than any method has; one that is not done by then hangs.
+const MOST: u32 = 1_000;
+
+/// One call that is to be dropped.
+#[derive(Debug, Clone)]
+pub(crate) enum Doomed {
+    Acquire(AcquireRequest),
+    Look,
+    Changed(FencingToken, Duration),
+    Extend(OwnerId, Duration),
+    Complete(OwnerId, Completion),
+    Release(OwnerId),
+}
+
+/// Makes the call and drops it when it has been pending `times` times. Says whether it was done before that.
+pub(crate) async fn doom<S: IdempotencyStore>(store: &S, id: &Identity, call: &Doomed, times: u32) -> bool {
+    match call {
+        Doomed::Acquire(request) => until_pending(store.acquire(id, request), times).await,
+        Doomed::Look => until_pending(store.look(id), times).await,
+        Doomed::Changed(seen, at_most) => until_pending(store.changed(id, *seen, *at_most), times).await,
+        Doomed::Extend(owner, lease) => until_pending(store.extend(id, *owner, *lease), times).await,
+        Doomed::Complete(owner, done) => until_pending(store.complete(id, *owner, done), times).await,
+        Doomed::Release(owner) => until_pending(store.release(id, *owner), times).await,
+    }
+}
+
+async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> bool {
+    let mut call = pin!(call);
+    let mut pending = 0;
+    poll_fn(|cx| {
+        if pending == times {
+            return Poll::Ready(false);
+        }
+        match call.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending => {
+                pending += 1;
+                if pending == times { Poll::Ready(false) } else { Poll::Pending }
+            }
+        }
+    })
+    .await
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Concrete,
+    Shared,
+}
+
+/// Drops the call at its every await point, each time on a fresh identity that `prepare` sets up, and has `check` look at what is
+/// left. Ends when the call was done before the drop.
+async fn at_every_await<P, F>(
+    s: &Subject,
+    prepare: impl Fn(Caller) -> P,
+    check: impl Fn(Caller, SharedStore) -> F,
+) where
+    P: Future<Output = Doomed>,
+    F: Future<Output = ()>,
+{
+    for form in [Form::Concrete, Form::Shared] {
+        let mut done = false;
+        for times in 0..MOST {
+            let caller = s.caller(&s.id(&format!("{form:?} {times}")));
+            let call = prepare(caller.clone()).await;
+            done = match form {
+                Form::Concrete => s.doom(caller.id.clone(), call, times).await,
+                Form::Shared => doom(s.store(), &caller.id, &call, times).await,
+            };
+            check(caller, s.store().clone()).await;
+            if done {
+                break;
+            }
+        }
+        assert!(done, "the call is not done after {MOST} await points");
+    }
+}
+
+/// A dropped acquire leaves at most one lease, of the length that was asked for.
+pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
+    let short = s.short();
+    let prepare = |caller: Caller| async move { Doomed::Acquire(caller.request(short)) };
+    at_every_await(s, prepare, |caller, store| async move {
+        let next = Caller::new(&store, &caller.id);
+        for _ in 0..2_000 {
+            match next.acquire(LONG).await {
+                Acquired::Granted(_) => {
+                    assert_eq!(next.complete(b"next").await, Fenced::Done);
+                    return;
+                }
+                Acquired::Busy { remaining, .. } => assert!(remaining <= short, "{remaining:?}"),
+                Acquired::Complete(_) => panic!("nobody completed"),
+            }
+            s.pass(short / 4).await;
+            if !s.is_paused() {
+                tokio::time::sleep(MS).await;
+            }
+        }
+        panic!("a dropped acquire blocks its key");
+    })
+    .await;
+}
+
+/// A dropped look or wait leaves nothing behind.
+pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
+    for changed in [false, true] {
+        let prepare = |caller: Caller| async move {
+            let token = granted(caller.acquire(LONG).await).token;
+            if changed { Doomed::Changed(token, 40 * MS) } else { Doomed::Look }
+        };
+        at_every_await(s, prepare, |caller, _| async move {
+            is_busy(caller.look().await);
+            // The next round meets the key of this one.
+            assert_eq!(caller.release().await, Fenced::Done);
+        })
+        .await;
+    }
+}
+
+/// A dropped beat is done or not, and the next one finds the lease.
+pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
+    let prepare = |caller: Caller| async move {
+        granted(caller.acquire(LONG).await);
+        Doomed::Extend(caller.owner, LONG)
+    };
+    at_every_await(s, prepare, |caller, _| async move {
+        is_busy(caller.look().await);
+        assert_eq!(caller.extend(LONG).await, Fenced::Done);
+        assert_eq!(caller.release().await, Fenced::Done);
+    })
+    .await;
+}
+
+/// A dropped completion is done or not, and may be repeated.
+pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
+    let prepare = |caller: Caller| async move {
+        granted(caller.acquire(LONG).await);
+        Doomed::Complete(caller.owner, caller.completion(b"done"))
+    };
+    at_every_await(s, prepare, |caller, store| async move {
+        match caller.look().await {
+            Standing::Busy { .. } => {}
+            Standing::Complete(stored) => assert_eq!(body(&stored), b"done"),
+            Standing::Absent => panic!("a dropped completion removed the record"),
+        }
+        let again = caller.complete(b"done").await;
+        assert!(matches!(again, Fenced::Done | Fenced::AlreadyDone), "{again:?}");
+        assert_eq!(body(&is_complete(Caller::new(&store, &caller.id).look().await)), b"done");
+    })
+    .await;
+}
+
+/// A dropped release is done or not, may be repeated, and never reaches the next holder.
+pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
+    let prepare = |caller: Caller| async move {
+        granted(caller.acquire(LONG).await);
+        Doomed::Release(caller.owner)
+    };
+    at_every_await(s, prepare, |caller, store| async move {
+        let again = caller.release().await;
+        assert!(matches!(again, Fenced::Done | Fenced::AlreadyDone), "{again:?}");
+        let next = Caller::new(&store, &caller.id);
+        assert!(!granted(next.acquire(LONG).await).took_over);
+        if !s.is_paused() {
+            tokio::time::sleep(MS).await;
+        }
+        is_busy(next.look().await);
+        assert_eq!(next.complete(b"next").await, Fenced::Done);
+    })
+    .await;
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several handles on the same data, as several processes would have them.
+
+use retryproof_core::store::{Acquired, Fenced};
+
+use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy};
+use crate::subject::Subject;
+
+/// A holder is seen through every handle, and through one that is opened later.
+pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    let id = s.id("k");
+    let token = granted(s.caller(&id).acquire(LONG).await).token;
+    assert_eq!(busy(s.caller(&id).on(&other).acquire(LONG).await).1, token);
+    let Some(later) = s.another().await else { return };
+    assert_eq!(is_busy(s.caller(&id).on(&later).look().await).1, token);
+    assert_eq!(busy(s.caller(&id).on(&later).acquire(LONG).await).1, token);
+}
+
+/// A result is replayed through every handle, and through one that is opened later.
+pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.complete(b"shared").await, Fenced::Done);
+    assert_eq!(body(&completed(s.caller(&id).on(&other).acquire(LONG).await)), b"shared");
+    let Some(later) = s.another().await else { return };
+    assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
+}
+
+/// An owner is an id, not a connection: its calls may come through any handle.
+pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let elsewhere = holder.on(&other);
+    let token = granted(holder.acquire(LONG).await).token;
+    assert_eq!(granted(elsewhere.acquire(LONG).await).token, token);
+    assert_eq!(elsewhere.extend(LONG).await, Fenced::Done);
+    assert_eq!(elsewhere.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, Fenced::AlreadyDone);
+
+    let holder = s.caller(&s.id("released"));
+    granted(holder.acquire(LONG).await);
+    assert_eq!(holder.on(&other).release().await, Fenced::Done);
+    is_absent(holder.look().await);
+    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+}
+
+/// A takeover through one handle fences the old owner on the other.
+pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    let id = s.id("k");
+    let zombie = s.caller(&id);
+    let dead = granted(zombie.acquire(s.short()).await).token;
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id).on(&other);
+    let grant = granted(taker.acquire(LONG).await);
+    assert!(grant.took_over && grant.token > dead, "{grant:?} after {dead}");
+    assert_eq!(zombie.extend(LONG).await, Fenced::Lost);
+    assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
+    assert_eq!(zombie.release().await, Fenced::Lost);
+    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker");
+}
+
+/// Of many callers on two handles one wins, on a fresh key and at the end of a lease.
+pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
+    let Some(other) = s.another().await else { return };
+    for round in 0..8 {
+        let id = s.id(&format!("k{round}"));
+        if round % 2 == 1 {
+            granted(s.caller(&id).acquire(s.short()).await);
+            s.expire(&id, s.short()).await;
+        }
+        let callers: Vec<_> = (0..16)
+            .map(|at| {
+                let here = s.caller(&id);
+                let caller = if at % 2 == 0 { here } else { here.on(&other) };
+                tokio::spawn(async move { matches!(caller.acquire(LONG).await, Acquired::Granted(_)) })
+            })
+            .collect();
+        let mut winners = 0;
+        for caller in callers {
+            winners += usize::from(caller.await.expect("the caller ends"));
+        }
+        assert_eq!(winners, 1, "winners of round {round}");
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Calls that meet: whatever their order, exactly one of them has its way.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use retryproof_core::store::{Acquired, Fenced, Grant};
+
+use super::caller::{ASLEEP, Caller, LONG, body, granted, is_absent, is_complete};
+use crate::subject::Subject;
+
+async fn all<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.expect("the call ends"));
+    }
+    answers
+}
+
+/// The grants among many acquires that are sent together with `call`.
+async fn beside_takers<T: Send + 'static>(
+    s: &Subject,
+    id: &retryproof_core::Identity,
+    at: usize,
+    call: impl Future<Output = T> + Send + 'static,
+) -> (T, Vec<Grant>, usize) {
+    let before: Vec<_> = (0..at).map(|_| s.caller(id)).collect();
+    let after: Vec<_> = (at..8).map(|_| s.caller(id)).collect();
+    let acquire = |caller: Caller| async move { caller.acquire(LONG).await };
+    let before: Vec<_> = before.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
+    let call = tokio::spawn(call);
+    let after: Vec<_> = after.into_iter().map(|caller| tokio::spawn(acquire(caller))).collect();
+    let answer = call.await.expect("the call ends");
+    let (mut grants, mut results) = (Vec::new(), 0);
+    for taker in before.into_iter().chain(after) {
+        match taker.await.expect("the taker ends") {
+            Acquired::Granted(grant) => grants.push(grant),
+            Acquired::Complete(_) => results += 1,
+            Acquired::Busy { .. } => {}
+        }
+    }
+    (answer, grants, results)
+}
+
+/// A hundred callers of a fresh key: one grant, and everybody else sees that holder.
+pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
+    let id = s.id("k");
+    let answers = all((0..100).map(|_| {
+        let caller = s.caller(&id);
+        async move { caller.acquire(LONG).await }
+    }))
+    .await;
+    let (mut grants, mut seen) = (Vec::new(), Vec::new());
+    for answer in answers {
+        match answer {
+            Acquired::Granted(grant) => grants.push(grant.token),
+            Acquired::Busy { token, .. } => seen.push(token),
+            Acquired::Complete(_) => panic!("nobody completed"),
+        }
+    }
+    assert_eq!((grants.len(), seen.len()), (1, 99), "grants and busy answers");
+    assert!(seen.iter().all(|token| *token == grants[0]));
+}
+
+/// Repetitions that overtake each other: the owner's acquires all get the one lease.
+pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
+    let holder = s.caller(&s.id("k"));
+    let tokens = all((0..10).map(|_| {
+        let holder = holder.clone();
+        async move { granted(holder.acquire(LONG).await) }
+    }))
+    .await;
+    assert!(tokens.iter().all(|grant| grant.token == tokens[0].token && !grant.took_over), "{tokens:?}");
+}
+
+/// Of the owner's completions one takes effect, and the others say that it did.
+pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
+    let holder = s.caller(&s.id("k"));
+    granted(holder.acquire(LONG).await);
+    let answers = all((0..10).map(|_| {
+        let holder = holder.clone();
+        async move { holder.complete(b"once").await }
+    }))
+    .await;
+    assert_eq!(answers.iter().filter(|answer| **answer == Fenced::Done).count(), 1, "{answers:?}");
+    assert!(!answers.contains(&Fenced::Lost), "{answers:?}");
+    assert_eq!(body(&is_complete(holder.look().await)), b"once");
+}
+
+/// A late completion and takeovers meet: either it counts and nobody takes over, or one takes over and it is lost.
+pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
+    for round in 0..18 {
+        let id = s.id(&format!("k{round}"));
+        let holder = s.caller(&id);
+        granted(holder.acquire(s.short()).await);
+        s.expire(&id, s.short()).await;
+        let late = async move { holder.complete(b"late").await };
+        match beside_takers(s, &id, round % 9, late).await {
+            (Fenced::Done, grants, 8) if grants.is_empty() => {}
+            (Fenced::Lost, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
+            other => panic!("completion, grants and replays: {other:?}"),
+        }
+    }
+}
+
+/// A late beat and takeovers meet: either the lease is saved, or one takes over and the beat is lost.
+pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
+    for round in 0..18 {
+        let id = s.id(&format!("k{round}"));
+        let holder = s.caller(&id);
+        granted(holder.acquire(s.short()).await);
+        s.expire(&id, s.short()).await;
+        let late = async move { holder.extend(LONG).await };
+        match beside_takers(s, &id, round % 9, late).await {
+            (Fenced::Done, grants, 0) if grants.is_empty() => {}
+            (Fenced::Lost, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
+            other => panic!("beat, grants and replays: {other:?}"),
+        }
+    }
+}
+
+/// A late release and acquires meet: one is granted, as a takeover exactly when the release came too late.
+pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
+    for round in 0..18 {
+        let id = s.id(&format!("k{round}"));
+        let holder = s.caller(&id);
+        granted(holder.acquire(s.short()).await);
+        s.expire(&id, s.short()).await;
+        let late = async move { holder.release().await };
+        let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
+        assert_eq!(grants.len(), 1, "grants beside {answer:?}");
+        assert_eq!(grants[0].took_over, answer == Fenced::Lost, "{grants:?} beside {answer:?}");
+    }
+}
+
+/// Callers that acquire and release one key at once are never inside together.
+pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
+    let id = s.id("k");
+    let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    all((0..8).map(|_| {
+        let (store, id) = (s.store().clone(), id.clone());
+        let (inside, entered) = (Arc::clone(&inside), Arc::clone(&entered));
+        async move {
+            for _ in 0..25 {
+                let caller = Caller::new(&store, &id);
+                if let Acquired::Granted(_) = caller.acquire(LONG).await {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
+                    entered.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    assert_eq!(caller.release().await, Fenced::Done);
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    }))
+    .await;
+    assert!(entered.load(Ordering::SeqCst) > 0);
+    is_absent(s.caller(&id).look().await);
+}
+
+/// Callers that wait for each other on a few keys: each key is worked on once, and everybody reads that result.
+pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let ids: Vec<_> = (0..3).map(|at| s.id(&format!("k{at}"))).collect();
+    let read = all((0..24_u32).map(|at| {
+        let caller = s.caller(&ids[at as usize % 3]);
+        let runs = Arc::clone(&runs);
+        async move {
+            loop {
+                match caller.acquire(LONG).await {
+                    Acquired::Granted(_) => {
+                        runs.fetch_add(1, Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        assert_eq!(caller.complete(&at.to_le_bytes()).await, Fenced::Done);
+                    }
+                    Acquired::Busy { token, .. } => caller.changed(token, ASLEEP).await,
+                    Acquired::Complete(stored) => return (caller.id, body(&stored)),
+                }
+            }
+        }
+    }))
+    .await;
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    for id in &ids {
+        let mut results = read.iter().filter(|(of, _)| of == id).map(|(_, result)| result);
+        let first = results.next().expect("somebody read it");
+        assert!(results.all(|result| result == first), "different results under one key");
+    }
+}
+
+/// Many keys at once: no answer and no value goes to another key, whatever a store does in one batch.
+pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
+    let callers: Vec<_> = (0..200).map(|at| s.caller(&s.id(&format!("k{at}")))).collect();
+    all(callers.iter().cloned().enumerate().map(|(at, caller)| async move {
+        let own = format!("value {at}");
+        granted(caller.acquire(LONG).await);
+        match at % 4 {
+            0 => assert_eq!(caller.release().await, Fenced::Done),
+            1 => assert_eq!(caller.extend(LONG).await, Fenced::Done),
+            2 => assert_eq!(Caller::new(&caller.store, &caller.id).complete(b"no").await, Fenced::Lost),
+            _ => {}
+        }
+        let expected = if at % 4 == 0 { Fenced::Lost } else { Fenced::Done };
+        assert_eq!(caller.complete(own.as_bytes()).await, expected, "key {at}");
+    }))
+    .await;
+    for (at, caller) in callers.iter().enumerate() {
+        if at % 4 == 0 {
+            is_absent(caller.look().await);
+        } else {
+            assert_eq!(body(&is_complete(caller.look().await)), format!("value {at}").as_bytes());
+        }
+    }
+}

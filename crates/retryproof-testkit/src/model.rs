@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Model`]: the contract as a sequential program, against which a store's answers are compared one by one.
+//!
+//! Time is counted from the beginning of the sequence. What is over in every respect, a result past its ttl or a lease
+//! past its end and its ttl, may be gone at any moment (STO-4), so some answers have two right forms there: the model
+//! then goes with what the store said.
+
+use std::time::Duration;
+
+use retryproof_core::FencingToken;
+use retryproof_core::store::Fenced;
+
+/// Numbers stand for owners, fingerprints and values.
+pub(crate) type Owner = usize;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Model {
+    now: Duration,
+    record: Option<Record>,
+    last_token: Option<FencingToken>,
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    owner: Owner,
+    token: FencingToken,
+    fingerprint: Option<u8>,
+    state: State,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Running { until: Duration, ttl_until: Duration },
+    Complete { value: u32, until: Duration },
+}
+
+/// An answer, of the store or of the model, in the same words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Granted { token: FencingToken, took_over: bool },
+    Busy { token: FencingToken, remaining: Duration },
+    Complete { value: u32, fingerprint: Option<u8> },
+    Absent,
+    Fenced(Fenced),
+}
+
+pub(crate) struct Ask {
+    pub(crate) owner: Owner,
+    pub(crate) lease: Duration,
+    pub(crate) ttl: Duration,
+    pub(crate) fingerprint: Option<u8>,
+}
+
+/// How a record stands towards the clock.
+enum Standing<'a> {
+    Absent,
+    /// Past its lease and its ttl: there or not.
+    Forgotten(&'a Record),
+    Expired(&'a Record),
+    Running(&'a Record, Duration),
+    /// Past its ttl: there or not.
+    Stale(&'a Record),
+    Complete(&'a Record, u32),
+}
+
+impl Model {
+    pub(crate) fn pass(&mut self, by: Duration) {
+        self.now += by;
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        let Some(record) = &self.record else { return Standing::Absent };
+        match record.state {
+            State::Running { until, .. } if until > self.now => Standing::Running(record, until - self.now),
+            State::Running { ttl_until, .. } if ttl_until > self.now => Standing::Expired(record),
+            State::Running { .. } => Standing::Forgotten(record),
+            State::Complete { value, until } if until > self.now => Standing::Complete(record, value),
+            State::Complete { .. } => Standing::Stale(record),
+        }
+    }
+
+    /// Judges the answer to a look.
+    pub(crate) fn look(&self, answer: Answer) -> Result<(), String> {
+        let right = match self.standing() {
+            Standing::Running(record, remaining) => Answer::Busy { token: record.token, remaining },
+            Standing::Complete(record, value) => Answer::Complete { value, fingerprint: record.fingerprint },
+            _ => Answer::Absent,
+        };
+        self.is(answer, &[right])
+    }
+
+    /// Judges the answer to an acquire, and goes with it.
+    pub(crate) fn acquire(&mut self, ask: &Ask, answer: Answer) -> Result<(), String> {
+        let granted = match answer {
+            Answer::Granted { token, took_over } => Some((token, took_over)),
+            _ => None,
+        };
+        // (token that it has to keep, takeover) for each right form of a grant.
+        let fresh = (None, false);
+        let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
+            Standing::Running(record, _) | Standing::Expired(record) if record.owner == ask.owner => {
+                vec![(Some(record.token), false)]
+            }
+            Standing::Running(record, remaining) => {
+                return self.is(answer, &[Answer::Busy { token: record.token, remaining }]);
+            }
+            Standing::Complete(record, value) => {
+                return self.is(answer, &[Answer::Complete { value, fingerprint: record.fingerprint }]);
+            }
+            Standing::Expired(_) => vec![(None, true)],
+            Standing::Forgotten(record) if record.owner == ask.owner => {
+                vec![(Some(record.token), false), fresh]
+            }
+            Standing::Forgotten(_) => vec![(None, true), fresh],
+            Standing::Stale(_) | Standing::Absent => vec![fresh],
+        };
+        let Some((token, took_over)) = granted else {
+            return Err(format!("{answer:?} instead of a grant"));
+        };
+        let last = self.last_token;
+        let fits = |(kept, over): &(Option<FencingToken>, bool)| {
+            *over == took_over
+                && match kept {
+                    Some(kept) => token == *kept,
+                    None => last.is_none_or(|last| token > last),
+                }
+        };
+        if !grants.iter().any(fits) {
+            return Err(format!("{answer:?} instead of one of {grants:?} (token, takeover) after {last:?}"));
+        }
+        self.last_token = Some(token);
+        self.record = Some(Record {
+            owner: ask.owner,
+            token,
+            fingerprint: ask.fingerprint,
+            state: State::Running { until: self.now + ask.lease, ttl_until: self.now + ask.ttl },
+        });
+        Ok(())
+    }
+
+    /// Judges the answer to an extend, and goes with it.
+    pub(crate) fn extend(&mut self, owner: Owner, lease: Duration, answer: Answer) -> Result<(), String> {
+        let right: &[Fenced] = match self.standing() {
+            Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
+                &[Fenced::Done]
+            }
+            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::Lost],
+            _ => &[Fenced::Lost],
+        };
+        self.is_fenced(answer, right)?;
+        if answer == Answer::Fenced(Fenced::Done)
+            && let Some(Record { state: State::Running { until, .. }, .. }) = &mut self.record
+        {
+            *until = self.now + lease;
+        }
+        Ok(())
+    }
+
+    /// Judges the answer to a completion, and goes with it.
+    pub(crate) fn complete(
+        &mut self,
+        owner: Owner,
+        (value, ttl, fingerprint): (u32, Duration, Option<u8>),
+        answer: Answer,
+    ) -> Result<(), String> {
+        let right: &[Fenced] = match self.standing() {
+            Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
+                &[Fenced::Done]
+            }
+            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::Lost],
+            Standing::Complete(record, _) if record.owner == owner => &[Fenced::AlreadyDone],
+            Standing::Stale(record) if record.owner == owner => &[Fenced::AlreadyDone, Fenced::Lost],
+            _ => &[Fenced::Lost],
+        };
+        self.is_fenced(answer, right)?;
+        if answer == Answer::Fenced(Fenced::Done)
+            && let Some(record) = &mut self.record
+        {
+            record.fingerprint = fingerprint;
+            record.state = State::Complete { value, until: self.now + ttl };
+        }
+        Ok(())
+    }
+
+    /// Judges the answer to a release, and goes with it.
+    pub(crate) fn release(&mut self, owner: Owner, answer: Answer) -> Result<(), String> {
+        let right: &[Fenced] = match self.standing() {
+            Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
+                &[Fenced::Done]
+            }
+            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::AlreadyDone],
+            Standing::Forgotten(_) | Standing::Stale(_) => &[Fenced::Lost, Fenced::AlreadyDone],
+            Standing::Absent => &[Fenced::AlreadyDone],
+            _ => &[Fenced::Lost],
+        };
+        self.is_fenced(answer, right)?;
+        if !matches!(self.standing(), Standing::Complete(..))
+            && matches!(answer, Answer::Fenced(Fenced::Done | Fenced::AlreadyDone))
+        {
+            self.record = None;
+        }
+        Ok(())
+    }
+
+    /// What is over in every respect is gone for certain.
+    pub(crate) fn purge(&mut self) {
+        if matches!(self.standing(), Standing::Forgotten(_) | Standing::Stale(_)) {
+            self.record = None;
+        }
+    }
+
+    fn is_fenced(&self, answer: Answer, right: &[Fenced]) -> Result<(), String> {
+        let right: Vec<_> = right.iter().copied().map(Answer::Fenced).collect();
+        self.is(answer, &right)
+    }
+
+    fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
+        let fits = |right: &Answer| match (*right, answer) {
+            // On a clock that runs the model knows no remaining time; the caller leaves it out by zero.
+            (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining }) if remaining.is_zero() => {
+                token == said
+            }
+            (right, answer) => right == answer,
+        };
+        if right.iter().any(fits) {
+            return Ok(());
+        }
+        Err(format!("{answer:?} instead of {right:?} on {:?} at {:?}", self.record, self.now))
+    }
+}
