@@ -9,3 +9,4 @@ mod conformance;
 mod engine;
 mod observe;
 mod redaction;
+mod toy;

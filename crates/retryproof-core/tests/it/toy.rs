@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The toy store of the contract's page, word for word, under the conformance kit (STO-2).
+
+use retryproof_testkit::{Subject, conformance};
+
+use toy::ToyStore;
+
+#[expect(unreachable_pub, reason = "as the page shows it")]
+mod toy {
+    // The page begins here.
+    use std::collections::HashMap;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::time::Duration;
+
+    use retryproof_core::clock::Instant;
+    use retryproof_core::store::{
+        AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile,
+    };
+    use retryproof_core::{
+        Blob, FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, Result, StoredResult,
+    };
+
+    #[derive(Debug, Default)]
+    pub struct ToyStore(Mutex<State>);
+
+    #[derive(Debug, Default)]
+    struct State {
+        records: HashMap<Identity, Record>,
+        last_token: u64,
+    }
+
+    #[derive(Debug)]
+    struct Record {
+        owner: OwnerId,
+        token: FencingToken,
+        until: Instant,      // the end of the lease; of the ttl, once there is a value
+        value: Option<Blob>, // none while in progress
+        fingerprint: Option<Fingerprint>,
+    }
+
+    impl State {
+        fn standing(&self, id: &Identity, now: Instant) -> Standing {
+            match self.records.get(id).filter(|record| record.until > now) {
+                None => Standing::Absent,
+                Some(Record { value: None, token, until, .. }) => {
+                    Standing::Busy { remaining: *until - now, token: *token }
+                }
+                Some(Record { value: Some(value), fingerprint, .. }) => {
+                    Standing::Complete(StoredResult::new(value.clone(), *fingerprint))
+                }
+            }
+        }
+
+        /// The record, if `owner` is at work on it: its lease may be over (CMP-2).
+        fn running(&mut self, id: &Identity, owner: OwnerId) -> Option<&mut Record> {
+            self.records.get_mut(id).filter(|record| record.owner == owner && record.value.is_none())
+        }
+    }
+
+    impl ToyStore {
+        fn state(&self) -> MutexGuard<'_, State> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl IdempotencyStore for ToyStore {
+        async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+            let (mut state, now) = (self.state(), Instant::now());
+            let own = state.running(id, req.owner).map(|record| record.token);
+            let (token, took_over) = match (own, state.standing(id, now)) {
+                (Some(token), _) => (token, false), // its answer was lost (ACQ-9)
+                (None, Standing::Complete(stored)) => return Ok(Acquired::Complete(stored)),
+                (None, Standing::Busy { remaining, token }) => {
+                    return Ok(Acquired::Busy { remaining, token });
+                }
+                (None, Standing::Absent) => {
+                    state.last_token += 1; // under the lock that grants (ACQ-10)
+                    let expired = state.records.get(id).is_some_and(|record| record.value.is_none());
+                    (FencingToken::new(state.last_token), expired)
+                }
+            };
+            let AcquireRequest { owner, lease, fingerprint, .. } = *req;
+            let record = Record { owner, token, until: now + lease, value: None, fingerprint };
+            state.records.insert(id.clone(), record);
+            Ok(Acquired::Granted(Grant::new(token, lease, took_over)))
+        }
+
+        async fn look(&self, id: &Identity) -> Result<Standing> {
+            Ok(self.state().standing(id, Instant::now()))
+        }
+
+        async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+            let standing = self.look(id).await?;
+            if matches!(standing, Standing::Busy { token, .. } if token == seen) {
+                tokio::time::sleep(at_most.min(Duration::from_millis(50))).await; // nothing to subscribe to
+            }
+            Ok(())
+        }
+
+        async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+            let mut state = self.state();
+            let Some(record) = state.running(id, owner) else { return Ok(Fenced::Lost) };
+            record.until = Instant::now() + lease;
+            Ok(Fenced::Done)
+        }
+
+        async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+            let mut state = self.state();
+            if let Some(record) = state.running(id, owner) {
+                record.value = Some(done.value.clone());
+                record.fingerprint = done.fingerprint;
+                record.until = Instant::now() + done.ttl; // the ttl runs from completion (CMP-6)
+                return Ok(Fenced::Done);
+            }
+            let done_before = state.records.get(id).is_some_and(|record| record.owner == owner);
+            Ok(if done_before { Fenced::AlreadyDone } else { Fenced::Lost })
+        }
+
+        async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+            let mut state = self.state();
+            if state.running(id, owner).is_some() {
+                state.records.remove(id);
+                return Ok(Fenced::Done);
+            }
+            Ok(if state.records.contains_key(id) { Fenced::Lost } else { Fenced::AlreadyDone })
+        }
+
+        fn profile(&self) -> StoreProfile {
+            StoreProfile::new("toy")
+        }
+    }
+    // The page ends here.
+}
+
+async fn subject() -> Subject {
+    Subject::of(ToyStore::default()).build()
+}
+
+conformance! { time = paused, factory = subject }
+
+#[test]
+fn sto_2_the_page_shows_the_store_that_was_judged() {
+    let lines = |text: &str, from: &str, to: &str| -> Vec<String> {
+        let inside = text.lines().skip_while(|line| line.trim() != from).skip(1);
+        inside.take_while(|line| line.trim() != to).map(|line| line.trim().to_owned()).collect()
+    };
+    let judged = lines(include_str!("toy.rs"), "// The page begins here.", "// The page ends here.");
+    let shown = lines(include_str!("../../src/store/toy.md"), "```", "```");
+    assert!(judged.len() > 60);
+    assert_eq!(shown, judged);
+}
