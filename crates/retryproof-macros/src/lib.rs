@@ -63,15 +63,17 @@ use proc_macro::TokenStream;
 /// itself as the state); without one, mounting does not compile.
 ///
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` is what the attribute says.
-/// * Attributes below this one go to `call`, documentation to the struct.
+/// * Attributes below this one stay with the function, whose name they see: `tracing::instrument`,
+///   `axum::debug_handler`. Documentation and `cfg` go to the struct. Whatever leaves something beside the function, such
+///   as `utoipa::path`, stands above.
 /// * Arguments are extracted before the key is looked at, on every call, replays included: an extractor that
 ///   authenticates also stands before a replay. Only the body, the last argument, is read after the grant. A
 ///   rejection is answered unstored, and the key stays free.
 /// * Without `scope`, the scope is the method and the matched route, parameter names erased: `POST /orders/{}`.
 /// * Whatever the function returns is stored and replayed, an `Err` too, unless the response is marked `Release` or
 ///   `Hold`. The attribute never looks into a `Result`.
-/// * The name of the endpoint is a constant in patterns, as that of every unit struct: a local variable
-///   cannot have it where the endpoint is in scope.
+/// * The name of the endpoint is a constant in patterns, as that of every unit struct: outside of the function, a
+///   local variable cannot have it where the endpoint is in scope.
 /// * A generic handler cannot be annotated, nor one with an `impl Trait` argument; guard its route by the layer:
 ///   `post(handler).layer(filter.guard(Policy::new("..")))`.
 ///

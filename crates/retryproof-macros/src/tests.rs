@@ -175,7 +175,8 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
     refuses("http", "async fn pay(order: Self) {}", "`Self` has no meaning");
     refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments are owned");
     refuses("http", "async fn pay(order: Json<Cow<'_, str>>) {}", "a handler's arguments are owned");
-    refuses("http", "async fn pay(Json(pay): Json<Order>) {}", "cannot name an argument");
+    refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "is not conditional");
+    takes("http", "async fn pay(Json(pay): Json<Order>) {}");
     takes("http", "async fn pay(order: Json<&'static str>) {}");
     let arguments = |count| (0..count).map(|at| format!("a{at}: Method")).collect::<Vec<_>>().join(", ");
     takes("http", &format!("async fn pay({}) {{}}", arguments(16)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(http, ..)]`: the function becomes a unit struct that is an axum `Handler`, guarded and not otherwise
-//! (ANN-3). The function itself stays reachable as `call`.
+//! (ANN-3). The function itself stays reachable as `call`, and keeps its name inside: other attributes see what was
+//! written, so that a span of `tracing` is named after the endpoint.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -12,15 +13,19 @@ use crate::item::Function;
 use crate::validate::Common;
 
 pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
-    let Function { attrs, vis, mut sig, body } = function;
-    let name = sig.ident.clone();
+    let Function { attrs, vis, sig, body } = function;
+    let name = &sig.ident;
     let (cfgs, attrs) = split(attrs, "cfg");
     let (docs, attrs) = split(attrs, "doc");
     let types: Vec<Type> = sig.inputs.iter().filter_map(argument_type).collect();
+    let names = names(types.len());
+    let answer = match &sig.output {
+        ReturnType::Default => quote!(()),
+        ReturnType::Type(_, ty) => quote!(#ty),
+    };
     let policy = policy(common);
-    let handler = handler(common, &name, &types, &sig.output);
+    let handler = handler(common, name, &types, &sig.output);
     let rp = private(common.root.as_ref());
-    sig.ident = Ident::new("call", name.span());
 
     quote! {
         #(#cfgs)*
@@ -32,8 +37,13 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
         #(#cfgs)*
         impl #name {
             /// The function itself, without a guard: for unit tests, and for callers that are guarded already.
-            #(#attrs)*
-            #vis #sig #body
+            #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+            #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
+                #(#attrs)*
+                #sig #body
+
+                #name(#(#names),*)
+            }
         }
 
         #(#cfgs)*
@@ -48,11 +58,14 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     }
 }
 
+/// For arguments whose own names are patterns.
+fn names(count: usize) -> Vec<Ident> {
+    (1..=count).map(|at| format_ident!("argument_{at}", span = Span::mixed_site())).collect()
+}
+
 /// Extraction, order and guard are `run_endpoint`'s; this tells it which argument is which (ANN-6).
 fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -> TokenStream {
     let rp = private(common.root.as_ref());
-    let names: Vec<Ident> =
-        (1..=types.len()).map(|at| format_ident!("argument_{at}", span = Span::mixed_site())).collect();
     // The turbofish carries the places: a future that is not `Send` is the function's fault, an answer that is no
     // response the return type's.
     let future = quote_spanned!(name.span()=> _);
@@ -79,7 +92,7 @@ fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -
             }
         };
     };
-    let early_names = &names[..early.len()];
+    let early_names = names(early.len());
     let bounds = early.iter().map(|ty| {
         quote_spanned!(ty.span()=> #ty: #rp::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static)
     });

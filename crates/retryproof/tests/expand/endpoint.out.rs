@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::prelude::*;
-#[cfg(all())]
+#[cfg(not(miri))]
 #[doc = " Takes a payment."]
 #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct pay;
-#[cfg(all())]
+#[cfg(not(miri))]
 impl pay {
     #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
-    #[expect(clippy::unused_async, reason = "an attribute of the function, so it goes to `call`")]
-    pub(crate) async fn call(
-        State(ledger): State<Ledger>,
-        headers: HeaderMap,
-        Json(order): Json<Order>,
-    ) -> Result<Json<Receipt>, Failure> {
-        let tenant = headers.get("x-tenant").map(|tenant| tenant.as_bytes().len());
-        ledger.charge(&order, tenant).map(Json)
+    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+    pub(crate) fn call(
+        argument_1: State<Ledger>,
+        argument_2: HeaderMap,
+        argument_3: Json<Order>,
+    ) -> impl ::core::future::Future<Output = Result<Json<Receipt>, Failure>> {
+        #[expect(clippy::unused_async, reason = "an attribute of the function, so it stays there")]
+        async fn pay(
+            State(ledger): State<Ledger>,
+            headers: HeaderMap,
+            Json(order): Json<Order>,
+        ) -> Result<Json<Receipt>, Failure> {
+            let tenant = headers.get("x-tenant").map(|tenant| tenant.as_bytes().len());
+            ledger.charge(&order, tenant).map(Json)
+        }
+        pay(argument_1, argument_2, argument_3)
     }
 }
-#[cfg(all())]
+#[cfg(not(miri))]
 ::retryproof::__private::endpoint! {
     impl pay {
         #[doc = r" What the attribute says. A duration that is `None` is the configured default."]

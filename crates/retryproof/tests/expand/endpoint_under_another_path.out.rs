@@ -4,8 +4,12 @@
 pub(crate) struct echo;
 impl echo {
     #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
-    pub(crate) async fn call(body: String) -> String {
-        body
+    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+    pub(crate) fn call(argument_1: String) -> impl ::core::future::Future<Output = String> {
+        async fn echo(body: String) -> String {
+            body
+        }
+        echo(argument_1)
     }
 }
 super::prelude::framework::retryproof::__private::endpoint! {

@@ -202,7 +202,7 @@ async fn nothing() {}
 type P = Path<u8>;
 
 #[idempotent(http)]
-#[expect(clippy::too_many_arguments, reason = "as many as axum takes; and an attribute goes to `call`")]
+#[expect(clippy::too_many_arguments, reason = "as many as axum takes; and attributes stay with the function")]
 async fn sixteen(
     a: P,
     _: P,
@@ -236,6 +236,21 @@ async fn ann_1_no_argument_and_as_many_as_axum_takes() {
         let full = request(Method::POST, "/sixteen/9", "k1", "", "body");
         assert_eq!(answer(&router, full).await, (200, replayed, "9 body".to_owned()));
     }
+}
+
+#[idempotent(http)]
+async fn countdown(countdown: String) -> String {
+    let rest = countdown.len().saturating_sub(1);
+    fn inner(rest: usize) -> impl Future<Output = String> + Send {
+        self::countdown::call("x".repeat(rest))
+    }
+    if rest == 0 { countdown } else { format!("{countdown} {}", Box::pin(inner(rest)).await) }
+}
+
+/// Inside, the function has its name for itself: an argument or a local variable may have it too.
+#[tokio::test]
+async fn ann_1_an_argument_may_have_the_name_of_the_endpoint() {
+    assert_eq!(countdown::call("xxx".to_owned()).await, "xxx xx x");
 }
 
 /// Outside of the router, and under another type of state.

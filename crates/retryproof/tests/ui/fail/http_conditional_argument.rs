@@ -3,8 +3,8 @@
 use retryproof::idempotent;
 
 #[idempotent(http)]
-async fn pay(pay: String) -> String {
-    pay
+async fn pay(#[cfg(unix)] body: String) -> String {
+    body
 }
 
 fn main() {}
