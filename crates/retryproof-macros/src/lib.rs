@@ -2,8 +2,8 @@
 //! `#[idempotent]`, the attribute of `retryproof`. Use it from there (`retryproof::idempotent`); its page here is its
 //! manual.
 //!
-//! The crate only reads, judges and emits: [`attr`] reads the arguments, [`validate`] refuses what cannot work, with
-//! a message at the token that is wrong, and [`expand`] emits thin code that calls `::retryproof::__private`. So the
+//! The crate only reads, judges and emits: `attr` reads the arguments, `validate` refuses what cannot work, with
+//! a message at the token that is wrong, and `expand` emits thin code that calls `::retryproof::__private`. So the
 //! promises are the library's, and this crate's are those of ANN-1 to ANN-6 that concern compilation.
 
 mod attr;
