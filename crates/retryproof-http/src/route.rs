@@ -37,11 +37,8 @@ impl Route {
         }
         match (&self.template, template_of(request)) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // Outside of a nested service there is no template yet: compare paths. The inner path may lack a prefix.
-            (None, _) => {
-                self.target.path() == target_of(request).path()
-                    && self.target.path().ends_with(request.uri().path())
-            }
+            // Outside of a nested service there is no template yet: compare paths.
+            (None, _) => self.target.path() == target_of(request).path(),
             (Some(_), None) => false,
         }
     }
@@ -88,10 +85,50 @@ fn same_template(outer: &Template, _: &Template) -> bool {
     match *outer {}
 }
 
+/// The target as the client sent it. axum keeps it where nested routers strip a prefix; one that is no longer than the
+/// request's own is a leftover of another request, whose extensions were copied.
 fn target_of<B>(request: &Request<B>) -> &Uri {
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::OriginalUri(original)) = request.extensions().get() {
+    if let Some(axum::extract::OriginalUri(original)) = request.extensions().get()
+        && (request.uri().path() == "/" || original.path().ends_with(request.uri().path()))
+    {
         return original;
     }
     request.uri()
+}
+
+#[cfg(all(test, feature = "axum"))]
+mod tests {
+    use super::*;
+    use axum::extract::OriginalUri;
+
+    fn request(method: &str, path: &str, original: Option<&str>) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
+        if let Some(original) = original {
+            request.extensions_mut().insert(OriginalUri(original.parse().unwrap()));
+        }
+        request
+    }
+
+    #[test]
+    fn fp_3_the_target_is_the_clients_unless_it_is_another_requests() {
+        for (path, original, target) in [
+            ("/orders/1?a=b", None, "/orders/1?a=b"),
+            ("/orders/1?a=b", Some("/api/orders/1?a=b"), "/api/orders/1?a=b"),
+            ("/", Some("/api"), "/api"),
+            ("/charge", Some("/pay"), "/charge"),
+        ] {
+            assert_eq!(Route::of(&request("POST", path, original)).target(), target, "{path}");
+        }
+    }
+
+    #[test]
+    fn http_15_the_same_call_further_inside_is_known_by_method_and_path() {
+        let outer = Route::of(&request("POST", "/api/pay", None));
+        assert!(outer.is_that_of(&request("POST", "/api/pay", None)));
+        assert!(outer.is_that_of(&request("POST", "/pay", Some("/api/pay"))));
+        assert!(!outer.is_that_of(&request("PUT", "/api/pay", None)));
+        assert!(!outer.is_that_of(&request("POST", "/api/other", None)));
+        assert!(!outer.is_that_of(&request("POST", "/charge", Some("/api/pay"))));
+    }
 }

@@ -4,9 +4,12 @@
 mod request;
 mod world;
 
+mod callers;
 mod endpoint;
 mod failure;
 mod fate;
 mod faulty;
 mod first_steps;
+mod flight;
+mod layers;
 mod replay;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who the caller is (HTTP-16).
+
+use axum::Router;
+use axum::routing::any;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_http::{IdempotencyFilter, IntoCaller, Policy};
+use tower::{Layer as _, ServiceExt as _};
+
+use crate::world::{Answer, Runs, STD, filter, post, send};
+
+fn app<R: IntoCaller>(hook: impl Fn(&Parts) -> R + Send + Sync + 'static) -> (Router, Runs) {
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let filter = IdempotencyFilter::builder(engine).caller(hook).build().unwrap();
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move { runs.run().to_string() }
+    };
+    (Router::new().route("/pay", any(handler).layer(filter.guard(STD))), runs)
+}
+
+fn from(tenant: Option<&str>, key: &str) -> Request<axum::body::Body> {
+    let mut request = post("/pay", key, "");
+    if let Some(tenant) = tenant {
+        request.headers_mut().insert("x-tenant", tenant.parse().unwrap());
+    }
+    request
+}
+
+fn tenant_of(parts: &Parts) -> Option<String> {
+    parts.headers.get("x-tenant").map(|tenant| tenant.to_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_absent_empty_and_a_are_three_callers() {
+    let (app, runs) = app(tenant_of);
+    let long = "t".repeat(300);
+    let callers = [
+        None,
+        Some(""),
+        Some("a"),
+        Some("-"),
+        Some("a:k"),
+        Some(&long[..240]),
+        Some(&long[..241]),
+        Some(&long),
+    ];
+    for (run, caller) in callers.into_iter().enumerate() {
+        assert_eq!(send(&app, from(caller, "k")).await.text(), (run + 1).to_string(), "{caller:?}");
+        assert!(send(&app, from(caller, "k")).await.is_replay());
+    }
+    assert_eq!(runs.count(), callers.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_the_longest_key_fits_beside_the_longest_caller() {
+    let (app, _) = app(tenant_of);
+    for caller in [None, Some("c".repeat(240)), Some("c".repeat(4000))] {
+        let key = "k".repeat(255);
+        assert_eq!(send(&app, from(caller.as_deref(), &key)).await.status, StatusCode::OK);
+        assert!(send(&app, from(caller.as_deref(), &key)).await.is_replay());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_caller_with_control_characters_is_hashed() {
+    let (app, runs) = app(|parts: &Parts| tenant_of(parts).map(|tenant| format!("{tenant}\n\0")));
+    assert_eq!(send(&app, from(Some("a"), "k")).await.text(), "1");
+    assert_eq!(send(&app, from(Some("b"), "k")).await.text(), "2");
+    assert!(send(&app, from(Some("a"), "k")).await.is_replay());
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_hook_may_refuse_with_a_response_of_its_own() {
+    let (app, runs) = app(|parts: &Parts| {
+        tenant_of(parts).ok_or_else(|| {
+            Response::builder()
+                .status(StatusCode::FORBIDDEN)
+                .header("x-why", "no tenant")
+                .body("who?")
+                .unwrap()
+        })
+    });
+    let refused = send(&app, from(None, "k")).await;
+    assert_eq!((refused.status, refused.text()), (StatusCode::FORBIDDEN, "who?"));
+    assert_eq!(refused.header("x-why"), Some("no tenant"));
+    assert_eq!(runs.count(), 0);
+    assert_eq!(send(&app, from(Some("a"), "k")).await.text(), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_bare_tower_service_needs_a_named_scope() {
+    let service = tower::service_fn(|_: Request<axum::body::Body>| async {
+        Ok::<_, std::convert::Infallible>(Response::new(axum::body::Body::from("ran")))
+    });
+    let filter = filter();
+    let Ok(unnamed) = filter.guard(Policy::unnamed()).layer(service).oneshot(post("/pay", "k", "")).await;
+    let answer = Answer::of(unnamed).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::INTERNAL_SERVER_ERROR, "scope-invalid"));
+    let Ok(named) = filter.guard(STD).layer(service).oneshot(post("/pay", "k", "")).await;
+    assert_eq!(Answer::of(named).await.text(), "ran");
+}
+
+#[test]
+fn http_16_a_refusal_of_bytes_or_text_is_taken() {
+    let refusal: Result<String, Response<Bytes>> = Err(Response::new(Bytes::from_static(b"no")));
+    assert!(refusal.into_caller().is_err());
+    let caller: Result<Option<String>, Response<String>> = Ok(None);
+    assert!(matches!(caller.into_caller(), Ok(None)));
+}

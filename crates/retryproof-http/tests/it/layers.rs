@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The order of layers (the rows of the crate's table), and "never twice" (HTTP-15).
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, post as on_post};
+use axum::{Extension, Router};
+use http::{Method, StatusCode};
+use retryproof_http::axum::IdempotencyKey;
+use retryproof_http::{IdempotencyFilter, Policy};
+use tokio::time::sleep;
+use tower::ServiceExt as _;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::world::{Annotated, Runs, STD, filter, post, request, send};
+
+const SEC: Duration = Duration::from_secs(1);
+static POLICY: Policy = STD;
+
+fn slow(runs: &Runs, time: Duration) -> impl Handler<((),), ()> {
+    let runs = runs.clone();
+    move || async move {
+        let run = runs.run();
+        sleep(time).await;
+        run.to_string()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_timeout_outside_lets_the_action_finish_and_the_retry_replays() {
+    let runs = Runs::default();
+    let app = Router::new()
+        .route("/pay", any(slow(&runs, 3 * SEC)).layer(filter().guard(STD)))
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, SEC));
+    assert_eq!(send(&app, post("/pay", "k", "")).await.status, StatusCode::REQUEST_TIMEOUT);
+    sleep(3 * SEC).await;
+    let again = send(&app, post("/pay", "k", "")).await;
+    assert_eq!((again.text(), again.is_replay()), ("1", true));
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_timeout_inside_stores_its_408_as_the_manual_says() {
+    let runs = Runs::default();
+    let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, SEC);
+    let app =
+        Router::new().route("/pay", any(slow(&runs, 3 * SEC))).layer(timeout).layer(filter().guard(STD));
+    assert_eq!(send(&app, post("/pay", "k", "")).await.status, StatusCode::REQUEST_TIMEOUT);
+    let again = send(&app, post("/pay", "k", "")).await;
+    assert_eq!((again.status, again.is_replay()), (StatusCode::REQUEST_TIMEOUT, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_catch_panic_outside_releases_inside_stores() {
+    let panics = || async { assert!(sleep(SEC).await != (), "panics") };
+    let outside =
+        Router::new().route("/pay", any(panics).layer(filter().guard(STD))).layer(CatchPanicLayer::new());
+    assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(!send(&outside, post("/pay", "k", "")).await.is_replay());
+    let inside =
+        Router::new().route("/pay", any(panics)).layer(CatchPanicLayer::new()).layer(filter().guard(STD));
+    assert_eq!(send(&inside, post("/pay", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(send(&inside, post("/pay", "k", "")).await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_what_is_computed_outside_is_fresh_on_a_replay_and_stored_inside() {
+    // Stands for CORS, request ids and compression: an answer's field that depends on the request.
+    async fn origin(request: Request, next: Next) -> Response {
+        let origin = request.headers().get("origin").cloned();
+        let mut response = next.run(request).await;
+        if let Some(origin) = origin {
+            response.headers_mut().insert("access-control-allow-origin", origin);
+        }
+        response
+    }
+    let from = |origin| request(Method::POST, "/pay", &[("idempotency-key", "k"), ("origin", origin)], "");
+    let outside =
+        Router::new().route("/pay", any(|| async {}).layer(filter().guard(STD))).layer(from_fn(origin));
+    let inside =
+        Router::new().route("/pay", any(|| async {})).layer(from_fn(origin)).layer(filter().guard(STD));
+    for (app, second) in [(outside, "https://b"), (inside, "https://a")] {
+        assert_eq!(
+            send(&app, from("https://a")).await.header("access-control-allow-origin"),
+            Some("https://a")
+        );
+        let again = send(&app, from("https://b")).await;
+        assert!(again.is_replay());
+        assert_eq!(again.header("access-control-allow-origin"), Some(second));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_authentication_outside_refuses_before_the_key_is_touched_inside_its_401_is_stored() {
+    async fn authenticate(request: Request, next: Next) -> Response {
+        if request.headers().contains_key("x-user") {
+            next.run(request).await
+        } else {
+            StatusCode::UNAUTHORIZED.into_response()
+        }
+    }
+    let known = || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "");
+    let outside =
+        Router::new().route("/pay", any(|| async {}).layer(filter().guard(STD))).layer(from_fn(authenticate));
+    assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(send(&outside, known()).await.status, StatusCode::OK);
+    assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
+    let inside =
+        Router::new().route("/pay", any(|| async {})).layer(from_fn(authenticate)).layer(filter().guard(STD));
+    assert_eq!(send(&inside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
+    let stored = send(&inside, known()).await;
+    assert_eq!((stored.status, stored.is_replay()), (StatusCode::UNAUTHORIZED, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_a_smaller_body_limit_outside_is_413_unstored_inside_it_is_stored() {
+    let echo = |body: String| async move { body };
+    let limit = RequestBodyLimitLayer::new(4);
+    let outside = Router::new().route("/pay", any(echo).layer(filter().guard(STD))).layer(limit);
+    assert_eq!(send(&outside, post("/pay", "k", "12345")).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(send(&outside, post("/pay", "k", "1234")).await.text(), "1234");
+    let inside = Router::new().route("/pay", any(echo)).layer(limit).layer(filter().guard(STD));
+    assert_eq!(send(&inside, post("/pay", "k", "12345")).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(send(&inside, post("/pay", "k", "12345")).await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_the_hosts_default_body_limit_is_lifted_to_ours() {
+    let large = "x".repeat(600_000);
+    let length = |body: bytes::Bytes| async move { body.len().to_string() };
+    let app = Router::new()
+        .route("/pay", any(length).layer(filter().guard(STD)))
+        .layer(DefaultBodyLimit::max(1000));
+    assert_eq!(send(&app, post("/pay", "k", large)).await.text(), "600000");
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_a_concurrency_limit_inside_bounds_work_whose_clients_left() {
+    let runs = Runs::default();
+    let limit = tower::limit::GlobalConcurrencyLimitLayer::new(1);
+    let app = Router::new().route("/pay", any(slow(&runs, 10 * SEC))).layer(limit).layer(filter().guard(STD));
+    for key in ["a", "b", "c"] {
+        let gone = tokio::time::timeout(SEC, send(&app, post("/pay", key, ""))).await;
+        assert!(gone.is_err(), "the client leaves");
+    }
+    assert_eq!(runs.count(), 1, "the others queue inside");
+    sleep(40 * SEC).await;
+    assert_eq!(runs.count(), 3);
+    for key in ["a", "b", "c"] {
+        assert!(send(&app, post("/pay", key, "")).await.is_replay());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_layer_around_an_annotated_handler_decides_and_the_handler_runs_once() {
+    let filter = filter();
+    let runs = Runs::default();
+    let pay = {
+        let runs = runs.clone();
+        Annotated(&POLICY, move |key: IdempotencyKey, body: String| async move {
+            format!("{} {} {body}", runs.run(), key.as_str())
+        })
+    };
+    let outer = filter.guard(Policy::new("outer").with_ttl(SEC));
+    let app = Router::new().route("/pay/{id}", on_post(pay)).layer(outer).with_state(filter);
+    let first = send(&app, post("/pay/1", "k", "a")).await;
+    assert_eq!((first.text(), first.is_replay()), ("1 k a", false));
+    assert!(send(&app, post("/pay/1", "k", "a")).await.is_replay());
+    // The layer's ttl is in force: after it the key is new, though the annotation says an hour.
+    sleep(SEC).await;
+    assert_eq!(send(&app, post("/pay/1", "k", "a")).await.text(), "2 k a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_nested_services_are_one_route_and_guarded_once() {
+    let filter = filter();
+    let runs = Runs::default();
+    let pay = {
+        let runs = runs.clone();
+        Annotated(&POLICY, move |_: String| async move { runs.run().to_string() })
+    };
+    let inner = Router::new().route("/pay", on_post(pay)).with_state(filter.clone());
+    let outer = filter.guard(Policy::new("outer").with_ttl(SEC));
+    let app: Router = Router::new().nest_service("/api", inner).layer(outer);
+    assert_eq!(send(&app, post("/api/pay", "k", "")).await.text(), "1");
+    sleep(SEC).await;
+    assert_eq!(
+        send(&app, post("/api/pay", "k", "")).await.text(),
+        "2",
+        "the inner guard would have replayed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
+    let filter = filter();
+    let runs = Runs::default();
+    let charge = {
+        let runs = runs.clone();
+        any(move || async move { runs.run().to_string() })
+    };
+    let inner: Router =
+        Router::new().route("/charge/{id}", charge).layer(filter.guard(Policy::new("charge")));
+    // With the outer request's extensions copied, as a careless proxy would.
+    let pay = |Extension(inner): Extension<Router>, State(_): State<IdempotencyFilter>, request: Request| async move {
+        let (mut parts, _) = request.into_parts();
+        parts.uri = "/charge/1".parse().unwrap();
+        let Ok(response) = inner.oneshot(http::Request::from_parts(parts, Body::empty())).await;
+        response
+    };
+    let app = Router::new()
+        .route("/pay", on_post(pay).layer(filter.guard(Policy::new("pay"))))
+        .route("/pay/again", on_post(pay).layer(filter.guard(Policy::new("again"))))
+        .layer(Extension(inner))
+        .with_state(filter);
+    assert_eq!(send(&app, post("/pay", "k", "")).await.text(), "1");
+    // Another outer route, the same inner one: replayed there.
+    let again = send(&app, post("/pay/again", "k", "")).await;
+    assert_eq!(again.text(), "1");
+    assert_eq!(runs.count(), 1);
+}
