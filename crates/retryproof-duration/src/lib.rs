@@ -129,7 +129,7 @@ pub fn format(duration: Duration) -> Formatted {
     Formatted(duration)
 }
 
-/// Shows a duration in the form that [`parse`] reads; made by [`format`].
+/// Shows a duration in the form that [`parse`] reads; made by [`format()`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formatted(Duration);
 

@@ -253,6 +253,19 @@ async fn ann_1_an_argument_may_have_the_name_of_the_endpoint() {
     assert_eq!(countdown::call("xxx".to_owned()).await, "xxx xx x");
 }
 
+#[tokio::test]
+async fn ann_1_an_endpoint_may_be_local_to_a_function() {
+    #[idempotent(http, scope = "local")]
+    async fn local(State(filter): State<IdempotencyFilter>, body: String) -> String {
+        format!("{body} {}", filter.engine().activity().running)
+    }
+    let router = Router::new().route("/", post(local).put(local)).with_state(App::new().filter);
+    for replayed in [false, true] {
+        let put = request(Method::PUT, "/", "k1", "", "ada");
+        assert_eq!(answer(&router, put).await, (200, replayed, "ada 1".to_owned()));
+    }
+}
+
 /// Outside of the router, and under another type of state.
 #[tokio::test]
 async fn ann_3_the_handler_is_guarded_however_it_is_called() {
