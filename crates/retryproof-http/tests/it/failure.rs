@@ -431,3 +431,16 @@ async fn acq_8_a_first_execution_costs_two_calls_a_replay_one_and_a_look_one() {
     send(&app, post("/pay", "a,b", "")).await;
     assert_eq!(store.calls(), [("complete", 1)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn http_6_the_record_stands_before_the_first_byte_of_the_response() {
+    let store = Faulty::new();
+    let (app, _) = timed(&filter_on(&store, |_| {}));
+    store.fault("complete", Fault::Slow(3 * SEC));
+    let started = tokio::time::Instant::now();
+    let Ok(response) = app.clone().oneshot(post("/pay", "k", "")).await;
+    assert!(started.elapsed() >= 3 * SEC, "the head waits for the completion");
+    // Not a byte of the body was read, and the record is there.
+    assert!(send(&app, post("/pay", "k", "")).await.is_replay());
+    drop(response);
+}

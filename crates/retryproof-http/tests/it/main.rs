@@ -2,6 +2,7 @@
 //! The filter against its rules: HTTP-1 to HTTP-17, ANN-6, and the rows of the design's tables.
 
 mod request;
+mod socket;
 mod world;
 
 mod callers;
@@ -12,4 +13,5 @@ mod faulty;
 mod first_steps;
 mod flight;
 mod layers;
+mod logs;
 mod replay;

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! No key, body, caller or cookie in any log line, whatever goes wrong (ID-4); and what is said once is said once.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use axum::routing::any;
+use http::request::Parts;
+use http::{HeaderMap, Method};
+use parking_lot::Mutex;
+use retryproof_core::{CompletionFailurePolicy, ErrorKind, IdempotencyConfig, IdempotencyEngine};
+use retryproof_http::{IdempotencyFilter, Policy, Release};
+use tokio::time::sleep;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::faulty::{Fault, Faulty};
+use crate::world::{Annotated, STD, filter, post, request, send};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Takes everything that this thread logs from now on.
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+const SEC: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
+    let (log, _guard) = Log::start();
+    let store = Faulty::new();
+    let mut config = IdempotencyConfig::default();
+    config.completion_failure_policy = CompletionFailurePolicy::Propagate;
+    let engine = IdempotencyEngine::builder(store.clone()).config(config).build().unwrap();
+    let filter =
+        IdempotencyFilter::builder(engine).caller(|_: &Parts| "canary-caller".to_owned()).build().unwrap();
+    let handler = |headers: HeaderMap, body: String| async move {
+        assert!(body == "canary-body" || body.is_empty());
+        match headers.get("x-do").map(|what| what.to_str().unwrap_or_default()) {
+            Some("panic") => std::panic::resume_unwind(Box::new("a panic, which the catcher logs")),
+            Some("release") => (Release, "canary-answer").into_response(),
+            Some("slow") => {
+                sleep(3 * SEC).await;
+                "canary-answer".into_response()
+            }
+            Some("sse") => ([("content-type", "text/event-stream")], "canary-answer").into_response(),
+            _ => ([("set-cookie", "canary-cookie"), ("location", "/canary-location")], "canary-answer")
+                .into_response(),
+        }
+    };
+    let policy = Policy::new("std").with_lease(SEC).with_wait_timeout(SEC);
+    let app = Router::new()
+        .route("/pay/{id}", any(handler).layer(filter.guard(policy)))
+        .layer(CatchPanicLayer::new());
+    let ask = |what: &'static str, key: &'static str, body: &'static str| {
+        request(Method::POST, "/pay/canary-path", &[("idempotency-key", key), ("x-do", what)], body)
+    };
+    for what in ["", "panic", "release", "sse"] {
+        for body in ["canary-body", "canary-body", ""] {
+            send(&app, ask(what, "canary-key", body)).await;
+        }
+    }
+    send(&app, ask("", "canary key, malformed", "canary-body")).await;
+    send(&app, ask("", "canary-key-2", &*"canary-body".repeat(100_000).leak())).await;
+    for operation in ["acquire", "complete", "release"] {
+        for kind in [
+            ErrorKind::Unavailable,
+            ErrorKind::Unexpected,
+            ErrorKind::Corrupt,
+            ErrorKind::TooLarge,
+            ErrorKind::Full,
+        ] {
+            store.fault(operation, Fault::Fails(kind));
+            for what in ["", "release", "panic"] {
+                send(&app, ask(what, "canary-key-3", "canary-body")).await;
+                tokio::time::advance(10 * SEC).await;
+            }
+            store.heal();
+        }
+    }
+    // A lost lease, and a takeover.
+    store.fault("extend", Fault::Fails(ErrorKind::Unavailable));
+    let holder = tokio::spawn({
+        let (app, request) = (app.clone(), ask("slow", "canary-key-4", "canary-body"));
+        async move { send(&app, request).await }
+    });
+    sleep(2 * SEC).await;
+    send(&app, ask("", "canary-key-4", "canary-body")).await;
+    holder.await.unwrap();
+    let text = log.text();
+    assert!(text.lines().count() > 10, "the failures were logged: {text}");
+    assert!(text.contains("std#"), "with their identities masked: {text}");
+    for line in text.lines() {
+        assert!(!line.contains("canary"), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_9_an_unstored_field_is_warned_about_once_per_scope() {
+    let (log, _guard) = Log::start();
+    let filter = filter();
+    let handler = || async { ([("set-cookie", "a=1"), ("www-authenticate", "Basic")], "") };
+    let route = |scope| any(handler).layer(filter.guard(Policy::new(scope)));
+    let app = Router::new().route("/a", route("scope-a")).route("/b", route("scope-b"));
+    for key in ["1", "2", "3"] {
+        send(&app, post("/a", key, "")).await;
+        send(&app, post("/b", key, "")).await;
+    }
+    let warnings: Vec<String> =
+        log.text().lines().filter(|line| line.contains("WARN")).map(ToOwned::to_owned).collect();
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    assert!(
+        warnings[0].contains("scope-a")
+            && warnings[0].contains("set-cookie")
+            && warnings[1].contains("scope-b")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_layer_around_an_annotated_handler_is_warned_about_once() {
+    static POLICY: Policy = STD;
+    let (log, _guard) = Log::start();
+    let filter = filter();
+    let pay = Annotated(&POLICY, |_: Body| async {});
+    let app =
+        Router::new().route("/pay", any(pay)).layer(filter.guard(Policy::new("outer"))).with_state(filter);
+    for key in ["1", "2"] {
+        send(&app, post("/pay", key, "")).await;
+    }
+    assert_eq!(log.text().matches("HTTP-15").count(), 1, "{}", log.text());
+}
