@@ -29,8 +29,8 @@ const WAYS: [(&str, &str, Keys); 7] = [
     ("first execution, layer", "/layered", Keys::Fresh),
     ("replay, annotated", "/annotated", Keys::Same),
     ("replay, layer", "/layered", Keys::Same),
-    ("keyless, annotated", "/optional/annotated", Keys::None),
-    ("keyless, layer", "/optional/layered", Keys::None),
+    ("keyless, annotated", "/optional-annotated", Keys::None),
+    ("keyless, layer", "/optional-layered", Keys::None),
 ];
 
 pub(crate) fn run() -> Result<Report, String> {
@@ -118,6 +118,7 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     match args.first().map(String::as_str) {
         Some("serve") => server::serve(SocketAddr::from(([127, 0, 0, 1], 0))),
         Some("inside") => inside::count(heap),
-        _ => Err("http: the child serves or counts".into()),
+        Some("call") => inside::repeat(&args[1..]),
+        _ => Err("http: the child serves, counts or calls".into()),
     }
 }

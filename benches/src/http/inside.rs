@@ -24,7 +24,7 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
             ("plain", "/plain", None),
             ("replay", "/layered", Some(Key::Same)),
             ("first", "/layered", Some(Key::Fresh(0))),
-            ("keyless", "/optional/layered", None),
+            ("keyless", "/optional-layered", None),
         ] {
             // Once to warm up: the first call of a path builds what later ones share.
             calls(&router, path, key, 100).await?;
@@ -37,6 +37,22 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
         answer("held_bytes", now()?.since(before, RECORDS).1);
         Ok(())
     })
+}
+
+/// One way of calling, `COUNT` times: what callgrind watches.
+pub(super) fn repeat(args: &[String]) -> Result<(), String> {
+    let [way, count] = args else { return Err("http call: which way, how often".into()) };
+    let count = count.parse().map_err(|_| "http call: how often?")?;
+    let (path, key) = match way.as_str() {
+        "plain" => ("/plain", None),
+        "replay" => ("/annotated", Some(Key::Same)),
+        "first" => ("/annotated", Some(Key::Fresh(0))),
+        "keyless" => ("/optional-layered", None),
+        _ => return Err(format!("http call: no way {way:?}")),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async { calls(&router()?, path, key, count).await })
 }
 
 #[derive(Debug, Clone, Copy)]

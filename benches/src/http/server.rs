@@ -38,13 +38,17 @@ pub(super) fn router() -> Result<Router, String> {
     let strict = filter(true).map_err(|error| error.to_string())?;
     let optional = filter(false).map_err(|error| error.to_string())?;
     let policy = Policy::new("bench.layered");
-    let guarded = |filter: IdempotencyFilter| {
+    // Each at the same depth: a nested router would be charged to the guard.
+    let guarded = |[annotated_at, layered_at]: [&str; 2], filter: IdempotencyFilter| {
         Router::new()
-            .route("/annotated", post(annotated))
-            .route("/layered", post(plain).layer(filter.guard(policy)))
+            .route(annotated_at, post(annotated))
+            .route(layered_at, post(plain).layer(filter.guard(policy)))
             .with_state(filter)
     };
-    Ok(Router::new().route("/plain", post(plain)).merge(guarded(strict)).nest("/optional", guarded(optional)))
+    Ok(Router::new()
+        .route("/plain", post(plain))
+        .merge(guarded(["/annotated", "/layered"], strict))
+        .merge(guarded(["/optional-annotated", "/optional-layered"], optional)))
 }
 
 /// Serves until it is killed, on one thread.

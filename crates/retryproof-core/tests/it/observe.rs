@@ -9,26 +9,26 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
 use retryproof_core::{
-    Acquisition, CodecId, IdempotencyContext, IdempotencyEngine, MemoryStore, OnDrop, Payload, Recorded,
-    Tombstone,
+    Acquisition, CodecId, FencingToken, Held, IdempotencyContext, IdempotencyEngine, Identity, MemoryStore,
+    OnDrop, Payload, Recorded, Tombstone,
 };
 use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Terminal events by token.
+/// Terminal events by lease: tokens are of their identity.
 #[derive(Debug, Default)]
-struct Ends(Mutex<HashMap<u64, Vec<String>>>);
+struct Ends(Mutex<HashMap<(Identity, FencingToken), Vec<String>>>);
 
 impl Ends {
     fn note(&self, event: LeaseEvent<'_>, what: String) {
-        self.0.lock().entry(event.token.get()).or_default().push(what);
+        self.0.lock().entry((event.identity.clone(), event.token)).or_default().push(what);
     }
 }
 
 impl Observer for Ends {
     fn acquired(&self, event: LeaseEvent<'_>) {
-        self.0.lock().entry(event.token.get()).or_default();
+        self.0.lock().entry((event.identity.clone(), event.token)).or_default();
     }
 
     fn completed(&self, event: LeaseEvent<'_>, recorded: Recorded) {
@@ -65,7 +65,7 @@ impl Observer for Grumpy {
         panic!("loss");
     }
 
-    fn duplicate(&self, _: &retryproof_core::Identity) {
+    fn duplicate(&self, _: &Identity) {
         panic!("duplicate");
     }
 }
@@ -74,7 +74,11 @@ fn ctx(key: &str) -> IdempotencyContext {
     IdempotencyContext::builder("observe", key).lease(100 * MS).wait_timeout(300 * MS).build().unwrap()
 }
 
-async fn granted(engine: &IdempotencyEngine, key: &str) -> retryproof_core::Held {
+fn name(held: &Held) -> (Identity, FencingToken) {
+    (held.lease().identity().clone(), held.lease().token())
+}
+
+async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
     match engine.try_acquire(&ctx(key)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),
@@ -89,28 +93,28 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let mut expected = Vec::new();
 
     let held = granted(&engine, "complete").await;
-    expected.push((held.lease().token(), "completed Yes"));
+    expected.push((name(&held), "completed Yes"));
     let _ = held.complete(value()).await;
 
     let held = granted(&engine, "tombstone").await;
-    expected.push((held.lease().token(), "completed Tombstone"));
+    expected.push((name(&held), "completed Tombstone"));
     let _ = held.complete_tombstone(Tombstone::new()).await;
 
     let held = granted(&engine, "release").await;
-    expected.push((held.lease().token(), "failed Released"));
+    expected.push((name(&held), "failed Released"));
     held.release().await.unwrap();
 
     let held = granted(&engine, "hold").await;
-    expected.push((held.lease().token(), "failed Dropped"));
+    expected.push((name(&held), "failed Dropped"));
     held.hold();
 
     let mut tokens = Vec::new();
     let action = |lease: retryproof_core::Lease| {
-        tokens.push(lease.token());
+        tokens.push((lease.identity().clone(), lease.token()));
         async { Err::<u32, _>("no") }
     };
     let _ = engine.execute_with(ctx("error"), action).await;
-    expected.push((tokens[0], "failed Action"));
+    expected.push((tokens.remove(0), "failed Action"));
 
     // Lost: hung past its lease without a beat, and taken over.
     let config = {
@@ -124,13 +128,13 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
         .build()
         .unwrap();
     let held = granted(&hung, "lost").await;
-    let token = held.lease().token();
+    let lost = name(&held);
     sleep(150 * MS).await;
     let taker = granted(&engine, "lost").await;
     assert!(!held.lease().believed_held());
     let _ = held.complete(value()).await;
     let _ = taker.complete(value()).await;
-    expected.push((token, "lost"));
+    expected.push((lost, "lost"));
 
     // Dropped in the middle.
     let hang = || async { pending::<Result<u32, &str>>().await };
@@ -138,11 +142,11 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     sleep(MS).await;
 
     let ends = ends.0.lock();
-    for (token, end) in &expected {
-        assert_eq!(ends[&token.get()], [*end]);
+    for (lease, end) in &expected {
+        assert_eq!(ends[lease], [*end], "{lease:?}");
     }
-    for (token, events) in ends.iter() {
-        assert_eq!(events.len(), 1, "token {token}: {events:?}");
+    for (lease, events) in ends.iter() {
+        assert_eq!(events.len(), 1, "{lease:?}: {events:?}");
     }
     assert_eq!(ends.len(), 8);
 }
