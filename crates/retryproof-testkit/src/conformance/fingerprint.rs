@@ -53,6 +53,16 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     );
 }
 
+impl Subject {
+    /// While a holder runs only an operator sees whether a fingerprint is kept.
+    async fn keeps_fingerprint(&self, id: &retryproof_core::Identity) -> Option<bool> {
+        if !self.can_inspect() {
+            return None;
+        }
+        self.store().get(id).await.expect("an inspection is answered").map(|record| record.has_fingerprint)
+    }
+}
+
 /// A takeover replaces what the dead owner sent; the same owner asking again replaces its own.
 pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     let id = s.id("k");
@@ -62,6 +72,13 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     granted(taker.acquire(LONG).await);
     assert_eq!(taker.complete(b"taker").await, Fenced::Done);
     assert_eq!(is_complete(taker.look().await).fingerprint(), Some(&fingerprint(2)));
+
+    let id = s.id("without");
+    granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);
+    assert_ne!(s.keeps_fingerprint(&id).await, Some(false), "the holder's fingerprint is not kept");
+    s.expire(&id, s.short()).await;
+    granted(s.caller(&id).acquire(LONG).await);
+    assert_ne!(s.keeps_fingerprint(&id).await, Some(true), "the dead owner's fingerprint stays");
 
     let id = s.id("again");
     let holder = s.caller(&id).with_fingerprint(3);

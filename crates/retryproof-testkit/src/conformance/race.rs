@@ -171,7 +171,7 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
         let caller = s.caller(&ids[at as usize % 3]);
         let runs = Arc::clone(&runs);
         async move {
-            loop {
+            for _ in 0..10_000 {
                 match caller.acquire(LONG).await {
                     Acquired::Granted(_) => {
                         runs.fetch_add(1, Ordering::SeqCst);
@@ -181,7 +181,9 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
                     Acquired::Busy { token, .. } => caller.changed(token, ASLEEP).await,
                     Acquired::Complete(stored) => return (caller.id, body(&stored)),
                 }
+                tokio::task::yield_now().await;
             }
+            panic!("no result after 10,000 looks");
         }
     }))
     .await;

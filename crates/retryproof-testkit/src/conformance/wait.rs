@@ -15,13 +15,14 @@ use crate::subject::Subject;
 
 /// Waits as an engine does: `changed`, which may return for nothing, then a look.
 async fn until_changed(caller: &Caller, seen: FencingToken) {
-    loop {
+    for _ in 0..100_000 {
         caller.changed(seen, ASLEEP).await;
         match caller.look().await {
-            Standing::Busy { token, .. } if token == seen => {}
+            Standing::Busy { token, .. } if token == seen => tokio::task::yield_now().await,
             _ => return,
         }
     }
+    panic!("`changed` returns for nothing, again and again");
 }
 
 /// Fails when a wake-up is lost; what is polled for every 50 ms is in time.

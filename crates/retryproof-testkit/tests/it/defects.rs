@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kit judges rightly: a good store passes, and each planted defect fails a case that names the rule it breaks (STO-2).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use retryproof_testkit::conformance::{Time, cases, run};
+
+use crate::flawed::{Defect, subject};
+
+/// The names of the cases that the defective store fails.
+fn caught(defect: Defect) -> Vec<&'static str> {
+    let fails = |case: &&_| {
+        let judged = catch_unwind(AssertUnwindSafe(|| run(**case, Time::Paused, async || subject(defect))));
+        judged.is_err()
+    };
+    cases().iter().filter(fails).map(|case| case.name).collect()
+}
+
+#[test]
+fn sto_2_the_kit_passes_a_store_without_defect() {
+    assert_eq!(caught(Defect::Nothing), <[&str; 0]>::default());
+}
+
+#[test]
+fn sto_2_the_kit_has_at_least_70_cases_with_names_of_their_own() {
+    let mut names: Vec<_> = cases().iter().map(|case| case.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() >= 70 && names.len() == cases().len(), "{} of {}", names.len(), cases().len());
+}
+
+macro_rules! catches {
+    ($($test:ident: $defect:ident by $($case:ident),+;)*) => {$(
+        #[test]
+        fn $test() {
+            let caught = caught(Defect::$defect);
+            for case in [$(stringify!($case)),+] {
+                assert!(caught.contains(&case), "{case} passes {:?}; caught by {caught:?}", Defect::$defect);
+            }
+        }
+    )*};
+}
+
+catches! {
+    cmp_2_completion_by_any_owner_is_caught: AnyOwnerCompletes by
+        cmp_2_a_zombie_completion_is_lost, cmp_2_a_strangers_completion_is_lost, sto_2_random_steps_agree_with_the_model;
+    run_4_release_by_any_owner_is_caught: AnyOwnerReleases by
+        run_4_a_strangers_release_is_lost, run_4_a_zombie_release_is_lost, run_4_a_completed_record_is_not_released,
+        sto_2_random_steps_agree_with_the_model;
+    run_2_extend_by_any_owner_is_caught: AnyOwnerExtends by
+        run_2_a_strangers_extend_is_lost, run_2_extend_after_a_takeover_is_lost, sto_2_random_steps_agree_with_the_model;
+    cmp_6_overwritten_results_are_caught: CompletionOverwrites by
+        cmp_3_completing_twice_is_already_done, cmp_6_a_result_never_changes_within_its_ttl,
+        cmp_6_completing_again_prolongs_nothing, sto_2_random_steps_agree_with_the_model;
+    cmp_2_completion_fenced_by_time_is_caught: CompletionFencedByTime by
+        cmp_2_a_late_completion_by_the_recorded_owner_counts, sto_2_random_steps_agree_with_the_model;
+    cmp_3_completion_done_twice_is_caught: CompletionAnswersDoneTwice by
+        cmp_3_completing_twice_is_already_done, cmp_3_completions_of_one_owner_at_once_count_once;
+    cmp_6_ttl_from_the_acquire_is_caught: CompletionTtlFromAcquire by cmp_6_ttl_runs_from_completion;
+    fp_1_dropped_fingerprints_are_caught: CompletionDropsFingerprint by fp_1_the_completions_fingerprint_is_kept;
+    acq_2_early_takeover_is_caught: EarlyTakeover by
+        acq_2_a_live_lease_is_not_taken_over, acq_2_no_takeover_before_expiry, sto_2_random_steps_agree_with_the_model;
+    acq_2_takeover_in_two_steps_is_caught: TakeoverInTwoSteps by
+        acq_2_one_winner_at_expiry, acq_1_a_herd_gets_one_grant, cmp_2_a_late_completion_meets_takeovers,
+        acq_2_one_winner_over_all_handles;
+    acq_12_an_unsaid_takeover_is_caught: TakeoverUnsaid by acq_2_an_expired_lease_is_taken_over;
+    fp_2_a_kept_fingerprint_is_caught: TakeoverKeepsFingerprint by fp_2_a_takeover_replaces_the_fingerprint;
+    acq_12_a_release_taken_for_a_death_is_caught: ReleaseIsATakeover by acq_12_only_a_takeover_says_so;
+    run_4_a_release_that_shows_is_caught: ReleaseKeepsTheRecord by
+        run_4_releasing_again_is_already_done, cmp_5_a_released_record_looks_deleted;
+    run_3_a_revived_result_is_caught: ExtendRevivesResults by
+        run_3_extend_revives_no_finished_record, sto_2_random_steps_agree_with_the_model;
+    run_3_a_record_made_by_extend_is_caught: ExtendMakesRecords by run_3_extend_revives_no_released_record;
+    run_1_extend_fenced_by_time_is_caught: ExtendNeedsALiveLease by
+        run_1_an_expired_lease_of_ones_own_is_extended, sto_2_random_steps_agree_with_the_model;
+    run_1_extend_that_never_shortens_is_caught: ExtendNeverShortens by run_1_extend_counts_from_now;
+    acq_10_repeated_tokens_are_caught: TokenRepeatsAfterRelease by
+        acq_10_tokens_grow_over_releases, acq_10_tokens_grow_over_purges, sto_2_random_steps_agree_with_the_model;
+    acq_10_tokens_drawn_before_the_lock_are_caught: TokenDrawnBeforeTheLock by acq_10_tokens_grow_in_the_order_of_grants;
+    acq_9_a_new_token_for_the_same_owner_is_caught: SameOwnerGetsANewToken by
+        acq_9_the_same_owner_gets_its_lease_again, acq_9_acquires_of_one_owner_at_once_get_one_lease;
+    acq_9_an_owner_kept_out_is_caught: SameOwnerIsBusy by
+        acq_9_the_same_owner_gets_its_lease_again, acq_9_the_same_owner_gets_its_expired_lease_again;
+    acq_9_a_result_taken_back_is_caught: SameOwnerTakesBackItsResult by acq_9_the_completer_asking_again_gets_its_result;
+    cmp_6_results_past_their_ttl_are_caught: ResultOutlivesItsTtl by cmp_6_a_result_past_its_ttl_counts_as_absent;
+    cmp_1_cut_results_are_caught: ResultIsCutAtAZero by cmp_1_results_come_back_byte_for_byte;
+    acq_8_a_look_that_deletes_is_caught: LookDeletesExpiredLeases by
+        acq_8_look_grants_nothing, acq_8_look_tells_where_the_record_stands;
+    acq_8_a_look_that_shows_the_dead_is_caught: LookShowsExpiredLeases by acq_8_look_tells_where_the_record_stands;
+    acq_8_a_replay_that_writes_is_caught: ReplayWrites by acq_8_look_and_replay_write_nothing;
+    acq_4_a_lost_wake_up_is_caught: WakeUpLost by acq_4_no_wake_up_is_lost_between_look_and_sleep;
+    acq_4_a_wake_up_for_one_is_caught: WakeUpOfOneWaiterOnly by acq_4_every_waiter_is_woken;
+    acq_4_a_hot_loop_is_caught: ChangedReturnsForNothing by acq_4_changed_sleeps_while_the_holder_is_at_work;
+    acq_4_sleeping_without_a_look_is_caught: ChangedSleepsWithoutALook by
+        acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for;
+    acq_5_waiters_that_hold_the_store_are_caught: ChangedHoldsTheStore by acq_5_sleeping_waiters_hold_nothing_up;
+    id_2_joined_names_are_caught: NamesJoinedWithoutLengths by
+        id_2_separators_join_nothing, sto_2_random_steps_agree_with_the_model;
+    id_2_folded_names_are_caught: NamesFolded by id_2_identities_compare_byte_for_byte, id_3_the_longest_identities_fit;
+    id_2_trimmed_names_are_caught: NamesTrimmed by id_2_identities_compare_byte_for_byte;
+    id_3_cut_names_are_caught: NamesCut by id_3_the_longest_identities_fit;
+    id_4_printed_names_are_caught: NamesPrinted by id_4_a_store_prints_neither_keys_nor_values;
+    acq_7_the_clients_clock_is_caught: ClientsClock by
+        acq_7_hours_on_the_clients_clock_end_nothing, acq_7_the_stores_clock_ends_them;
+    sto_4_a_purged_lease_is_caught: PurgeIgnoresTheLease by sto_4_purge_keeps_what_is_live;
+    sto_4_a_purged_owner_is_caught: PurgeIgnoresTheTtl by sto_4_purge_keeps_an_expired_lease_within_its_ttl;
+    sto_4_an_unbounded_purge_is_caught: PurgeIgnoresItsLimit by sto_4_purge_takes_no_more_than_its_limit;
+    sto_4_a_purged_result_is_caught: PurgeForgetsResults by
+        sto_4_purge_goes_by_the_completions_ttl, sto_4_purge_keeps_a_record_that_was_used_again;
+    cmp_8_a_corrupt_record_granted_is_caught: CorruptIsAbsent by cmp_8_a_corrupt_record_fails_closed;
+    cmp_9_an_ignored_limit_is_caught: TooLargeIsAccepted by cmp_9_a_value_over_the_limit_is_refused;
+    acq_11_a_lease_left_by_a_drop_is_caught: DroppedAcquireStays by acq_11_a_dropped_acquire_leaves_at_most_one_lease;
+    acq_1_handles_apart_are_caught: HandlesKeepTheirOwnRecords by
+        acq_1_a_holder_is_seen_through_every_handle, cmp_1_a_result_is_replayed_through_every_handle,
+        cmp_2_a_takeover_through_another_handle_fences;
+    acq_4_a_wake_up_of_ones_own_handle_is_caught: HandlesWakeTheirOwnWaiters by
+        acq_4_a_waiter_on_another_handle_is_woken;
+}

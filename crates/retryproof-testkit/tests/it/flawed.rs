@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Flawed`]: a correct store into which one defect is planted.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Inspect, Purge, RecordState,
+    RecordSummary, SharedStore, Standing, StoreProfile, StoreStats,
+};
+use retryproof_core::{
+    Blob, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
+};
+use retryproof_testkit::Subject;
+use tokio::sync::Notify;
+
+/// The largest value: small, so that the kit tries the limit.
+const MAX_VALUE: usize = 2 << 20;
+
+/// How long a dropped acquire blocks its key, where that is the defect.
+const STUCK: Duration = Duration::from_secs(1_000_000);
+
+/// What is wrong with the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Defect {
+    Nothing,
+    AnyOwnerCompletes,
+    AnyOwnerReleases,
+    AnyOwnerExtends,
+    CompletionOverwrites,
+    CompletionFencedByTime,
+    CompletionAnswersDoneTwice,
+    CompletionTtlFromAcquire,
+    CompletionDropsFingerprint,
+    EarlyTakeover,
+    TakeoverInTwoSteps,
+    TakeoverUnsaid,
+    TakeoverKeepsFingerprint,
+    ReleaseIsATakeover,
+    ReleaseKeepsTheRecord,
+    ExtendRevivesResults,
+    ExtendMakesRecords,
+    ExtendNeedsALiveLease,
+    ExtendNeverShortens,
+    TokenRepeatsAfterRelease,
+    TokenDrawnBeforeTheLock,
+    SameOwnerGetsANewToken,
+    SameOwnerIsBusy,
+    SameOwnerTakesBackItsResult,
+    ResultOutlivesItsTtl,
+    ResultIsCutAtAZero,
+    LookDeletesExpiredLeases,
+    LookShowsExpiredLeases,
+    ReplayWrites,
+    WakeUpLost,
+    WakeUpOfOneWaiterOnly,
+    ChangedReturnsForNothing,
+    ChangedSleepsWithoutALook,
+    ChangedHoldsTheStore,
+    NamesJoinedWithoutLengths,
+    NamesFolded,
+    NamesTrimmed,
+    NamesCut,
+    NamesPrinted,
+    ClientsClock,
+    PurgeIgnoresTheLease,
+    PurgeIgnoresTheTtl,
+    PurgeIgnoresItsLimit,
+    PurgeForgetsResults,
+    CorruptIsAbsent,
+    TooLargeIsAccepted,
+    DroppedAcquireStays,
+    HandlesKeepTheirOwnRecords,
+    HandlesWakeTheirOwnWaiters,
+}
+
+type Name = (String, String);
+
+/// One handle.
+pub(crate) struct Flawed {
+    defect: Defect,
+    clock: ManualClock,
+    data: Arc<Data>,
+    changes: Arc<Notify>,
+    held_up: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Data {
+    records: Mutex<HashMap<Name, Record>>,
+    last_token: AtomicU64,
+    writes: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Record {
+    owner: OwnerId,
+    token: FencingToken,
+    until: Instant,
+    purge_after: Instant,
+    fingerprint: Option<Fingerprint>,
+    value: Option<Blob>,
+    corrupt: bool,
+}
+
+/// A subject with everything that the kit can use.
+pub(crate) fn subject(defect: Defect) -> Subject {
+    let clock = ManualClock::new();
+    let (data, changes) = (Arc::<Data>::default(), Arc::<Notify>::default());
+    let open = {
+        let (clock, data) = (clock.clone(), Arc::clone(&data));
+        move || Flawed {
+            defect,
+            clock: clock.clone(),
+            data: if defect == Defect::HandlesKeepTheirOwnRecords {
+                Arc::default()
+            } else {
+                Arc::clone(&data)
+            },
+            changes: if defect == Defect::HandlesWakeTheirOwnWaiters {
+                Arc::default()
+            } else {
+                Arc::clone(&changes)
+            },
+            held_up: tokio::sync::Mutex::default(),
+        }
+    };
+    let first = open();
+    let (counted, spoilt) = (Arc::clone(&first.data), Arc::clone(&first.data));
+    Subject::of(first)
+        .with_purge()
+        .with_inspect()
+        .with_clock(move |by| clock.advance(by))
+        .with_another(move || {
+            let another = open();
+            async { SharedStore::builder(another).with_purge().with_inspect().build() }
+        })
+        .with_writes(move || {
+            let writes = counted.writes.load(Ordering::SeqCst);
+            async move { writes }
+        })
+        .with_corrupt(move |id| {
+            let name = name(defect, &id);
+            spoilt.records.lock().get_mut(&name).expect("a record").corrupt = true;
+            async {}
+        })
+        .with_sequences(64)
+        .build()
+}
+
+fn name(defect: Defect, id: &Identity) -> Name {
+    let (scope, key) = (id.scope().as_str().to_owned(), id.key().expose().to_owned());
+    match defect {
+        Defect::NamesJoinedWithoutLengths => (String::new(), scope + &key),
+        Defect::NamesFolded => (scope, key.to_lowercase()),
+        Defect::NamesTrimmed => (scope, key.trim_end().to_owned()),
+        Defect::NamesCut => (scope, key.chars().take(255).collect()),
+        _ => (scope, key),
+    }
+}
+
+impl Flawed {
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == defect
+    }
+
+    fn now(&self) -> Instant {
+        if self.has(Defect::ClientsClock) { SystemClock.now() } else { self.clock.now() }
+    }
+
+    fn records(&self) -> MutexGuard<'_, HashMap<Name, Record>> {
+        self.data.records.lock()
+    }
+
+    fn name(&self, id: &Identity) -> Name {
+        name(self.defect, id)
+    }
+
+    fn wrote(&self) {
+        self.data.writes.fetch_add(1, Ordering::SeqCst);
+        if self.has(Defect::WakeUpOfOneWaiterOnly) {
+            self.changes.notify_one();
+        } else {
+            self.changes.notify_waiters();
+        }
+    }
+
+    fn standing(&self, found: Option<&Record>, now: Instant) -> Result<Standing> {
+        let Some(record) = found else { return Ok(Standing::Absent) };
+        if record.corrupt && !self.has(Defect::CorruptIsAbsent) {
+            return Err(Error::corrupt("spoilt"));
+        }
+        let mut until = record.until;
+        if self.has(Defect::EarlyTakeover) && record.value.is_none() {
+            until -= (until - now.min(until)).min(Duration::from_millis(5));
+        }
+        if record.corrupt
+            || (until <= now && !(self.has(Defect::ResultOutlivesItsTtl) && record.value.is_some()))
+        {
+            return Ok(Standing::Absent);
+        }
+        Ok(match &record.value {
+            Some(value) => {
+                let mut value = value.clone();
+                if self.has(Defect::ResultIsCutAtAZero)
+                    && let Some(cut) = value.iter().skip(8).position(|byte| *byte == 0)
+                {
+                    value = value[..8 + cut].to_vec().into();
+                }
+                Standing::Complete(StoredResult::new(value, record.fingerprint))
+            }
+            None => Standing::Busy { remaining: until - now, token: record.token },
+        })
+    }
+
+    fn draw(&self, found: Option<&Record>) -> FencingToken {
+        if self.has(Defect::TokenRepeatsAfterRelease) {
+            return FencingToken::new(found.map_or(1, |record| record.token.get() + 1));
+        }
+        FencingToken::new(self.data.last_token.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Why the acquire is not granted, or the token that is kept and whether it is a takeover.
+    fn judge(&self, found: Option<&Record>, req: &AcquireRequest, now: Instant) -> Result<Judged> {
+        let own = |record: &&Record| record.owner == req.owner && !record.corrupt;
+        let mut running = found.filter(own).filter(|record| {
+            record.value.is_none() || (self.has(Defect::SameOwnerTakesBackItsResult) && record.until > now)
+        });
+        if self.has(Defect::SameOwnerIsBusy) {
+            running = None;
+        }
+        if let Some(record) = running {
+            let kept = (!self.has(Defect::SameOwnerGetsANewToken)).then_some(record.token);
+            return Ok(Judged::Granted(kept, false));
+        }
+        Ok(match self.standing(found, now)? {
+            Standing::Busy { remaining, token } => Judged::Refused(Acquired::Busy { remaining, token }),
+            Standing::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
+            Standing::Absent => {
+                let expired = found.is_some_and(|record| record.value.is_none());
+                Judged::Granted(None, expired && !self.has(Defect::TakeoverUnsaid))
+            }
+        })
+    }
+}
+
+enum Judged {
+    Granted(Option<FencingToken>, bool),
+    Refused(Acquired),
+}
+
+impl fmt::Debug for Flawed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.has(Defect::NamesPrinted) {
+            return f.debug_list().entries(self.records().keys()).finish();
+        }
+        f.debug_struct("Flawed").field("defect", &self.defect).finish_non_exhaustive()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl IdempotencyStore for Flawed {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        if self.has(Defect::ChangedHoldsTheStore) {
+            drop(self.held_up.lock().await);
+        }
+        let (now, name) = (self.now(), self.name(id));
+        let mut early = None;
+        if self.has(Defect::TokenDrawnBeforeTheLock) {
+            early = Some(self.draw(None));
+            // Every other caller is held up between the two steps.
+            if early.is_some_and(|token| token.get() % 2 == 0) {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut judged = self.judge(self.records().get(&name), req, now)?;
+        if self.has(Defect::TakeoverInTwoSteps) {
+            tokio::task::yield_now().await;
+        } else {
+            judged = self.judge(self.records().get(&name), req, now)?;
+        }
+        let (kept, took_over) = match judged {
+            Judged::Granted(kept, took_over) => (kept, took_over),
+            Judged::Refused(refused) => {
+                if self.has(Defect::ReplayWrites) && matches!(refused, Acquired::Complete(_)) {
+                    self.wrote();
+                }
+                return Ok(refused);
+            }
+        };
+        let stays = self.has(Defect::DroppedAcquireStays);
+        let token = {
+            let mut records = self.records();
+            let found = records.get(&name);
+            let token = kept.or(early).unwrap_or_else(|| self.draw(found));
+            let before = found.and_then(|record| record.fingerprint);
+            let keeps = self.has(Defect::TakeoverKeepsFingerprint) && before.is_some();
+            let record = Record {
+                owner: req.owner,
+                token,
+                until: if stays { now + STUCK } else { now + req.lease },
+                purge_after: now + req.ttl,
+                fingerprint: if keeps { before } else { req.fingerprint },
+                value: None,
+                corrupt: false,
+            };
+            records.insert(name.clone(), record);
+            token
+        };
+        if stays {
+            tokio::task::yield_now().await;
+            if let Some(record) = self.records().get_mut(&name) {
+                record.until = now + req.lease;
+            }
+        }
+        self.wrote();
+        Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)))
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        let (now, name) = (self.now(), self.name(id));
+        let mut records = self.records();
+        let standing = self.standing(records.get(&name), now)?;
+        if let (Standing::Absent, Some(record)) = (&standing, records.get(&name)) {
+            if self.has(Defect::LookShowsExpiredLeases) && record.value.is_none() {
+                return Ok(Standing::Busy { remaining: Duration::ZERO, token: record.token });
+            }
+            if self.has(Defect::LookDeletesExpiredLeases) {
+                records.remove(&name);
+            }
+        }
+        Ok(standing)
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        if self.has(Defect::ChangedReturnsForNothing) {
+            return Ok(());
+        }
+        let _held =
+            if self.has(Defect::ChangedHoldsTheStore) { Some(self.held_up.lock().await) } else { None };
+        if self.has(Defect::WakeUpLost) {
+            if matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
+                tokio::task::yield_now().await;
+                let _ = tokio::time::timeout(at_most, self.changes.notified()).await;
+            }
+            return Ok(());
+        }
+        let mut change = pin!(self.changes.notified());
+        change.as_mut().enable();
+        let blind = self.has(Defect::ChangedSleepsWithoutALook);
+        if !blind && !matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
+            return Ok(());
+        }
+        // Whether it was woken or not, its caller looks again.
+        let _ = tokio::time::timeout(at_most, change).await;
+        Ok(())
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        let (now, name) = (self.now(), self.name(id));
+        let mut records = self.records();
+        if self.has(Defect::ExtendMakesRecords) && !records.contains_key(&name) {
+            let (token, until) = (self.draw(None), now + lease);
+            let made = Record {
+                owner,
+                token,
+                until,
+                purge_after: until,
+                fingerprint: None,
+                value: None,
+                corrupt: false,
+            };
+            records.insert(name, made);
+            return Ok(Fenced::Done);
+        }
+        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::Lost) };
+        let revives = self.has(Defect::ExtendRevivesResults);
+        if (record.owner != owner && !self.has(Defect::AnyOwnerExtends))
+            || (record.value.is_some() && !revives)
+            || (self.has(Defect::ExtendNeedsALiveLease) && record.until <= now)
+        {
+            return Ok(Fenced::Lost);
+        }
+        let until = now + lease;
+        record.until = if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
+        record.value = None;
+        drop(records);
+        self.wrote();
+        Ok(Fenced::Done)
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        if done.value.len() > MAX_VALUE && !self.has(Defect::TooLargeIsAccepted) {
+            return Err(Error::new(ErrorKind::TooLarge, "too large").for_identity(id));
+        }
+        let (now, name) = (self.now(), self.name(id));
+        let mut records = self.records();
+        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::Lost) };
+        if record.owner != owner && !self.has(Defect::AnyOwnerCompletes) {
+            return Ok(Fenced::Lost);
+        }
+        if record.value.is_some() && !self.has(Defect::CompletionOverwrites) {
+            let again = self.has(Defect::CompletionAnswersDoneTwice);
+            return Ok(if again { Fenced::Done } else { Fenced::AlreadyDone });
+        }
+        if self.has(Defect::CompletionFencedByTime) && record.until <= now {
+            return Ok(Fenced::Lost);
+        }
+        record.value = Some(done.value.clone());
+        record.fingerprint =
+            if self.has(Defect::CompletionDropsFingerprint) { None } else { done.fingerprint };
+        record.until =
+            if self.has(Defect::CompletionTtlFromAcquire) { record.purge_after } else { now + done.ttl };
+        if !self.has(Defect::PurgeForgetsResults) {
+            record.purge_after = record.until;
+        }
+        drop(records);
+        self.wrote();
+        Ok(Fenced::Done)
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        let (now, name) = (self.now(), self.name(id));
+        let mut records = self.records();
+        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::AlreadyDone) };
+        let any = self.has(Defect::AnyOwnerReleases);
+        if !any && (record.owner != owner || record.value.is_some()) {
+            return Ok(Fenced::Lost);
+        }
+        if self.has(Defect::ReleaseIsATakeover) {
+            // A residue that the next grant takes for a dead owner's lease.
+            (record.owner, record.until, record.purge_after) = (OwnerId::new(), now, now);
+        } else if self.has(Defect::ReleaseKeepsTheRecord) {
+            (record.until, record.purge_after) = (now, now);
+        } else {
+            records.remove(&name);
+        }
+        drop(records);
+        self.wrote();
+        Ok(Fenced::Done)
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile::new("flawed").with_max_value(MAX_VALUE)
+    }
+}
+
+impl Purge for Flawed {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        let now = self.now();
+        let mut records = self.records();
+        let over = |record: &Record| {
+            let kept = match self.defect {
+                Defect::PurgeIgnoresTheLease => record.value.is_none() && record.purge_after <= now,
+                Defect::PurgeIgnoresTheTtl => record.until <= now,
+                Defect::PurgeForgetsResults if record.value.is_some() => record.purge_after <= now,
+                _ => false,
+            };
+            kept || (record.until <= now && record.purge_after <= now)
+        };
+        let limit = if self.has(Defect::PurgeIgnoresItsLimit) { usize::MAX } else { limit };
+        let gone: Vec<_> = records
+            .iter()
+            .filter(|(_, record)| over(record))
+            .map(|(name, _)| name.clone())
+            .take(limit)
+            .collect();
+        for name in &gone {
+            records.remove(name);
+        }
+        Ok(gone.len())
+    }
+}
+
+impl Inspect for Flawed {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        let now = self.now();
+        Ok(self.records().get(&self.name(id)).map(|record| {
+            let state = if record.value.is_some() { RecordState::Complete } else { RecordState::InProgress };
+            let remaining = (record.until > now).then(|| record.until - now);
+            let bytes = record.value.as_ref().map_or(0, |value| value.len());
+            RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
+        }))
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        let records = self.records();
+        let running = records.values().filter(|record| record.value.is_none()).count();
+        Ok(StoreStats::new(records.len() as u64, running as u64, 0))
+    }
+}

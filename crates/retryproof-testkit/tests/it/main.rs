@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the kit itself: it passes a good store, and catches planted defects.
+
+mod defects;
+mod flawed;
