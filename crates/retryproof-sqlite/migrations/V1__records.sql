@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS retryproof_records (
     fp           BLOB,             -- fingerprint (FP-1)
     result       BLOB,             -- the value's envelope (CMP-8)
     PRIMARY KEY (scope, key)
-) WITHOUT ROWID;
+);
 
 CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_bucket);
 

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use retryproof_core::Result;
+use retryproof_core::{Error, Result};
 use rusqlite::{Connection, ffi};
 
 use crate::config::SqliteConfig;
 use crate::error::{classify, is_busy, is_full};
 use crate::file;
 use crate::schema::Sql;
-use crate::step::{Answer, Step, Tx};
+use crate::step::{Answer, Step, Tx, mixed_up};
 use crate::wake::Wake;
 
 /// The writing connection and what belongs to it.
@@ -31,16 +31,26 @@ pub(crate) enum Ran {
     Busy(rusqlite::Error),
 }
 
-/// Why a transaction came to nothing as a whole.
+/// Why a transaction came to nothing as a whole; it is rolled back.
 enum Aborted {
+    /// At its beginning or its end.
     Failed(rusqlite::Error),
-    /// SQLite rolled it back by itself, in the middle of a step.
-    RolledBack,
+    /// By one of its steps.
+    Step(Error),
 }
 
 impl From<rusqlite::Error> for Aborted {
     fn from(error: rusqlite::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Aborted {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Failed(error) => classify(error),
+            Self::Step(error) => error,
+        }
     }
 }
 
@@ -54,19 +64,26 @@ impl Desk {
         &self.conn
     }
 
-    /// Runs the steps in one transaction, in order. One that fails does not sink the others.
+    /// Runs the steps in one transaction, in order. When one of them fails, or there is no room for all, each gets a transaction of
+    /// its own, so that one does not sink the others. (A savepoint for each step would copy every page that a batch touches,
+    /// and would not help where SQLite ends the whole transaction by itself: on a full or failing disk.)
     pub(crate) fn run<'s>(&mut self, steps: impl ExactSizeIterator<Item = &'s Step> + Clone) -> Ran {
         let ran = match self.transact(steps.clone()) {
             Ok(answers) => Ran::Done(answers),
             Err(Aborted::Failed(error)) if is_busy(&error) => Ran::Busy(error),
-            // Small steps may still find room where the batch as a whole did not.
-            Err(Aborted::Failed(error)) if is_full(&error) && steps.len() > 1 => {
-                self.run_singly(steps.clone())
-            }
-            Err(Aborted::Failed(error)) => {
+            Err(aborted) if steps.len() == 1 => Ran::Done(vec![Err(aborted.into_error())]),
+            Err(Aborted::Failed(error)) if !is_full(&error) => {
                 Ran::Done(steps.clone().map(|_| Err(classify(copy(&error)))).collect())
             }
-            Err(Aborted::RolledBack) => self.run_singly(steps.clone()),
+            Err(_) => Ran::Done(
+                steps
+                    .clone()
+                    .map(|step| match self.transact(std::iter::once(step)) {
+                        Ok(mut answers) => answers.pop().unwrap_or_else(|| Err(mixed_up())),
+                        Err(aborted) => Err(aborted.into_error()),
+                    })
+                    .collect(),
+            ),
         };
         if let Ran::Done(answers) = &ran {
             self.wake.wake(steps.zip(answers).filter_map(|(step, answer)| step.wakes(answer.as_ref().ok()?)));
@@ -84,24 +101,13 @@ impl Desk {
         Ok(())
     }
 
-    fn run_singly<'s>(&mut self, steps: impl Iterator<Item = &'s Step>) -> Ran {
-        let mut answers = Vec::new();
-        for step in steps {
-            answers.push(match self.transact(std::iter::once(step)) {
-                Ok(mut answer) if answer.len() == 1 => answer.remove(0),
-                Ok(_) | Err(Aborted::RolledBack) => Err(classify(rusqlite::Error::QueryReturnedNoRows)),
-                Err(Aborted::Failed(error)) => Err(classify(error)),
-            });
-        }
-        Ran::Done(answers)
-    }
-
     fn transact<'s>(
         &mut self,
         steps: impl ExactSizeIterator<Item = &'s Step>,
     ) -> Result<Vec<Result<Answer>>, Aborted> {
         self.execute("BEGIN IMMEDIATE")?;
         let done = self.inside(steps);
+        // SQLite may have rolled it back by itself.
         if done.is_err() && !self.conn.is_autocommit() {
             // Nothing better is left to try: the connection refuses the next BEGIN if this fails, and says so there.
             let _ = self.execute("ROLLBACK");
@@ -119,27 +125,9 @@ impl Desk {
         // The lock is held from here on, so nobody acts on a later instant before us (ACQ-7).
         let now = i64::try_from((self.wall_clock)()).unwrap_or(i64::MAX);
         let mut tx = Tx::new(&self.conn, &self.sql, now);
-        // One step alone needs no savepoint: when it fails, so does the transaction.
-        let several = steps.len() > 1;
         let mut answers = Vec::with_capacity(steps.len());
         for step in steps {
-            if several {
-                self.execute("SAVEPOINT step")?;
-            }
-            let answer = tx.run(step);
-            if answer.is_err() {
-                if self.conn.is_autocommit() {
-                    return if several { Err(Aborted::RolledBack) } else { Ok(vec![answer]) };
-                }
-                self.execute(if several { "ROLLBACK TO step" } else { "ROLLBACK" })?;
-                if !several {
-                    return Ok(vec![answer]);
-                }
-            }
-            if several {
-                self.execute("RELEASE step")?;
-            }
-            answers.push(answer);
+            answers.push(Ok(tx.run(step).map_err(Aborted::Step)?));
         }
         tx.seal()?;
         self.execute("COMMIT")?;

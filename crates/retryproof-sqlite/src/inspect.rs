@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the store can do beyond the contract: purge and inspect.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
@@ -11,8 +12,9 @@ use tokio::sync::oneshot;
 use crate::error::classify;
 use crate::file;
 use crate::record::{COMPLETE, IN_PROGRESS};
-use crate::step::{Answer, Step};
-use crate::store::{SqliteStore, mixed_up};
+use crate::schema::Statement;
+use crate::step::{Answer, Step, mixed_up};
+use crate::store::SqliteStore;
 
 /// Most rows that one purging transaction deletes: acquires queue behind it.
 const PURGE_BATCH: usize = 200;
@@ -41,18 +43,19 @@ impl Inspect for SqliteStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
         self.readers
-            .with(|conn| summary(conn, &self.sql.summary, id, now))
+            .with(|conn| summary(conn, self.sql.of(Statement::Summary), id, now))
             .map_err(|error| error.during("get").for_identity(id))
     }
 
     /// Scans the table, on a thread and a connection of its own.
     async fn stats(&self) -> Result<StoreStats> {
         let (reply, answer) = oneshot::channel();
-        let (config, sql) = (self.config.clone(), self.sql.stats.clone());
+        let (config, sql) = (self.config.clone(), Arc::clone(&self.sql));
         std::thread::Builder::new()
             .name("retryproof-stats".to_owned())
             .spawn(move || {
-                let stats = file::open_reader(&config).and_then(|conn| stats(&conn, &sql));
+                let stats =
+                    file::open_reader(&config).and_then(|conn| stats(&conn, sql.of(Statement::Stats)));
                 // A caller that is gone has no use for it.
                 let _ = reply.send(stats);
             })

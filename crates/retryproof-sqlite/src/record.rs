@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::{Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::{Row, Statement};
 
 use crate::error::classify;
 
@@ -54,15 +54,13 @@ impl ReadError {
     }
 }
 
-/// Reads the record by its key (ID-1, ID-2) with `sql` = FIND or STANDING. `now` is asked once the row is at hand: the snapshot
+/// Reads the record by its key (ID-1, ID-2) with a prepared FIND or STANDING. `now` is asked once the row is at hand: the snapshot
 /// is then never older than the instant that it is judged by.
 pub(crate) fn find(
-    conn: &Connection,
-    sql: &str,
+    statement: &mut Statement<'_>,
     id: &Identity,
     now: impl FnOnce() -> i64,
 ) -> Result<Option<Record>, ReadError> {
-    let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()))?;
     match rows.next()? {
         Some(row) => decode(row, now()).map(Some).map_err(ReadError::Record),

@@ -16,94 +16,117 @@ const VERSION: i64 = 1;
 /// The shipped migrations, oldest first; the index is the version before.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
-/// ACQ-8: point look-up. 1 scope, 2 key → state, owner, token, expires_at, fp, result.
-const FIND: &str =
-    "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE scope=?1 AND key=?2";
-
-/// ACQ-4: the same without the value, for waiters. 1 scope, 2 key → state, owner, token, expires_at.
-const STANDING: &str =
-    "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2";
-
-/// ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock once more in the statement that acts.
-/// 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_bucket, 7 fp, 8 now.
-const GRANT: &str = "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_bucket,fp,result) \
-     VALUES (?1,?2,0,?3,?4,?5,?6,?7,NULL) \
-     ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
-     expires_at=excluded.expires_at,purge_bucket=excluded.purge_bucket,fp=excluded.fp,result=NULL \
-     WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)";
-
-/// RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
-const EXTEND: &str =
-    "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
-
-/// CMP-1, CMP-2; the joined transaction of CMP-7 runs this same text. 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
-const COMPLETE: &str = "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
-     WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
-
-/// STO-4: only when the completion's ttl ends before the one that the acquire named. 1 scope, 2 key, 3 purge_bucket.
-const PURGE_EARLIER: &str =
-    "UPDATE retryproof_records SET purge_bucket=?3 WHERE scope=?1 AND key=?2 AND purge_bucket>?3";
-
-/// RUN-4. 1 scope, 2 key, 3 owner.
-const RELEASE: &str = "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3";
-
-/// STO-4; a state that we never wrote stays (CMP-8). 1 now in milliseconds, 2 now, 3 limit.
-const PURGE: &str = "DELETE FROM retryproof_records WHERE (scope,key) IN \
-     (SELECT scope,key FROM retryproof_records \
-     WHERE purge_bucket<=?1 AND expires_at<=?2 AND state IN (0,1) LIMIT ?3)";
-
-/// ACQ-10: the last token drawn.
-const FENCE: &str = "SELECT value FROM retryproof_records_meta WHERE name='fence'";
-
-/// ACQ-10: written once for all grants of a transaction. 1 token.
-const SET_FENCE: &str = "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'";
-
-/// STO-3.
-const SCHEMA: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
-
-/// For an operator. 1 scope, 2 key → state, token, expires_at, bytes, has fp.
-const SUMMARY: &str = "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
-     FROM retryproof_records WHERE scope=?1 AND key=?2";
-
-/// For an operator; a scan. The constant stands for the fixed columns and the index entry.
-const STATS: &str = "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+64\
-     +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records";
-
-/// The statements, for one table.
-#[derive(Debug)]
-pub(crate) struct Sql {
-    pub(crate) find: String,
-    pub(crate) standing: String,
-    pub(crate) grant: String,
-    pub(crate) extend: String,
-    pub(crate) complete: String,
-    pub(crate) purge_earlier: String,
-    pub(crate) release: String,
-    pub(crate) purge: String,
-    pub(crate) fence: String,
-    pub(crate) set_fence: String,
-    pub(crate) summary: String,
-    pub(crate) stats: String,
+/// The statements. Each text comes after the rules that it serves and its bind order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Find,
+    Standing,
+    Grant,
+    Extend,
+    Complete,
+    PurgeEarlier,
+    Release,
+    Purge,
+    Fence,
+    SetFence,
+    Summary,
+    Stats,
 }
 
-impl Sql {
-    /// The statements for a validated name.
-    pub(crate) fn new(table: &str) -> Self {
-        let of = |text: &str| text.replace(DEFAULT_TABLE, table);
-        Self {
-            find: of(FIND),
-            standing: of(STANDING),
-            grant: of(GRANT),
-            extend: of(EXTEND),
-            complete: of(COMPLETE),
-            purge_earlier: of(PURGE_EARLIER),
-            release: of(RELEASE),
-            purge: of(PURGE),
-            fence: of(FENCE),
-            set_fence: of(SET_FENCE),
-            summary: of(SUMMARY),
-            stats: of(STATS),
+impl Statement {
+    pub(crate) const COUNT: usize = Self::Stats as usize + 1;
+
+    const ALL: [Self; Self::COUNT] = [
+        Self::Find,
+        Self::Standing,
+        Self::Grant,
+        Self::Extend,
+        Self::Complete,
+        Self::PurgeEarlier,
+        Self::Release,
+        Self::Purge,
+        Self::Fence,
+        Self::SetFence,
+        Self::Summary,
+        Self::Stats,
+    ];
+
+    const fn text(self) -> &'static str {
+        match self {
+            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, expires_at, fp, result.
+            Self::Find => {
+                "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE scope=?1 AND key=?2"
+            }
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, expires_at.
+            Self::Standing => {
+                "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
+            }
+            // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the statement that acts.
+            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_bucket, 7 fp, 8 now.
+            Self::Grant => {
+                "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_bucket,fp,result) \
+                 VALUES (?1,?2,0,?3,?4,?5,?6,?7,NULL) \
+                 ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
+                 expires_at=excluded.expires_at,purge_bucket=excluded.purge_bucket,fp=excluded.fp,result=NULL \
+                 WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
+            }
+            // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
+            Self::Extend => {
+                "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // CMP-1, CMP-2; a joined transaction (CMP-7) would run this same text.
+            // 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
+            Self::Complete => {
+                "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
+                 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // STO-4: only when the completion's ttl ends before the one that the acquire named.
+            // 1 scope, 2 key, 3 purge_bucket.
+            Self::PurgeEarlier => {
+                "UPDATE retryproof_records SET purge_bucket=?3 WHERE scope=?1 AND key=?2 AND purge_bucket>?3"
+            }
+            // RUN-4. 1 scope, 2 key, 3 owner.
+            Self::Release => {
+                "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // STO-4; a state that we never wrote stays (CMP-8). 1 now in milliseconds, 2 now, 3 limit.
+            Self::Purge => {
+                "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
+                 WHERE purge_bucket<=?1 AND expires_at<=?2 AND state IN (0,1) LIMIT ?3)"
+            }
+            // ACQ-10: the last token drawn.
+            Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
+            // ACQ-10: written once for all grants of a transaction. 1 token.
+            Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",
+            // For an operator. 1 scope, 2 key -> state, token, expires_at, bytes, has fp.
+            Self::Summary => {
+                "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
+                 FROM retryproof_records WHERE scope=?1 AND key=?2"
+            }
+            // For an operator; a scan. The constant stands for the fixed columns and the index entries.
+            Self::Stats => {
+                "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
+                 +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"
+            }
         }
+    }
+}
+
+/// The version row (STO-3).
+const SCHEMA: &str = "SELECT value FROM retryproof_records_meta WHERE name='schema'";
+
+/// The statements' texts for one table.
+#[derive(Debug)]
+pub(crate) struct Sql([String; Statement::COUNT]);
+
+impl Sql {
+    /// The texts for a validated name.
+    pub(crate) fn new(table: &str) -> Self {
+        Self(Statement::ALL.map(|statement| statement.text().replace(DEFAULT_TABLE, table)))
+    }
+
+    pub(crate) fn of(&self, statement: Statement) -> &str {
+        &self.0[statement as usize]
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
-use rusqlite::Connection;
+use rusqlite::{CachedStatement, Connection};
 
 use crate::error::classify;
 use crate::record::{Phase, ReadError, Record, find};
-use crate::schema::{Sql, fence_missing};
+use crate::schema::{Sql, Statement, fence_missing};
 
 /// What a caller wants written.
 #[derive(Debug)]
@@ -49,11 +49,13 @@ pub(crate) struct Tx<'a> {
     now: i64,
     /// The last token drawn, once one was; it is written before the commit (ACQ-10).
     fence: Option<i64>,
+    /// Taken from the connection's cache once for a whole batch: a look-up there costs as much as a small statement.
+    prepared: [Option<CachedStatement<'a>>; Statement::COUNT],
 }
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(conn: &'a Connection, sql: &'a Sql, now: i64) -> Self {
-        Self { conn, sql, now, fence: None }
+        Self { conn, sql, now, fence: None, prepared: Default::default() }
     }
 
     pub(crate) fn run(&mut self, step: &Step) -> Result<Answer> {
@@ -67,9 +69,9 @@ impl<'a> Tx<'a> {
     }
 
     /// Writes the counter for all grants of the transaction at once.
-    pub(crate) fn seal(&self) -> Result<(), rusqlite::Error> {
+    pub(crate) fn seal(mut self) -> Result<(), rusqlite::Error> {
         if let Some(last) = self.fence {
-            self.conn.prepare_cached(&self.sql.set_fence)?.execute([last])?;
+            self.prepared(Statement::SetFence)?.execute([last])?;
         }
         Ok(())
     }
@@ -89,7 +91,7 @@ impl<'a> Tx<'a> {
         // Rounded up, so that purge never comes early (STO-4).
         let bucket = self.after(req.ttl).saturating_add(999) / 1_000;
         let granted = self.execute(
-            &self.sql.grant,
+            Statement::Grant,
             (
                 id.scope().as_str().as_bytes(),
                 id.key().expose().as_bytes(),
@@ -108,9 +110,9 @@ impl<'a> Tx<'a> {
         }
     }
 
-    fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
         let changed = self.execute(
-            &self.sql.extend,
+            Statement::Extend,
             (
                 id.scope().as_str().as_bytes(),
                 id.key().expose().as_bytes(),
@@ -121,11 +123,11 @@ impl<'a> Tx<'a> {
         Ok(if changed == 1 { Fenced::Done } else { Fenced::Lost })
     }
 
-    fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    fn complete(&mut self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
         let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
         let expires_at = self.after(done.ttl);
         let changed = self.execute(
-            &self.sql.complete,
+            Statement::Complete,
             (
                 scope,
                 key,
@@ -136,7 +138,7 @@ impl<'a> Tx<'a> {
             ),
         )?;
         if changed == 1 {
-            self.execute(&self.sql.purge_earlier, (scope, key, expires_at.saturating_add(999) / 1_000))?;
+            self.execute(Statement::PurgeEarlier, (scope, key, expires_at.saturating_add(999) / 1_000))?;
             return Ok(Fenced::Done);
         }
         Ok(match self.record(id)? {
@@ -145,9 +147,9 @@ impl<'a> Tx<'a> {
         })
     }
 
-    fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    fn release(&mut self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
         let changed = self.execute(
-            &self.sql.release,
+            Statement::Release,
             (id.scope().as_str().as_bytes(), id.key().expose().as_bytes(), owner.as_bytes()),
         )?;
         if changed == 1 {
@@ -156,9 +158,9 @@ impl<'a> Tx<'a> {
         Ok(if self.record(id)?.is_none() { Fenced::AlreadyDone } else { Fenced::Lost })
     }
 
-    fn purge(&self, limit: usize) -> Result<usize> {
+    fn purge(&mut self, limit: usize) -> Result<usize> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.execute(&self.sql.purge, (self.now / 1_000, self.now, limit))
+        self.execute(Statement::Purge, (self.now / 1_000, self.now, limit))
     }
 
     /// ACQ-10: under the write lock, larger than every token that this file ever gave.
@@ -166,9 +168,8 @@ impl<'a> Tx<'a> {
         let last = match self.fence {
             Some(last) => last,
             None => self
-                .conn
-                .prepare_cached(&self.sql.fence)
-                .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+                .prepared(Statement::Fence)
+                .and_then(|statement| statement.query_row([], |row| row.get(0)))
                 .map_err(fence_missing)?,
         };
         let token = self.now.max(last.saturating_add(1));
@@ -176,16 +177,30 @@ impl<'a> Tx<'a> {
         Ok(FencingToken::new(u64::try_from(token).unwrap_or(0)))
     }
 
-    fn record(&self, id: &Identity) -> Result<Option<Record>> {
-        find(self.conn, &self.sql.find, id, || self.now).map_err(ReadError::into_error)
+    fn record(&mut self, id: &Identity) -> Result<Option<Record>> {
+        let now = self.now;
+        find(self.prepared(Statement::Find).map_err(classify)?, id, || now).map_err(ReadError::into_error)
     }
 
-    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
-        self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(classify)
+    fn execute(&mut self, statement: Statement, params: impl rusqlite::Params) -> Result<usize> {
+        self.prepared(statement).and_then(|statement| statement.execute(params)).map_err(classify)
+    }
+
+    fn prepared(&mut self, statement: Statement) -> Result<&mut CachedStatement<'a>, rusqlite::Error> {
+        let slot = &mut self.prepared[statement as usize];
+        match slot {
+            Some(prepared) => Ok(prepared),
+            None => Ok(slot.insert(self.conn.prepare_cached(self.sql.of(statement))?)),
+        }
     }
 
     /// An instant in the future, in the file's unit.
     fn after(&self, time: Duration) -> i64 {
         self.now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
     }
+}
+
+/// Steps and answers go in pairs; this is for the compiler.
+pub(crate) fn mixed_up() -> Error {
+    Error::new(ErrorKind::Unexpected, "the writer answered another step; this is a bug in retryproof-sqlite")
 }

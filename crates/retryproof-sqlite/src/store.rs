@@ -19,7 +19,7 @@ use crate::file;
 use crate::pause::Patience;
 use crate::reader::Readers;
 use crate::record::{Phase, ReadError, Record, find};
-use crate::schema::{self, Sql};
+use crate::schema::{self, Sql, Statement};
 use crate::step::{Answer, Step, mixed_up};
 use crate::wake::Wake;
 use crate::writer::Writer;
@@ -107,10 +107,13 @@ impl SqliteStore {
     }
 
     /// Reads a record on this thread. A locked file is asked for again, asleep on the runtime and not inside SQLite.
-    async fn record(&self, sql: &str, id: &Identity) -> Result<Option<Record>> {
+    async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
         let mut patience = None;
         loop {
-            match self.readers.with(|conn| find(conn, sql, id, || self.now())) {
+            let read = self
+                .readers
+                .with(|conn| find(&mut *conn.prepare_cached(self.sql.of(statement))?, id, || self.now()));
+            match read {
                 Ok(found) => return Ok(found),
                 Err(ReadError::Driver(error)) if is_busy(&error) => {
                     if patience.get_or_insert(Patience::new(self.config.busy_timeout)).is_over() {
@@ -130,7 +133,7 @@ impl SqliteStore {
     /// Whether the holder with token `seen` is still at work.
     async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
         Ok(matches!(
-            self.record(&self.sql.standing, id).await?,
+            self.record(Statement::Standing, id).await?,
             Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
         ))
     }
@@ -170,7 +173,7 @@ impl fmt::Debug for SqliteStore {
 impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let of = |error: Error| error.during("acquire").for_identity(id);
-        match self.record(&self.sql.find, id).await.map_err(of)? {
+        match self.record(Statement::Find, id).await.map_err(of)? {
             Some(Record { phase: Phase::Done(Some(stored)), .. }) => return Ok(Acquired::Complete(stored)),
             Some(Record { owner, token, phase: Phase::Running(Some(remaining)) }) if owner != req.owner => {
                 return Ok(Acquired::Busy { remaining, token });
@@ -184,7 +187,7 @@ impl IdempotencyStore for SqliteStore {
     }
 
     async fn look(&self, id: &Identity) -> Result<Standing> {
-        let found = self.record(&self.sql.find, id).await;
+        let found = self.record(Statement::Find, id).await;
         Ok(match found.map_err(|error| error.during("look").for_identity(id))? {
             Some(Record { phase: Phase::Done(Some(stored)), .. }) => Standing::Complete(stored),
             Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
