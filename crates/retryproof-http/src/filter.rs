@@ -45,7 +45,7 @@ const MOST_WARNED: usize = 1024;
 #[derive(Clone)]
 pub struct IdempotencyFilter(pub(crate) Arc<Inner>);
 
-type CallerHook = dyn Fn(&Parts) -> Result<Option<String>, Response<Bytes>> + Send + Sync;
+type CallerHook = dyn Fn(&Parts) -> Caller + Send + Sync;
 type EditHook = dyn Fn(StatusCode, &mut HeaderMap) + Send + Sync;
 type FormatHook = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
 
@@ -213,31 +213,53 @@ impl SaysWhoCalls for CallersSaid {
     }
 }
 
-/// What a caller hook may answer: the caller (`String`), perhaps none (`Option<String>`), or a refusal of its own
-/// (`Result` with a response; nothing runs and nothing is stored).
+/// What a caller hook says (HTTP-16).
+#[derive(Debug, Clone)]
+#[must_use]
+pub enum Caller {
+    /// Nobody: a caller of its own, told apart from one whose name is empty.
+    Absent,
+    /// The principal or tenant. Any text; over 240 bytes, or with control characters, it is hashed.
+    Named(String),
+    /// The hook refuses the request with this response: nothing runs and nothing is stored.
+    Refused(Box<Response<Bytes>>),
+}
+
+impl Caller {
+    /// Refuses the request.
+    pub fn refuse<B: Into<Bytes>>(response: Response<B>) -> Self {
+        Self::Refused(Box::new(response.map(Into::into)))
+    }
+}
+
+/// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of these whose error is
+/// the response to refuse with.
 pub trait IntoCaller {
-    /// The caller, or the hook's own answer.
-    ///
-    /// # Errors
-    /// The response to send instead.
-    fn into_caller(self) -> Result<Option<String>, Response<Bytes>>;
+    /// Converts.
+    fn into_caller(self) -> Caller;
+}
+
+impl IntoCaller for Caller {
+    fn into_caller(self) -> Caller {
+        self
+    }
 }
 
 impl IntoCaller for String {
-    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
-        Ok(Some(self))
+    fn into_caller(self) -> Caller {
+        Caller::Named(self)
     }
 }
 
 impl IntoCaller for Option<String> {
-    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
-        Ok(self)
+    fn into_caller(self) -> Caller {
+        self.map_or(Caller::Absent, Caller::Named)
     }
 }
 
 impl<C: IntoCaller, B: Into<Bytes>> IntoCaller for Result<C, Response<B>> {
-    fn into_caller(self) -> Result<Option<String>, Response<Bytes>> {
-        self.map_err(|refusal| refusal.map(Into::into)).and_then(IntoCaller::into_caller)
+    fn into_caller(self) -> Caller {
+        self.map_or_else(Caller::refuse, IntoCaller::into_caller)
     }
 }
 

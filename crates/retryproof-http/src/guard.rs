@@ -27,7 +27,7 @@ use crate::capture::capture;
 use crate::catch::catch;
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
-use crate::filter::{Fingerprinter, IdempotencyFilter};
+use crate::filter::{Caller, Fingerprinter, IdempotencyFilter};
 use crate::key;
 use crate::policy::Policy;
 use crate::route::Route;
@@ -206,9 +206,10 @@ impl Keyed {
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
             refuse(Finding::NoScope)
         })?;
-        let caller = match &filter.0.caller {
-            Some(hook) => hook(parts).map_err(|refusal| refusal.map(ReplayBody::from))?,
-            None => None,
+        let caller = match filter.0.caller.as_ref().map(|hook| hook(parts)) {
+            None | Some(Caller::Absent) => None,
+            Some(Caller::Named(caller)) => Some(caller),
+            Some(Caller::Refused(response)) => return Err(response.map(ReplayBody::from)),
         };
         let target = marker.0.route.target().clone();
         let hasher = match &filter.0.fingerprint {

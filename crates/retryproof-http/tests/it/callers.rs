@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use retryproof_core::{IdempotencyEngine, MemoryStore};
-use retryproof_http::{IdempotencyFilter, IntoCaller, Policy};
+use retryproof_http::{Caller, IdempotencyFilter, IntoCaller, Policy};
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::world::{Answer, Runs, STD, filter, post, send};
@@ -77,14 +77,10 @@ async fn http_16_a_caller_with_control_characters_is_hashed() {
 
 #[tokio::test(start_paused = true)]
 async fn http_16_a_hook_may_refuse_with_a_response_of_its_own() {
-    let (app, runs) = app(|parts: &Parts| {
-        tenant_of(parts).ok_or_else(|| {
-            Response::builder()
-                .status(StatusCode::FORBIDDEN)
-                .header("x-why", "no tenant")
-                .body("who?")
-                .unwrap()
-        })
+    let refusal =
+        || Response::builder().status(StatusCode::FORBIDDEN).header("x-why", "no tenant").body("who?");
+    let (app, runs) = app(move |parts: &Parts| {
+        tenant_of(parts).map_or_else(|| Caller::refuse(refusal().unwrap()), Caller::Named)
     });
     let refused = send(&app, from(None, "k")).await;
     assert_eq!((refused.status, refused.text()), (StatusCode::FORBIDDEN, "who?"));
@@ -109,7 +105,7 @@ async fn http_16_a_bare_tower_service_needs_a_named_scope() {
 #[test]
 fn http_16_a_refusal_of_bytes_or_text_is_taken() {
     let refusal: Result<String, Response<Bytes>> = Err(Response::new(Bytes::from_static(b"no")));
-    assert!(refusal.into_caller().is_err());
-    let caller: Result<Option<String>, Response<String>> = Ok(None);
-    assert!(matches!(caller.into_caller(), Ok(None)));
+    assert!(matches!(refusal.into_caller(), Caller::Refused(response) if response.body() == "no"));
+    let absent: Result<Option<String>, Response<String>> = Ok(None);
+    assert!(matches!(absent.into_caller(), Caller::Absent));
 }
