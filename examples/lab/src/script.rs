@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// What a handler is told to do. Every member is optional.
 #[derive(Debug, Default, Deserialize)]
@@ -49,7 +50,10 @@ const MAX_PAD: usize = 64 << 20;
 impl Script {
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, String> {
         let Some(script) = headers.get("x-lab") else { return Ok(Self::default()) };
-        let script: Self = serde_json::from_slice(script.as_bytes()).map_err(|error| error.to_string())?;
+        // An object, and not the array that serde would take for one as well.
+        let script: Map<String, Value> =
+            serde_json::from_slice(script.as_bytes()).map_err(|error| error.to_string())?;
+        let script: Self = serde_json::from_value(script.into()).map_err(|error| error.to_string())?;
         if script.pad.is_some_and(|pad| pad > MAX_PAD) {
             return Err(format!("pad takes at most {MAX_PAD}"));
         }

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! End to end: the lab as its own process, over real sockets, HTTP/1.1 and h2c.
+
+mod answers;
+mod bad_input;
+mod client;
+mod disconnect;
+mod duplicates;
+mod processes;
+mod server;

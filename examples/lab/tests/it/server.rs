@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lab as a child process, and the folder of a test.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+/// A running lab; killed when dropped.
+pub(crate) struct Lab {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Lab {
+    /// On the store that `RETRYPROOF_LAB_STORE` names, or in memory.
+    pub(crate) async fn start() -> Self {
+        let store = std::env::var("RETRYPROOF_LAB_STORE").unwrap_or_else(|_| "memory:".to_owned());
+        Self::start_on(&store).await
+    }
+
+    pub(crate) async fn start_on(store: &str) -> Self {
+        Self::start_with(&["--store", store], &[]).await
+    }
+
+    pub(crate) async fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = command(args, variables).stderr(Stdio::null()).spawn().expect("the lab starts");
+        let stdout = child.stdout.take().expect("its output is piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let first = timeout(Duration::from_secs(20), lines.next_line()).await.expect("it starts in time");
+        let line = first.expect("its output is text").expect("it says where it listens");
+        let address = line.strip_prefix("listening on http://").expect("as lab.md says").parse().unwrap();
+        Self { child, address }
+    }
+
+    pub(crate) fn process(&self) -> String {
+        self.child.id().expect("it runs").to_string()
+    }
+
+    /// Sends a signal by name, as `kill` does.
+    pub(crate) async fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.process()]).status().await;
+        assert!(sent.expect("kill is there").success());
+    }
+
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.expect("it was running");
+    }
+
+    pub(crate) async fn exit(mut self, within: Duration) -> ExitStatus {
+        timeout(within, self.child.wait()).await.expect("it exits in time").expect("it can be waited for")
+    }
+}
+
+fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+    command
+        .args(["--listen", "127.0.0.1:0"])
+        .args(args)
+        .env_remove("IDEMPOTENCY_STORE")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// What a lab that does not start says: its exit code and its standard error.
+pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut child = command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("its errors are piped");
+    let ended = timeout(Duration::from_secs(20), async {
+        stderr.read_to_string(&mut said).await.expect("its errors are text");
+        child.wait().await.expect("it can be waited for").code()
+    });
+    let code = ended.await.expect("it refuses in time");
+    (code, said)
+}
+
+/// A folder of its own, removed at the end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("retryproof-lab-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A SQLite store in it.
+    pub(crate) fn sqlite(&self) -> String {
+        format!("sqlite:{}", self.0.join("records.db").display())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
