@@ -1,9 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Run a unit of work once per (scope, key).
+#![cfg_attr(
+    not(feature = "full"),
+    doc = "Runs a unit of work once per key. The manual is in the documentation that is built with the feature `full`."
+)]
+// The front page is the repository's README. Its links are defined here once more, and the first definition counts: they
+// lead to this documentation instead of to files.
+#![cfg_attr(
+    feature = "full",
+    doc = "[guide-start]: guide::getting_started",
+    doc = "[guide-http]: guide::http",
+    doc = "[guide-functions]: guide::functions_and_listeners",
+    doc = "[guide-guarantees]: guide::guarantees",
+    doc = "[guide-store]: guide::writing_a_store",
+    doc = "[guide-operations]: guide::operations",
+    doc = "[timeline]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg",
+    doc = "[spec]: https://github.com/retryproof/retryproof/blob/main/SPEC.md",
+    doc = "[design]: https://github.com/retryproof/retryproof/blob/main/DESIGN.md",
+    doc = "[architecture]: https://github.com/retryproof/retryproof/blob/main/ARCHITECTURE.md",
+    doc = "",
+    doc = include_str!("../README.md")
+)]
 
 extern crate self as retryproof;
 
 mod connect;
+#[cfg(all(doc, feature = "full"))]
+pub mod guide;
 
 #[cfg(feature = "blocking")]
 pub use retryproof_core::blocking;
@@ -11,9 +33,9 @@ pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,
     Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, NoCodec, Observer,
-    OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected, Report, Result, Scope,
-    SharedStore, StoredResult, Tombstone, WebConfig,
+    IdempotencyStore, Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, MemoryStoreBuilder,
+    NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected,
+    Report, Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, observe, store};
 

@@ -6,5 +6,6 @@ mod annotation;
 mod connect;
 #[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
 mod expand;
+mod promises;
 #[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
 mod ui;

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The operations page against the library: no setting, kind of error, code or log line is missing or wrong.
+
+use std::path::Path;
+
+use retryproof::http::Code;
+use retryproof::{Error, ErrorKind, IdempotencyConfig, config};
+
+use super::{repository, rows};
+
+const PAGE: &str = include_str!("../../../src/guide/operations.md");
+
+#[test]
+fn cfg_1_every_setting_is_on_the_page_with_its_variable_and_default() {
+    let rows = rows(PAGE);
+    let row = |key: &str| {
+        let cell = format!("`{key}`");
+        rows.iter()
+            .find(|row| row[0] == cell && row.len() == 4)
+            .unwrap_or_else(|| panic!("{key} is not on the page"))
+    };
+    let unset = format!("{:?}", IdempotencyConfig::default());
+    for (key, variable) in config::keys() {
+        let row = row(key);
+        assert_eq!(row[1], format!("`{variable}`"));
+        // Setting the default that the page tells changes nothing. Stores have their defaults themselves.
+        let value = row[3].trim_matches('`').to_owned();
+        let has_none = matches!(key, "store" | "max-running");
+        let loaded = IdempotencyConfig::from_sources(None, [(variable, value.clone())]);
+        match (has_none, key.starts_with("memory.") || key.starts_with("sqlite.")) {
+            (true, _) => assert!(value.starts_with("no"), "{key}: {value}"),
+            (false, true) => assert!(loaded.is_ok(), "{key}: {value}"),
+            (false, false) => assert_eq!(format!("{:?}", loaded.unwrap()), unset, "{key}: {value}"),
+        }
+    }
+    let settings = rows.iter().filter(|row| row.len() == 4 && row[1].contains("IDEMPOTENCY_")).count();
+    assert_eq!(settings, config::keys().count(), "and no other");
+}
+
+#[test]
+fn every_kind_of_error_is_on_the_page() {
+    use ErrorKind::{
+        Codec, Config, Corrupt, Full, Invalid, Schema, ShuttingDown, TooBusy, TooLarge, Unavailable,
+        Unexpected, Unsupported,
+    };
+    let rows = rows(PAGE);
+    for kind in [
+        Invalid,
+        Unavailable,
+        ShuttingDown,
+        TooBusy,
+        Corrupt,
+        Config,
+        Unsupported,
+        Schema,
+        Full,
+        TooLarge,
+        Codec,
+        Unexpected,
+    ] {
+        let begins = Error::new(kind, "x").to_string().trim_end_matches(": x").to_owned();
+        let cells = [format!("`{kind:?}`"), format!("`{begins}`")];
+        assert!(rows.iter().any(|row| row[0] == cells[0] && row[1] == cells[1]), "{cells:?}");
+    }
+}
+
+#[test]
+fn http_11_every_code_is_on_the_page_with_its_status() {
+    let rows = rows(PAGE);
+    let codes: Vec<_> = rows.iter().filter(|row| row.len() == 5 && row[1].len() == 3).collect();
+    for code in [
+        Code::KeyMissing,
+        Code::KeyInvalid,
+        Code::BodyTooLarge,
+        Code::BodyUnreadable,
+        Code::FingerprintMismatch,
+        Code::InFlight,
+        Code::ResultNotReplayable,
+        Code::StoreUnavailable,
+        Code::ShuttingDown,
+        Code::TooBusy,
+        Code::ResponseFailed,
+        Code::CompletionFailed,
+        Code::RecordUnreadable,
+        Code::StoreError,
+        Code::ScopeInvalid,
+    ] {
+        let row = codes.iter().find(|row| row[0] == format!("`{code}`")).unwrap_or_else(|| panic!("{code}"));
+        assert_eq!(row[1], code.status().to_string(), "{code}");
+    }
+    assert_eq!(codes.len(), 15, "and no other");
+}
+
+/// The texts of the log lines from `info` upwards in a source file.
+fn log_lines(source: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for level in ["info", "warn", "error"] {
+        for call in source.split(&format!("tracing::{level}!(")).skip(1) {
+            let call = call.split(");").next().unwrap_or_default();
+            // The message is the last string literal of the call; a broken line goes on without its indent.
+            let Some(text) = call.rsplit('"').nth(1) else { continue };
+            lines.push(text.split("\\\n").map(str::trim_start).collect());
+        }
+    }
+    lines
+}
+
+fn walk(folder: &Path, visit: &mut impl FnMut(&Path, &str)) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            walk(&path, visit);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            visit(&path, &std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_log_line_is_on_the_page_and_no_other() {
+    let Some(root) = repository() else { return };
+    let mut said = Vec::new();
+    for published in ["retryproof", "retryproof-core", "retryproof-http", "retryproof-sqlite"] {
+        walk(&root.join("crates").join(published).join("src"), &mut |path, source| {
+            for line in log_lines(source) {
+                // What is shown as a whole is named by its beginning.
+                assert!(
+                    line == "{self}" || PAGE.contains(&line),
+                    "{}: {line:?} is not explained",
+                    path.display()
+                );
+                said.push(line);
+            }
+        });
+    }
+    assert!(said.len() >= 15, "the search finds them: {said:?}");
+    let table = PAGE.split("## Log lines").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    for row in table
+        .lines()
+        .filter(|line| ["| info", "| warn", "| error"].iter().any(|level| line.starts_with(level)))
+    {
+        let cell = row.split(" | ").nth(1).unwrap();
+        let line = cell.trim_end_matches(" …").trim_matches('`').trim();
+        assert!(
+            said.iter().any(|said| said == line) || line == "the request is not guarded",
+            "{line:?} is not said anywhere"
+        );
+    }
+}
