@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program as a newcomer runs it: the demo, a small storm, and what it says to bad arguments.
+
+use std::process::{Command, Output};
+
+fn payments(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_payments")).args(args).output().expect("the program starts")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
+    let output = payments(&["demo"]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    for part in ["201 Created   (executed)", "Idempotent-Replayed: true", "422", "The ledger has 1 charge"] {
+        assert!(said.contains(part), "{part:?} is missing in {said}");
+    }
+}
+
+#[test]
+fn acq_2_a_storm_with_kills_ends_with_every_promise_held() {
+    let output = payments(&["storm", "--keys", "600", "--clients", "32", "--kills", "2"]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.ends_with("every promise held\n"), "{said}");
+    let count = |name: &str| -> u64 {
+        let row = said.lines().find(|line| line.trim_start().starts_with(name));
+        let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
+        count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
+    };
+    assert_eq!(count("keys (payments)"), 600);
+    assert_eq!(count("killed by SIGKILL"), 2);
+    assert_eq!(count("payments lost"), 0);
+    assert_eq!(count("keys with unequal answers"), 0);
+    assert_eq!(count("double charges without a reason"), 0);
+    // A storm in which nothing was retried or taken over would prove nothing.
+    assert!(count("replayed") > 100 && count("taken over") > 0 && count("connections cut") > 100, "{said}");
+}
+
+#[test]
+fn bad_arguments_name_what_is_wrong() {
+    for (args, part) in [
+        (&["strom"][..], "strom"),
+        (&["serve", "--listen", "nowhere"], "nowhere"),
+        (&["storm", "--keys", "0"], "--keys"),
+        (&["storm", "--keys"], "wants a value"),
+        (&["demo", "--keys", "3"], "--keys"),
+    ] {
+        let output = payments(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output).contains(part), "{args:?}: {}", text(&output));
+    }
+    let nowhere = payments(&["serve", "--listen", "127.0.0.1:0", "--db", "/no/such/folder/p.db"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert_eq!(text(&nowhere).lines().count(), 1, "{}", text(&nowhere));
+}
