@@ -28,6 +28,7 @@ impl Default for Repr {
 
 impl Blob {
     /// A window of a shared allocation. The range is cut to what is there.
+    #[inline]
     #[must_use]
     pub fn window(whole: Arc<[u8]>, range: Range<usize>) -> Self {
         let end = range.end.min(whole.len());

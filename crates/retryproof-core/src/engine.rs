@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::clock::{Clock, Instant, SystemClock};
+use crate::clock::{Clock, Instant};
 use crate::codec::JsonCodec;
 use crate::config::IdempotencyConfig;
 use crate::context::{Durations, IdempotencyContext};
@@ -17,11 +17,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::heartbeat::Beats;
 use crate::identity::Identity;
 use crate::lease::Lease;
-use crate::observe::{Observer, Observers};
+use crate::observe::Observers;
 use crate::outcome::{ExecuteError, InFlight, Outcome};
 use crate::payload::StoredResult;
-use crate::store::{DynStore, IdempotencyStore, SharedStore};
+use crate::store::{DynStore, SharedStore};
 
+mod builder;
 mod call;
 mod finish;
 mod flight;
@@ -31,6 +32,7 @@ mod purge;
 mod running;
 mod wait;
 
+pub use builder::EngineBuilder;
 pub use call::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use finish::Finished;
 pub use held::Held;
@@ -334,82 +336,6 @@ impl Inner {
         Err(Error::new(ErrorKind::Invalid, "a duration is longer than the store can keep")
             .with("most", format_args!("{:?}", self.max_duration))
             .for_identity(identity))
-    }
-}
-
-/// Builds an engine with settings of its own.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct EngineBuilder {
-    store: SharedStore,
-    config: IdempotencyConfig,
-    observers: Vec<ObserverEntry>,
-    clock: Arc<dyn Clock>,
-}
-
-struct ObserverEntry(Arc<dyn Observer>);
-
-impl fmt::Debug for ObserverEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Observer")
-    }
-}
-
-impl EngineBuilder {
-    fn new(store: SharedStore) -> Self {
-        Self {
-            store,
-            config: IdempotencyConfig::default(),
-            observers: Vec::new(),
-            clock: Arc::new(SystemClock),
-        }
-    }
-
-    /// Takes these settings.
-    pub fn config(mut self, config: IdempotencyConfig) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Adds an observer; share one as an `Arc`.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observers.push(ObserverEntry(Arc::new(observer)));
-        self
-    }
-
-    /// Counts leases and deadlines by another clock: for tests of skew. Sleeps are tokio's all the same.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// Checks the settings.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`] naming the key and the value.
-    pub fn build(self) -> Result<IdempotencyEngine> {
-        self.config.validate()?;
-        Ok(self.assemble())
-    }
-
-    fn assemble(self) -> IdempotencyEngine {
-        let Self { store, config, observers, clock } = self;
-        let profile = store.profile();
-        let observers = Observers(observers.into_iter().map(|entry| entry.0).collect());
-        IdempotencyEngine(Arc::new(Inner {
-            erased: store.as_dyn(),
-            store,
-            max_value: profile.max_value,
-            max_duration: profile.max_duration,
-            observers,
-            clock,
-            gate: Gate::new(config.operation_timeout),
-            beats: Beats::new(),
-            flights: Flights::new(config.max_waiting),
-            running: Running::new(config.max_running),
-            purging: AtomicBool::new(false),
-            config,
-        }))
     }
 }
 

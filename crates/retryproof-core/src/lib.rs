@@ -15,6 +15,7 @@ mod fingerprint;
 mod heartbeat;
 mod identity;
 mod lease;
+mod lock;
 pub mod observe;
 mod outcome;
 mod owner;

@@ -7,50 +7,52 @@
 //! (`wheel.rs`), and the bounds are kept without a counter that all cores share (`budget.rs`).
 
 use std::fmt;
+use std::future::poll_fn;
 use std::hash::Hasher as _;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
-use crate::clock::{Clock, Instant, SystemClock, wall_clock_micros};
+use crate::clock::{Clock, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Inspect, Purge, RecordState,
-    RecordSummary, Standing, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Standing, StoreProfile,
 };
 
 mod budget;
+mod builder;
 mod chunked;
 mod record;
 mod scopes;
 mod shard;
+mod sweep;
 mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod time;
+mod upkeep;
 mod wait;
 mod wheel;
 
 use budget::Budget;
+pub use builder::MemoryStoreBuilder;
 use record::Done;
-use shard::{Found, Granted, Leftover, Reclaimed, Shard};
-use sync::Mutex;
+use shard::{Granted, Shard, Wanted};
+use sync::{Mutex, MutexGuard};
+use time::{Time, nanos, until};
 
 /// No place: the end of a list.
 const NONE: u32 = u32::MAX;
 /// In no list of the wheel.
 const UNFILED: u32 = u32::MAX - 1;
-/// Most records that are looked at or taken out under one hold of a shard's lock.
-const BATCH: usize = 256;
 /// Most slots that a grant looks at for expired records on its way out.
 const TIDY: usize = 4;
-
-const DEFAULT_RECORDS: usize = 1_000_000;
-const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Keeps records in this process; they go with it.
 ///
@@ -93,112 +95,6 @@ pub struct MemoryStore {
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// The store's clock, in nanoseconds since some time before the store was made. The host's own is asked directly.
-struct Time {
-    epoch: Instant,
-    injected: Option<Arc<dyn Clock>>,
-}
-
-impl Time {
-    fn new(injected: Option<Arc<dyn Clock>>) -> Self {
-        let now = injected.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now());
-        // Some slack for a clock that a test has stopped before this moment.
-        let epoch = now.checked_sub(Duration::from_secs(3_600)).unwrap_or(now);
-        Self { epoch, injected }
-    }
-
-    #[inline]
-    fn now(&self) -> u64 {
-        let now = match &self.injected {
-            None => SystemClock.now(),
-            Some(clock) => clock.now(),
-        };
-        nanos(now.saturating_duration_since(self.epoch))
-    }
-}
-
-#[inline]
-fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
-}
-
-fn until(expires: u64, now: u64) -> Duration {
-    Duration::from_nanos(expires.saturating_sub(now))
-}
-
-/// Makes a [`MemoryStore`].
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct MemoryStoreBuilder {
-    max_records: usize,
-    max_bytes: u64,
-    capacity: usize,
-    clock: Option<Arc<dyn Clock>>,
-}
-
-impl MemoryStoreBuilder {
-    /// Most records, expired ones that are not reclaimed yet included. Default 1,000,000.
-    pub fn max_records(mut self, records: usize) -> Self {
-        self.max_records = records;
-        self
-    }
-
-    /// Most bytes of all records with their keys, values and index entries, without the allocator's own overhead.
-    /// Default 1 GiB. See the [store](MemoryStore#bounds) for what may exceed it.
-    pub fn max_bytes(mut self, bytes: u64) -> Self {
-        self.max_bytes = bytes;
-        self
-    }
-
-    /// Makes the index for so many records at once. It grows without stalls anyway; default 0.
-    pub fn capacity(mut self, records: usize) -> Self {
-        self.capacity = records;
-        self
-    }
-
-    /// Judges expiry by this clock instead of the host's monotonic one.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// An empty store. See the [store](MemoryStore#panics) for when this panics.
-    #[must_use]
-    pub fn build(self) -> MemoryStore {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).expect("the operating system gives random bytes");
-        let [seed, shared] = [0, 8].map(|at| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&random[at..at + 8]);
-            u64::from_le_bytes(word)
-        });
-        let shards = shards();
-        let capacity =
-            u32::try_from(self.capacity.min(self.max_records).div_ceil(shards)).unwrap_or(NONE / 2);
-        let first_token = wall_clock_micros();
-        MemoryStore {
-            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(first_token, capacity)))).collect(),
-            mask: shards - 1,
-            seed,
-            shared_seed: SharedSeed::from_u64(shared),
-            time: Time::new(self.clock),
-            budget: Budget::new(self.max_records, self.max_bytes, shards),
-            max_records: self.max_records,
-            max_bytes: self.max_bytes,
-        }
-    }
-}
-
-/// Enough that two cores seldom want the same one. The model of the interleaving tests has to try all orders of locks,
-/// so it gets one.
-fn shards() -> usize {
-    if cfg!(loom) {
-        return 1;
-    }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (4 * cores).next_power_of_two().max(64)
-}
-
 impl MemoryStore {
     /// An empty store with the default bounds, on the host's monotonic clock.
     #[must_use]
@@ -214,16 +110,11 @@ impl MemoryStore {
 
     /// Starts from the default bounds.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder {
-            max_records: DEFAULT_RECORDS,
-            max_bytes: DEFAULT_BYTES,
-            capacity: 0,
-            clock: None,
-        }
+        MemoryStoreBuilder::new()
     }
 
     /// The identity's shard, and what is left of the hash for the table in it.
-    #[inline]
+    #[inline(always)]
     fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
         let mut hasher = FoldHasher::with_seed(self.seed, &self.shared_seed);
         // The hash need not tell ("ab", "c") from ("a", "bc"), the comparison does (ID-2).
@@ -235,43 +126,80 @@ impl MemoryStore {
         (&self.shards[high & self.mask].0, low)
     }
 
-    #[inline]
-    fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+    /// A replay is the whole of this; everything else goes on in [`grant`](Self::grant).
+    fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Poll<Result<Acquired>> {
         let (shard, hash) = self.locate(id);
-        let now = self.time.now();
+        let now = self.time.read();
+        let mut locked = shard.lock();
+        match locked.replay(id, hash, now, &self.time) {
+            Some(replay) => {
+                drop(locked);
+                Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
+            }
+            None => Poll::Ready(self.grant(id, req, (shard, hash), locked, now)),
+        }
+    }
+
+    #[inline(never)]
+    fn grant<'a>(
+        &'a self,
+        id: &Identity,
+        req: &AcquireRequest,
+        (shard, hash): (&'a Mutex<Shard>, u32),
+        mut locked: MutexGuard<'a, Shard>,
+        read: Instant,
+    ) -> Result<Acquired> {
+        let now = self.time.nanos(read);
         let mut searched = false;
         loop {
-            let grant = shard::Grant {
+            let wanted = Wanted {
                 owner: req.owner,
                 expires: now.saturating_add(nanos(req.lease)),
                 purge_after: now.saturating_add(nanos(req.ttl)),
                 has_fingerprint: req.fingerprint.is_some(),
             };
-            let mut out = Leftover::default();
-            let mut locked = shard.lock();
-            let granted = locked.acquire(id, hash, now, grant, &self.budget, &mut out);
-            let litter = matches!(granted, Granted::Yes { .. }) && locked.has_litter(now);
-            let reclaimed =
-                if litter { locked.sweep_some(now, TIDY, &self.budget) } else { Reclaimed::new() };
+            let (granted, left) = locked.grant(id, hash, now, wanted, &self.budget);
+            let litter = locked.has_litter(now).then(|| locked.sweep_some(now, TIDY, &self.budget));
             drop(locked);
-            out.settle();
-            drop(reclaimed);
+            left.settle();
+            drop(litter);
             return Ok(match granted {
-                Granted::No(Found::Done(done)) => Acquired::Complete(done.into_result()),
                 Granted::Yes { token, took_over } => {
                     Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over))
                 }
-                Granted::No(Found::Busy { expires, token }) => {
+                Granted::Busy { expires, token } => {
                     Acquired::Busy { remaining: until(expires, now), token: FencingToken::new(token) }
                 }
                 Granted::Full { bytes } if !searched && self.make_room(now, bytes) => {
                     searched = true;
+                    locked = shard.lock();
+                    // Anything may have happened meanwhile.
+                    if let Some(replay) = locked.replay(id, hash, read, &self.time) {
+                        drop(locked);
+                        return Ok(Acquired::Complete(replay.into_result()));
+                    }
                     continue;
                 }
-                // An acquire never finds absence: it grants.
-                Granted::Full { .. } | Granted::No(Found::Absent) => return Err(self.full(id)),
+                Granted::Full { .. } => return Err(self.full(id)),
             });
         }
+    }
+
+    fn look_now(&self, id: &Identity) -> Poll<Result<Standing>> {
+        let (shard, hash) = self.locate(id);
+        let now = self.time.read();
+        let mut locked = shard.lock();
+        if let Some(replay) = locked.replay(id, hash, now, &self.time) {
+            drop(locked);
+            return Poll::Ready(Ok(Standing::Complete(replay.into_result())));
+        }
+        let now = self.time.nanos(now);
+        Poll::Ready(Ok(match locked.holder(id, hash) {
+            Some((expires, token)) if expires > now => {
+                Standing::Busy { remaining: until(expires, now), token: FencingToken::new(token) }
+            }
+            _ => Standing::Absent,
+        }))
     }
 
     #[cold]
@@ -283,90 +211,18 @@ impl MemoryStore {
             .with("max bytes", self.max_bytes)
     }
 
-    /// Collects unused credit and reclaims expired records, shard by shard, until there is some room in the pool. Whether
-    /// there is enough for a record of `bytes`.
-    #[cold]
-    fn make_room(&self, now: u64, bytes: u64) -> bool {
-        // Ends early only with enough for some more, so that not every grant of a full store has to search.
-        const SOME: u32 = 64;
-
-        if !self.budget.worth_a_search(now) {
-            return false;
-        }
-        let mut due = u64::MAX;
-        for Padded(shard) in &self.shards {
-            let mut locked = shard.lock();
-            if locked.due() <= now {
-                drop(locked);
-                self.purge_shard(shard, now, BATCH);
-                locked = shard.lock();
-            }
-            self.budget.collect(&mut locked.credit);
-            due = due.min(locked.due());
-            drop(locked);
-            if self.budget.has_room(SOME, bytes) {
-                return true;
-            }
-        }
-        let room = self.budget.has_room(1, bytes);
-        if !room {
-            self.budget.found_none(now, due);
-        }
-        room
-    }
-
-    /// Reclaims up to `limit` expired records of one shard and says how many went.
-    fn purge_shard(&self, shard: &Mutex<Shard>, now: u64, limit: usize) -> usize {
-        let mut gone = 0;
-        shard.lock().begin_sweep(now);
-        loop {
-            let mut out = Reclaimed::new();
-            let more = shard.lock().sweep_ready(now, BATCH, limit - gone, &self.budget, &mut out);
-            gone += settle(out);
-            if gone >= limit {
-                return gone;
-            }
-            if !more {
-                break;
-            }
-        }
-        let (mut at, mut due) = (0, u64::MAX);
-        // Grants during the pass note when theirs are due; what the pass itself sees is added at its end.
-        shard.lock().set_busy_due(u64::MAX);
-        while at != NONE {
-            let mut out = Reclaimed::new();
-            let mut locked = shard.lock();
-            let most = (BATCH, limit - gone);
-            at = locked.sweep_busy(now, at, &mut due, most, &self.budget, &mut out);
-            let full = gone + out.len() >= limit;
-            if at == NONE || full {
-                // A pass that was cut short knows nothing of the rest.
-                let due = if at == NONE { due } else { 0 };
-                let noted = locked.busy_due();
-                locked.set_busy_due(due.min(noted));
-            }
-            drop(locked);
-            gone += settle(out);
-            if full {
-                break;
-            }
-        }
-        gone
-    }
-
     #[inline]
     fn complete_now(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
         if done.value.len() as u64 > self.max_bytes {
             return Err(self.too_large(id, done.value.len()));
         }
         let (shard, hash) = self.locate(id);
-        let now = self.time.now();
-        // Laid out before the lock is taken, dropped, like all that goes, after it is released.
+        let now = self.time.nanos(self.time.read());
+        // Laid out before the lock is taken; dropped, like all that goes, after it is released.
         let expires = now.saturating_add(nanos(done.ttl));
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
-        let mut out = Leftover::default();
-        let fenced = shard.lock().complete(id, hash, record, &self.budget, &mut out);
-        out.settle();
+        let (fenced, left) = shard.lock().complete(id, hash, owner, record, &self.budget);
+        left.settle();
         Ok(fenced)
     }
 
@@ -378,13 +234,6 @@ impl MemoryStore {
             .with("bytes", bytes)
             .with("max bytes", self.max_bytes)
     }
-}
-
-/// Wakes and drops what was reclaimed, outside the lock, and says how many there were.
-fn settle(reclaimed: Reclaimed) -> usize {
-    let count = reclaimed.len();
-    reclaimed.into_iter().for_each(Leftover::settle);
-    count
 }
 
 impl Default for MemoryStore {
@@ -405,26 +254,18 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl IdempotencyStore for MemoryStore {
-    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        self.acquire_now(id, req)
+    fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send {
+        // Not `async`: the answer is written once, where the caller wants it, instead of being moved there.
+        poll_fn(move |_| self.acquire_now(id, req))
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        let (shard, hash) = self.locate(id);
-        let now = self.time.now();
-        let found = shard.lock().look(id, hash, now);
-        Ok(match found {
-            Found::Done(done) => Standing::Complete(done.into_result()),
-            Found::Absent => Standing::Absent,
-            Found::Busy { expires, token } => {
-                Standing::Busy { remaining: until(expires, now), token: FencingToken::new(token) }
-            }
-        })
+    fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send {
+        poll_fn(move |_| self.look_now(id))
     }
 
     async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
         let (shard, hash) = self.locate(id);
-        let now = self.time.now();
+        let now = self.time.nanos(self.time.read());
         // Look and subscription are one step under the lock: a change comes before both or wakes us.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
@@ -435,7 +276,7 @@ impl IdempotencyStore for MemoryStore {
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
         let (shard, hash) = self.locate(id);
-        let expires = self.time.now().saturating_add(nanos(lease));
+        let expires = self.time.nanos(self.time.read()).saturating_add(nanos(lease));
         let own = shard.lock().extend(id, hash, owner, expires);
         Ok(if own { Fenced::Done } else { Fenced::Lost })
     }
@@ -446,67 +287,13 @@ impl IdempotencyStore for MemoryStore {
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
         let (shard, hash) = self.locate(id);
-        let mut out = Leftover::default();
-        let fenced = shard.lock().release(id, hash, owner, &self.budget, &mut out);
-        out.settle();
+        let (fenced, left) = shard.lock().release(id, hash, owner, &self.budget);
+        left.settle();
         Ok(fenced)
     }
 
     fn profile(&self) -> StoreProfile {
         let max_value = usize::try_from(self.max_bytes).unwrap_or(usize::MAX);
         StoreProfile::new("memory").with_reclaim().with_max_value(max_value)
-    }
-}
-
-impl Purge for MemoryStore {
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        let now = self.time.now();
-        let mut gone = 0;
-        for Padded(shard) in &self.shards {
-            if gone >= limit {
-                break;
-            }
-            gone += self.purge_shard(shard, now, limit - gone);
-        }
-        Ok(gone)
-    }
-}
-
-impl Inspect for MemoryStore {
-    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
-        let (shard, hash) = self.locate(id);
-        let now = self.time.now();
-        let remaining = |expires: u64| (expires > now).then(|| until(expires, now));
-        Ok(shard.lock().inspect(
-            id,
-            hash,
-            |done| {
-                let token = FencingToken::new(done.token());
-                let left = remaining(done.expires());
-                RecordSummary::new(
-                    RecordState::Complete,
-                    token,
-                    left,
-                    done.value_len(),
-                    done.has_fingerprint(),
-                )
-            },
-            |busy| {
-                let token = FencingToken::new(busy.token);
-                let left = remaining(busy.expires);
-                RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
-            },
-        ))
-    }
-
-    async fn stats(&self) -> Result<StoreStats> {
-        let mut stats = StoreStats::default();
-        for Padded(shard) in &self.shards {
-            let (records, in_progress, bytes) = shard.lock().counts();
-            stats.records += u64::from(records);
-            stats.in_progress += u64::from(in_progress);
-            stats.bytes += bytes;
-        }
-        Ok(stats)
     }
 }

@@ -3,52 +3,58 @@
 
 use std::ops::{Index, IndexMut};
 
-const BITS: u32 = 7;
-const CHUNK: usize = 1 << BITS;
-
-/// An array in chunks of 128. Only the first chunk grows by moving, so that a small one stays small.
-pub(super) struct Chunked<T> {
-    chunks: Vec<Vec<T>>,
+/// An array in chunks of `N`, a power of two. Places that are not pushed yet hold some filler.
+pub(super) struct Chunked<T, const N: usize> {
+    chunks: Vec<Box<[T; N]>>,
     len: u32,
 }
 
-impl<T> Chunked<T> {
+impl<T, const N: usize> Chunked<T, N> {
+    const BITS: u32 = {
+        assert!(N.is_power_of_two(), "so that a place in a chunk is some bits of the index");
+        N.trailing_zeros()
+    };
+
     pub(super) const fn new() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
     /// Appends `value` and says where. The caller sees to it that the length stays below `u32::MAX`.
-    pub(super) fn push(&mut self, value: T) -> u32 {
+    #[inline]
+    pub(super) fn push(&mut self, value: T, filler: fn() -> T) -> u32 {
         let at = self.len;
-        match self.chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK => chunk.push(value),
-            Some(_) => {
-                let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.push(value);
-                self.chunks.push(chunk);
-            }
-            None => self.chunks.push(vec![value]),
+        if (at as usize).is_multiple_of(N) {
+            self.add_chunk(filler);
         }
         self.len += 1;
+        self[at] = value;
         at
     }
-}
 
-impl<T> Index<u32> for Chunked<T> {
-    type Output = T;
-
-    fn index(&self, at: u32) -> &T {
-        &self.chunks[(at >> BITS) as usize][at as usize % CHUNK]
+    #[cold]
+    fn add_chunk(&mut self, filler: fn() -> T) {
+        self.chunks.push(Box::new(std::array::from_fn(|_| filler())));
     }
 }
 
-impl<T> IndexMut<u32> for Chunked<T> {
+impl<T, const N: usize> Index<u32> for Chunked<T, N> {
+    type Output = T;
+
+    #[inline(always)]
+    fn index(&self, at: u32) -> &T {
+        &self.chunks[(at >> Self::BITS) as usize][at as usize % N]
+    }
+}
+
+impl<T, const N: usize> IndexMut<u32> for Chunked<T, N> {
+    #[inline(always)]
     fn index_mut(&mut self, at: u32) -> &mut T {
-        &mut self.chunks[(at >> BITS) as usize][at as usize % CHUNK]
+        &mut self.chunks[(at >> Self::BITS) as usize][at as usize % N]
     }
 }
 
@@ -58,9 +64,9 @@ mod tests {
 
     #[test]
     fn places_stay_valid_over_growth() {
-        let mut array = Chunked::new();
+        let mut array: Chunked<u32, 16> = Chunked::new();
         for n in 0..1_000 {
-            assert_eq!(array.push(n), n);
+            assert_eq!(array.push(n, || 0), n);
         }
         array[500] = 7;
         assert!((0..1_000).all(|n| array[n] == if n == 500 { 7 } else { n }));

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::NONE;
+use super::chunked::Chunked;
 use super::wait::Ended;
 use crate::blob::Blob;
 use crate::fingerprint::Fingerprint;
@@ -25,6 +26,7 @@ const SMALL: usize = 512;
 
 impl Done {
     /// A record without its token, which only the shard knows: see [`set_token`](Self::set_token).
+    #[inline]
     pub(super) fn build(
         owner: OwnerId,
         expires: u64,
@@ -32,57 +34,62 @@ impl Done {
         fingerprint: Option<&Fingerprint>,
         value: &[u8],
     ) -> Self {
-        let key = key.expose().as_bytes();
-        let fingerprint = fingerprint.map_or(&[][..], Fingerprint::as_bytes);
-        let mut header = [0; HEADER];
-        header[..TOKEN].copy_from_slice(owner.as_bytes());
-        header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
-        // ID-3 bounds the key to 512 bytes, and a fingerprint has at most 64.
-        let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
-        header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());
-        header[FINGERPRINT_LEN] = u8::try_from(fingerprint.len()).unwrap_or(u8::MAX);
-        let parts = [&header[..], key, fingerprint, value];
+        let (key, fingerprint) =
+            (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
+        let fill = |buffer: &mut [u8]| {
+            let (header, rest) = buffer.split_at_mut(HEADER);
+            header[..TOKEN].copy_from_slice(owner.as_bytes());
+            header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
+            // ID-3 bounds the key to 512 bytes, and a fingerprint has at most 64.
+            let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
+            header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());
+            header[FINGERPRINT_LEN] = u8::try_from(fingerprint.len()).unwrap_or(u8::MAX);
+            let (place, rest) = rest.split_at_mut(key.len());
+            place.copy_from_slice(key);
+            let (place, rest) = rest.split_at_mut(fingerprint.len());
+            place.copy_from_slice(fingerprint);
+            rest[..value.len()].copy_from_slice(value);
+        };
         if size <= SMALL {
             let mut buffer = [0; SMALL];
-            fill(&mut buffer, parts);
+            fill(&mut buffer);
             return Self(Arc::from(&buffer[..size]));
         }
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
         if let Some(buffer) = Arc::get_mut(&mut whole) {
-            fill(buffer, parts);
+            fill(buffer);
         }
         Self(whole)
     }
 
     /// Writes the token into a record that nobody else has seen yet.
+    #[inline]
     pub(super) fn set_token(&mut self, token: u64) {
         if let Some(bytes) = Arc::get_mut(&mut self.0) {
             bytes[TOKEN..EXPIRES].copy_from_slice(&token.to_le_bytes());
         }
     }
 
+    #[inline]
     pub(super) fn owner(&self) -> OwnerId {
         let mut owner = [0; 16];
         owner.copy_from_slice(&self.0[..TOKEN]);
         OwnerId::from_bytes(owner)
     }
 
+    #[inline]
     pub(super) fn token(&self) -> u64 {
-        self.word(TOKEN)
+        self.view().word(TOKEN)
     }
 
+    #[inline]
     pub(super) fn expires(&self) -> u64 {
-        self.word(EXPIRES)
-    }
-
-    pub(super) fn key(&self) -> &[u8] {
-        let (key, _) = self.lengths();
-        &self.0[HEADER..HEADER + key]
+        self.view().expires()
     }
 
     pub(super) fn has_fingerprint(&self) -> bool {
-        self.0[FINGERPRINT_LEN] != 0
+        self.lengths().1 != 0
     }
 
     pub(super) fn value_len(&self) -> usize {
@@ -91,52 +98,88 @@ impl Done {
     }
 
     /// Bytes of the allocation, the two counts of its `Arc` included.
+    #[inline]
     pub(super) fn size(&self) -> u64 {
         self.0.len() as u64 + 16
     }
 
-    /// The same allocation once more.
-    pub(super) fn share(&self) -> Self {
-        Self(Arc::clone(&self.0))
+    /// The same allocation once more. `view` is its own.
+    #[inline(always)]
+    pub(super) fn share(&self, view: View<'_>) -> Replay {
+        let start = HEADER + view.key_len();
+        Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    fn fingerprint(&self) -> Option<Fingerprint> {
-        let (key, fingerprint) = self.lengths();
-        if fingerprint == 0 {
-            return None;
-        }
-        Fingerprint::new(&self.0[HEADER + key..HEADER + key + fingerprint]).ok()
+    /// What a look-up needs of it.
+    #[inline(always)]
+    pub(super) fn view(&self) -> View<'_> {
+        // `build` is the only maker, so the header is always there.
+        let (header, rest) = self.0.split_first_chunk().unwrap_or((&[0; HEADER], &[]));
+        View { header, rest }
     }
 
-    /// The result, without a copy of its value.
-    pub(super) fn into_result(self) -> StoredResult {
-        let fingerprint = self.fingerprint();
-        StoredResult::new(self.into_value(), fingerprint)
-    }
-
-    fn into_value(self) -> Blob {
-        let end = self.0.len();
-        let start = end - self.value_len();
-        Blob::window(self.0, start..end)
-    }
-
+    #[inline(always)]
     fn lengths(&self) -> (usize, usize) {
-        let key = u16::from_le_bytes([self.0[KEY_LEN], self.0[KEY_LEN + 1]]);
-        (usize::from(key), usize::from(self.0[FINGERPRINT_LEN]))
+        let view = self.view();
+        (view.key_len(), view.fingerprint_len())
+    }
+}
+
+/// A COMPLETE record, its length looked at once.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    header: &'a [u8; HEADER],
+    rest: &'a [u8],
+}
+
+impl View<'_> {
+    #[inline(always)]
+    pub(super) fn has_key(&self, key: &[u8]) -> bool {
+        self.key_len() == key.len() && self.rest.starts_with(key)
     }
 
+    #[inline(always)]
+    pub(super) fn expires(&self) -> u64 {
+        self.word(EXPIRES)
+    }
+
+    #[inline(always)]
+    fn key_len(&self) -> usize {
+        usize::from(u16::from_le_bytes([self.header[KEY_LEN], self.header[KEY_LEN + 1]]))
+    }
+
+    #[inline(always)]
+    fn fingerprint_len(&self) -> usize {
+        usize::from(self.header[FINGERPRINT_LEN])
+    }
+
+    #[inline(always)]
     fn word(&self, at: usize) -> u64 {
         let mut word = [0; 8];
-        word.copy_from_slice(&self.0[at..at + 8]);
+        word.copy_from_slice(&self.header[at..at + 8]);
         u64::from_le_bytes(word)
     }
 }
 
-fn fill(mut buffer: &mut [u8], parts: [&[u8]; 4]) {
-    for part in parts {
-        let (place, rest) = buffer.split_at_mut(part.len());
-        place.copy_from_slice(part);
-        buffer = rest;
+/// A COMPLETE record on its way out: shared under the lock, taken apart after it.
+pub(super) struct Replay {
+    whole: Arc<[u8]>,
+    /// Where the fingerprint begins.
+    start: usize,
+    fingerprint: usize,
+}
+
+impl Replay {
+    /// The result, without a copy of its value.
+    #[inline(always)]
+    pub(super) fn into_result(self) -> StoredResult {
+        let Self { whole, start, fingerprint } = self;
+        let end = whole.len();
+        if fingerprint == 0 {
+            return StoredResult::new(Blob::window(whole, start..end), None);
+        }
+        let stored = whole.get(start..start + fingerprint).and_then(|stored| Fingerprint::new(stored).ok());
+        StoredResult::new(Blob::window(whole, start + fingerprint..end), stored)
     }
 }
 
@@ -158,16 +201,38 @@ pub(super) struct Busy {
 }
 
 impl Busy {
+    fn free() -> Self {
+        Self {
+            key: None,
+            owner: OwnerId::from_bytes([0; 16]),
+            token: 0,
+            expires: 0,
+            purge_after: 0,
+            slot: NONE,
+            has_fingerprint: false,
+            ended: None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        // Mostly it is the caller's own.
+        self.key.as_ref().is_some_and(|kept| std::ptr::eq(kept.expose(), key) || kept.expose() == key)
+    }
+
     /// When purge may take it, as it stands.
+    #[inline]
     pub(super) fn due(&self) -> u64 {
         self.expires.max(self.purge_after)
     }
 
     /// What an IN_PROGRESS record takes besides its slot. The key is shared with the caller's, and counted all the same.
+    #[inline]
     pub(super) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64
     }
 
+    #[inline]
     pub(super) fn size(&self) -> u64 {
         self.key.as_ref().map_or(0, Self::size_with)
     }
@@ -175,17 +240,18 @@ impl Busy {
 
 /// The IN_PROGRESS records of a shard.
 pub(super) struct BusySlab {
-    places: super::chunked::Chunked<Busy>,
+    places: Chunked<Busy, 16>,
     free: u32,
     len: u32,
 }
 
 impl BusySlab {
     pub(super) const fn new() -> Self {
-        Self { places: super::chunked::Chunked::new(), free: NONE, len: 0 }
+        Self { places: Chunked::new(), free: NONE, len: 0 }
     }
 
     /// How many are in progress.
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -195,10 +261,11 @@ impl BusySlab {
         self.places.len()
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, busy: Busy) -> u32 {
         self.len += 1;
         if self.free == NONE {
-            return self.places.push(busy);
+            return self.places.push(busy, Busy::free);
         }
         let at = self.free;
         let place = &mut self.places[at];
@@ -208,6 +275,7 @@ impl BusySlab {
     }
 
     /// Frees a place. What was there may hold the last reference to something: drop it after the lock.
+    #[inline]
     pub(super) fn remove(&mut self, at: u32) -> (Option<Key>, Option<Arc<Ended>>) {
         self.len -= 1;
         let place = &mut self.places[at];
@@ -220,12 +288,14 @@ impl BusySlab {
 impl std::ops::Index<u32> for BusySlab {
     type Output = Busy;
 
+    #[inline]
     fn index(&self, at: u32) -> &Busy {
         &self.places[at]
     }
 }
 
 impl std::ops::IndexMut<u32> for BusySlab {
+    #[inline]
     fn index_mut(&mut self, at: u32) -> &mut Busy {
         &mut self.places[at]
     }
@@ -234,6 +304,7 @@ impl std::ops::IndexMut<u32> for BusySlab {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::{CodecId, Opened, Payload};
 
     #[test]
     fn cmp_6_a_record_gives_back_what_was_put_in() {
@@ -244,17 +315,18 @@ mod tests {
             {
                 for key in ["k", "a key of thirty-six bytes, or so ...", &"k".repeat(512)] {
                     let key = Key::new(key).unwrap();
-                    let value: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
+                    let body: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
+                    let value = Payload::new(CodecId::BYTES, 0, &body).envelope().clone();
                     let mut done = Done::build(owner, 77, &key, fingerprint.as_ref(), &value);
                     done.set_token(u64::MAX - 5);
                     assert_eq!((done.token(), done.expires()), (u64::MAX - 5, 77));
                     assert_eq!(done.owner(), owner);
-                    assert_eq!(done.key(), key.expose().as_bytes());
+                    assert!(done.view().has_key(key.expose().as_bytes()));
                     assert_eq!(done.value_len(), value.len());
                     assert_eq!(done.has_fingerprint(), fingerprint.is_some());
-                    assert_eq!(done.fingerprint(), fingerprint);
-                    assert_eq!(&done.share().into_value()[..], value);
-                    assert_eq!(done.into_result().fingerprint().copied(), fingerprint);
+                    let result = done.share(done.view()).into_result();
+                    assert_eq!(result.fingerprint().copied(), fingerprint);
+                    assert!(matches!(result.open(None).unwrap(), Opened::Value(v) if v.body() == body));
                 }
             }
         }

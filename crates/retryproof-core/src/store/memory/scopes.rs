@@ -27,6 +27,7 @@ impl Scopes {
     }
 
     /// Whether number `at` stands for `scope`, byte for byte (ID-2).
+    #[inline(always)]
     pub(super) fn is(&self, at: u32, scope: &Scope) -> bool {
         let kept = self.places.get(at as usize).and_then(|place| place.scope.as_ref());
         // Mostly both are the same literal.
@@ -34,6 +35,7 @@ impl Scopes {
     }
 
     /// The number of `scope`, for one more record.
+    #[inline]
     pub(super) fn enter(&mut self, scope: &Scope) -> u32 {
         if !self.is(self.last, scope) {
             self.last = match self.by_text.get(scope.as_str()) {
@@ -46,6 +48,7 @@ impl Scopes {
     }
 
     /// One record less names it.
+    #[inline]
     pub(super) fn leave(&mut self, at: u32) {
         let place = &mut self.places[at as usize];
         place.records -= 1;

@@ -1,60 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Shard`]: the records whose hashes share their first bits, and every transition of one, each under the lock of its
-//! shard. Nothing here waits, wakes, allocates a value or frees one: what must be woken or dropped is handed out.
+//! shard. Nothing here waits, wakes, or frees a value: what must be woken or dropped is handed out.
 
 use std::sync::Arc;
 
 use super::budget::{Budget, Credit};
-use super::record::{Busy, BusySlab, Done};
+use super::record::{Busy, BusySlab, Done, Replay};
 use super::scopes::Scopes;
-use super::table::{Body, SLOT_BYTES, Slot, Table};
+use super::table::{Body, SLOT_BYTES, Table};
+use super::time::{Ahead, Time};
 use super::wait::Ended;
-use super::wheel::{TICK, Wheel};
+use super::wheel::Wheel;
 use super::{NONE, UNFILED};
+use crate::clock::Instant;
 use crate::identity::{Identity, Key};
 use crate::owner::OwnerId;
 use crate::store::Fenced;
 
 pub(super) struct Shard {
-    table: Table,
-    busy: BusySlab,
+    pub(super) table: Table,
+    pub(super) busy: BusySlab,
     scopes: Scopes,
-    wheel: Wheel,
+    pub(super) wheel: Wheel,
     pub(super) credit: Credit,
+    ahead: Ahead,
     /// The last token drawn here. It outlives every record, so no release or purge lets a smaller one follow (ACQ-10).
     last_token: u64,
     /// Bytes in use.
     bytes: u64,
     /// No IN_PROGRESS record may be purged before this.
-    busy_due: u64,
-}
-
-/// What an acquire or a look finds.
-pub(super) enum Found {
-    Absent,
-    /// COMPLETE, within its ttl.
-    Done(Done),
-    /// IN_PROGRESS under another owner, within its lease.
-    Busy {
-        expires: u64,
-        token: u64,
-    },
+    pub(super) busy_due: u64,
 }
 
 /// What a grant wants written.
-pub(super) struct Grant {
+pub(super) struct Wanted {
     pub(super) owner: OwnerId,
     pub(super) expires: u64,
     pub(super) purge_after: u64,
     pub(super) has_fingerprint: bool,
 }
 
-/// What an acquire does.
+/// What became of it.
 pub(super) enum Granted {
-    No(Found),
     Yes {
         token: u64,
         took_over: bool,
+    },
+    Busy {
+        expires: u64,
+        token: u64,
     },
     /// A new key finds no room for its record of so many bytes.
     Full {
@@ -65,13 +59,14 @@ pub(super) enum Granted {
 /// What a call hands out of the lock: to be fired, to be dropped.
 #[derive(Default)]
 pub(super) struct Leftover {
-    pub(super) ended: Option<Arc<Ended>>,
-    pub(super) key: Option<Key>,
-    pub(super) done: Option<Done>,
+    ended: Option<Arc<Ended>>,
+    key: Option<Key>,
+    done: Option<Done>,
 }
 
 impl Leftover {
-    /// Wakes the waiters of the grant that is over. Call it after the lock is released.
+    /// Wakes the waiters of the grant that is over, and frees. Call it after the lock is released.
+    #[inline]
     pub(super) fn settle(self) {
         if let Some(ended) = self.ended {
             ended.fire();
@@ -83,13 +78,14 @@ impl Leftover {
 pub(super) type Reclaimed = Vec<Leftover>;
 
 impl Shard {
-    pub(super) fn new(first_token: u64, capacity: u32) -> Self {
+    pub(super) fn new(first_token: u64, capacity: u32, ahead: Ahead) -> Self {
         Self {
             table: Table::with_capacity(capacity),
             busy: BusySlab::new(),
             scopes: Scopes::new(),
             wheel: Wheel::new(),
             credit: Credit::default(),
+            ahead,
             last_token: first_token,
             bytes: 0,
             busy_due: u64::MAX,
@@ -101,139 +97,144 @@ impl Shard {
         (self.table.len(), self.busy.len(), self.bytes)
     }
 
+    /// The slot of this identity, whatever stands in it.
     #[inline]
-    fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
+    pub(super) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
+        let key = id.key().expose();
+        let mut at = self.table.chain(hash);
+        while at != NONE {
+            let slot = &self.table.slots[at];
+            if slot.hash == hash {
+                let same = match &slot.body {
+                    Body::Done(done) => done.view().has_key(key.as_bytes()),
+                    Body::Busy(place) => self.busy[*place].has_key(key),
+                };
+                if same && self.scopes.is(slot.scope, id.scope()) {
+                    return Some(at);
+                }
+            }
+            at = slot.chain;
+        }
+        None
+    }
+
+    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6). The same walk as [`find`](Self::find),
+    /// which meets nothing else most of the time.
+    #[inline(always)]
+    pub(super) fn replay(&mut self, id: &Identity, hash: u32, now: Instant, time: &Time) -> Option<Replay> {
         let key = id.key().expose().as_bytes();
-        self.table.find(hash, |slot| {
-            let kept = match &slot.body {
-                Body::Done(done) => done.key(),
-                Body::Busy(at) => self.busy[*at].key.as_ref().map_or(&[][..], |key| key.expose().as_bytes()),
-            };
-            kept == key && self.scopes.is(slot.scope, id.scope())
-        })
+        let mut at = self.table.chain(hash);
+        while at != NONE {
+            let slot = &self.table.slots[at];
+            if slot.hash == hash
+                && let Body::Done(done) = &slot.body
+            {
+                let view = done.view();
+                if view.has_key(key) && self.scopes.is(slot.scope, id.scope()) {
+                    return self.ahead.is_live(view.expires(), now, time).then(|| done.share(view));
+                }
+            }
+            at = slot.chain;
+        }
+        None
     }
 
-    /// Where the record stands for one who only looks.
-    #[inline]
-    pub(super) fn look(&self, id: &Identity, hash: u32, now: u64) -> Found {
-        match self.find(id, hash) {
-            Some(at) => self.standing(&self.table.slots[at], now),
-            None => Found::Absent,
+    /// The lease's end and the token of this identity's record, if it is IN_PROGRESS.
+    pub(super) fn holder(&self, id: &Identity, hash: u32) -> Option<(u64, u64)> {
+        match self.table.slots[self.find(id, hash)?].body {
+            Body::Busy(place) => Some((self.busy[place].expires, self.busy[place].token)),
+            Body::Done(_) => None,
         }
     }
 
+    /// Grants, or says why not, where there is no COMPLETE record within its ttl.
     #[inline]
-    fn standing(&self, slot: &Slot, now: u64) -> Found {
-        match &slot.body {
-            Body::Done(done) if done.expires() > now => Found::Done(done.share()),
-            Body::Done(_) => Found::Absent,
-            Body::Busy(at) => match &self.busy[*at] {
-                busy if busy.expires > now => Found::Busy { expires: busy.expires, token: busy.token },
-                _ => Found::Absent,
-            },
-        }
-    }
-
-    /// Grants, or says why not. `out` takes what must leave the lock.
-    #[inline]
-    pub(super) fn acquire(
+    pub(super) fn grant(
         &mut self,
         id: &Identity,
         hash: u32,
         now: u64,
-        grant: Grant,
+        wanted: Wanted,
         budget: &Budget,
-        out: &mut Leftover,
-    ) -> Granted {
-        let Some(at) = self.find(id, hash) else {
-            return self.first(id, hash, grant, budget);
-        };
-        match &self.table.slots[at].body {
-            Body::Done(done) if done.expires() > now => Granted::No(Found::Done(done.share())),
-            Body::Done(_) => self.again(at, id, grant, budget, out),
-            Body::Busy(place) => {
-                let place = *place;
-                let busy = &mut self.busy[place];
-                if busy.owner == grant.owner {
-                    // The answer to its first acquire was lost (ACQ-9).
-                    busy.expires = grant.expires;
-                    busy.purge_after = grant.purge_after;
-                    busy.has_fingerprint = grant.has_fingerprint;
-                    self.busy_due = self.busy_due.min(busy.due());
-                    let token = busy.token;
-                    return Granted::Yes { token, took_over: false };
-                }
-                if busy.expires > now {
-                    return Granted::No(Found::Busy { expires: busy.expires, token: busy.token });
-                }
-                out.ended = busy.ended.take();
-                self.last_token += 1;
-                busy.token = self.last_token;
-                busy.owner = grant.owner;
-                busy.expires = grant.expires;
-                busy.purge_after = grant.purge_after;
-                busy.has_fingerprint = grant.has_fingerprint;
-                self.busy_due = self.busy_due.min(busy.due());
-                Granted::Yes { token: self.last_token, took_over: true }
-            }
+    ) -> (Granted, Leftover) {
+        match self.find(id, hash) {
+            None => (self.first(id, hash, wanted, budget), Leftover::default()),
+            Some(at) => match self.table.slots[at].body {
+                Body::Busy(place) => self.contend(place, now, wanted),
+                Body::Done(_) => self.again(at, id, wanted, budget),
+            },
         }
     }
 
     /// A grant for an identity without a record.
     #[inline]
-    fn first(&mut self, id: &Identity, hash: u32, grant: Grant, budget: &Budget) -> Granted {
-        let size = SLOT_BYTES + Busy::size_with(id.key());
-        if !budget.admit(&mut self.credit, size) {
-            return Granted::Full { bytes: size };
+    fn first(&mut self, id: &Identity, hash: u32, wanted: Wanted, budget: &Budget) -> Granted {
+        let bytes = SLOT_BYTES + Busy::size_with(id.key());
+        if !budget.admit(&mut self.credit, bytes) {
+            return Granted::Full { bytes };
         }
-        let place = self.start(id, grant);
         let scope = self.scopes.enter(id.scope());
-        let Some(at) = self.table.insert(hash, scope, Body::Busy(place)) else {
+        let Some(at) = self.table.insert(hash, scope, Body::Busy(NONE)) else {
             // Four billion records in one shard.
             self.scopes.leave(scope);
-            self.busy.remove(place);
-            budget.free(&mut self.credit, size);
-            return Granted::Full { bytes: size };
+            budget.free(&mut self.credit, bytes);
+            return Granted::Full { bytes };
         };
-        self.busy[place].slot = at;
-        self.bytes += size;
+        self.start(at, id, wanted);
+        self.bytes += bytes;
         Granted::Yes { token: self.last_token, took_over: false }
     }
 
     /// A grant in the place of a COMPLETE record past its ttl: it counts as absent (CMP-6).
-    fn again(
-        &mut self,
-        at: u32,
-        id: &Identity,
-        grant: Grant,
-        budget: &Budget,
-        out: &mut Leftover,
-    ) -> Granted {
-        let place = self.start(id, grant);
-        self.busy[place].slot = at;
-        let after = self.busy[place].size();
-        if let Body::Done(done) = std::mem::replace(&mut self.table.slots[at].body, Body::Busy(place)) {
-            self.resized(done.size(), after, budget);
-            out.done = Some(done);
+    fn again(&mut self, at: u32, id: &Identity, wanted: Wanted, budget: &Budget) -> (Granted, Leftover) {
+        let mut left = Leftover::default();
+        let before = std::mem::replace(&mut self.table.slots[at].body, Body::Busy(NONE));
+        self.start(at, id, wanted);
+        if let Body::Done(done) = before {
+            self.resized(done.size(), Busy::size_with(id.key()), budget);
+            left.done = Some(done);
         }
-        Granted::Yes { token: self.last_token, took_over: false }
+        (Granted::Yes { token: self.last_token, took_over: false }, left)
     }
 
-    /// An IN_PROGRESS record with a new token, not yet in a slot.
-    fn start(&mut self, id: &Identity, grant: Grant) -> u32 {
+    /// Puts an IN_PROGRESS record with a new token into a slot.
+    #[inline]
+    fn start(&mut self, at: u32, id: &Identity, wanted: Wanted) {
         self.last_token += 1;
         let busy = Busy {
             key: Some(id.key().clone()),
-            owner: grant.owner,
+            owner: wanted.owner,
             token: self.last_token,
-            expires: grant.expires,
-            purge_after: grant.purge_after,
-            slot: NONE,
-            has_fingerprint: grant.has_fingerprint,
+            expires: wanted.expires,
+            purge_after: wanted.purge_after,
+            slot: at,
+            has_fingerprint: wanted.has_fingerprint,
             ended: None,
         };
         self.busy_due = self.busy_due.min(busy.due());
-        self.busy.insert(busy)
+        self.table.slots[at].body = Body::Busy(self.busy.insert(busy));
+    }
+
+    /// An acquire that meets an IN_PROGRESS record.
+    fn contend(&mut self, place: u32, now: u64, wanted: Wanted) -> (Granted, Leftover) {
+        let mut left = Leftover::default();
+        let busy = &mut self.busy[place];
+        // The answer to its first acquire was lost (ACQ-9).
+        let own = busy.owner == wanted.owner;
+        if !own {
+            if busy.expires > now {
+                return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
+            }
+            self.last_token += 1;
+            busy.token = self.last_token;
+            busy.owner = wanted.owner;
+            left.ended = busy.ended.take();
+        }
+        busy.expires = wanted.expires;
+        busy.purge_after = wanted.purge_after;
+        busy.has_fingerprint = wanted.has_fingerprint;
+        self.busy_due = self.busy_due.min(busy.due());
+        (Granted::Yes { token: busy.token, took_over: !own }, left)
     }
 
     /// The IN_PROGRESS record of this identity, for one who waits for the holder with token `seen`: its lease's end and
@@ -256,7 +257,6 @@ impl Shard {
     }
 
     /// Moves the lease's end of `owner`'s record; `false` when it is not its any more.
-    #[inline]
     pub(super) fn extend(&mut self, id: &Identity, hash: u32, owner: OwnerId, expires: u64) -> bool {
         let Some(at) = self.find(id, hash) else { return false };
         let Body::Busy(place) = self.table.slots[at].body else { return false };
@@ -276,27 +276,24 @@ impl Shard {
         &mut self,
         id: &Identity,
         hash: u32,
+        owner: OwnerId,
         mut done: Done,
         budget: &Budget,
-        out: &mut Leftover,
-    ) -> Fenced {
-        let owner = done.owner();
-        let Some(at) = self.find(id, hash) else {
-            out.done = Some(done);
-            return Fenced::Lost;
-        };
-        let slot = &mut self.table.slots[at];
-        let place = match &slot.body {
-            Body::Busy(place) if self.busy[*place].owner == owner => *place,
-            kept => {
-                let own = matches!(kept, Body::Done(kept) if kept.owner() == owner);
-                out.done = Some(done);
-                return if own { Fenced::AlreadyDone } else { Fenced::Lost };
+    ) -> (Fenced, Leftover) {
+        let mut left = Leftover::default();
+        let place = match self.find(id, hash).map(|at| (at, &self.table.slots[at].body)) {
+            Some((_, Body::Busy(place))) if self.busy[*place].owner == owner => *place,
+            other => {
+                let own = matches!(other, Some((_, Body::Done(kept))) if kept.owner() == owner);
+                left.done = Some(done);
+                return (if own { Fenced::AlreadyDone } else { Fenced::Lost }, left);
             }
         };
-        done.set_token(self.busy[place].token);
-        let (before, after, expires) = (self.busy[place].size(), done.size(), done.expires());
-        (out.key, out.ended) = self.busy.remove(place);
+        let busy = &self.busy[place];
+        done.set_token(busy.token);
+        let (at, before, after, expires) = (busy.slot, busy.size(), done.size(), done.expires());
+        (left.key, left.ended) = self.busy.remove(place);
+        let slot = &mut self.table.slots[at];
         slot.body = Body::Done(done);
         // A slot that is filed already stood for a record whose time is over: it comes up soon and is filed again.
         if slot.timer == UNFILED {
@@ -304,149 +301,49 @@ impl Shard {
         }
         budget.expires(expires);
         self.resized(before, after, budget);
-        Fenced::Done
+        (Fenced::Done, left)
     }
 
     /// Deletes the record that `owner` holds.
-    #[inline]
     pub(super) fn release(
         &mut self,
         id: &Identity,
         hash: u32,
         owner: OwnerId,
         budget: &Budget,
-        out: &mut Leftover,
-    ) -> Fenced {
-        let Some(at) = self.find(id, hash) else { return Fenced::AlreadyDone };
+    ) -> (Fenced, Leftover) {
+        let Some(at) = self.find(id, hash) else { return (Fenced::AlreadyDone, Leftover::default()) };
         match self.table.slots[at].body {
-            Body::Busy(place) if self.busy[place].owner == owner => {
-                *out = self.delete(at, budget);
-                Fenced::Done
-            }
-            _ => Fenced::Lost,
+            Body::Busy(place) if self.busy[place].owner == owner => (Fenced::Done, self.delete(at, budget)),
+            _ => (Fenced::Lost, Leftover::default()),
         }
     }
 
     /// Takes a record out, whatever it is.
-    fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
+    pub(super) fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
+        let mut left = Leftover::default();
         self.scopes.leave(self.table.slots[at].scope);
-        let mut out = Leftover::default();
         let body = match self.table.remove(at) {
             Body::Done(done) => {
                 let size = done.size();
-                out.done = Some(done);
+                left.done = Some(done);
                 size
             }
             Body::Busy(place) => {
                 let size = self.busy[place].size();
-                (out.key, out.ended) = self.busy.remove(place);
+                (left.key, left.ended) = self.busy.remove(place);
                 size
             }
         };
         self.bytes -= SLOT_BYTES + body;
         budget.free(&mut self.credit, SLOT_BYTES + body);
-        out
+        left
     }
 
+    #[inline]
     fn resized(&mut self, before: u64, after: u64, budget: &Budget) {
         self.bytes = self.bytes + after - before;
         budget.resize(&mut self.credit, before, after);
-    }
-
-    /// Whether a record expired a tick ago or more: then a new one is a good moment to reclaim some.
-    #[inline]
-    pub(super) fn has_litter(&self, now: u64) -> bool {
-        self.wheel.due().saturating_add(TICK) <= now
-    }
-
-    /// Takes COMPLETE records past their ttl out of whole ticks that are over, looking at `most` slots.
-    pub(super) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
-        if self.wheel.due() != 0 {
-            self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));
-        }
-        let mut out = Reclaimed::new();
-        self.sweep_ready(now, most, usize::MAX, budget, &mut out);
-        out
-    }
-
-    /// Begins a full sweep of the wheel: what has expired by `now` is ready.
-    pub(super) fn begin_sweep(&mut self, now: u64) {
-        self.wheel.gather(&mut self.table.slots, now);
-    }
-
-    /// Looks at `most` slots that are ready, takes up to `limit` records out, and says whether there are more to look at.
-    pub(super) fn sweep_ready(
-        &mut self,
-        now: u64,
-        most: usize,
-        limit: usize,
-        budget: &Budget,
-        out: &mut Reclaimed,
-    ) -> bool {
-        for _ in 0..most {
-            if out.len() >= limit {
-                return true;
-            }
-            let Some(at) = self.wheel.take(&mut self.table.slots) else { return false };
-            let expires = match &self.table.slots[at].body {
-                Body::Done(done) => done.expires(),
-                // Free, or replaced by a grant: it is filed again when that is completed.
-                Body::Busy(_) => continue,
-            };
-            if expires <= now {
-                out.push(self.delete(at, budget));
-            } else {
-                self.wheel.file(&mut self.table.slots, at, expires);
-            }
-        }
-        true
-    }
-
-    /// Looks at `most` places of IN_PROGRESS records from `from` on and takes out up to `limit` of those whose lease and
-    /// ttl are both over (STO-4). Says where to go on, [`NONE`] at the end. A whole pass that starts with `from` zero
-    /// and `due` [`u64::MAX`] leaves in `due` when the next of them may go.
-    pub(super) fn sweep_busy(
-        &mut self,
-        now: u64,
-        from: u32,
-        due: &mut u64,
-        (most, limit): (usize, usize),
-        budget: &Budget,
-        out: &mut Reclaimed,
-    ) -> u32 {
-        let end = self.busy.places();
-        let mut at = from;
-        for _ in 0..most {
-            if at >= end {
-                return NONE;
-            }
-            if out.len() >= limit {
-                return at;
-            }
-            let busy = &self.busy[at];
-            if busy.key.is_some() {
-                if busy.due() <= now {
-                    out.push(self.delete(busy.slot, budget));
-                } else {
-                    *due = (*due).min(busy.due());
-                }
-            }
-            at += 1;
-        }
-        if at >= end { NONE } else { at }
-    }
-
-    pub(super) fn set_busy_due(&mut self, due: u64) {
-        self.busy_due = due;
-    }
-
-    pub(super) fn busy_due(&self) -> u64 {
-        self.busy_due
-    }
-
-    /// A time before which no record of this shard can be reclaimed.
-    pub(super) fn due(&self) -> u64 {
-        self.wheel.due().min(self.busy_due)
     }
 
     /// The record as an operator sees it, expired or not.

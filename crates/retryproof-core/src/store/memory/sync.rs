@@ -9,7 +9,7 @@ mod real {
     use std::future::Future;
     use std::time::Duration;
 
-    pub(in crate::store::memory) use parking_lot::Mutex;
+    pub(in crate::store::memory) use crate::lock::{Mutex, MutexGuard};
     pub(in crate::store::memory) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
     pub(in crate::store::memory) use tokio::sync::Notify;
 
@@ -26,9 +26,10 @@ mod model {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
+    pub(in crate::store::memory) use loom::sync::MutexGuard;
     pub(in crate::store::memory) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
-    /// parking_lot's face on loom's mutex: nothing is ever poisoned.
+    /// the face of `crate::lock` on loom's mutex: nothing is ever poisoned.
     pub(in crate::store::memory) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -98,6 +99,6 @@ mod model {
 }
 
 #[cfg(loom)]
-pub(super) use model::{AtomicBool, AtomicI64, AtomicU64, Mutex, Notify, within};
+pub(super) use model::{AtomicBool, AtomicI64, AtomicU64, Mutex, MutexGuard, Notify, within};
 #[cfg(not(loom))]
-pub(super) use real::{AtomicBool, AtomicI64, AtomicU64, Mutex, Notify, within};
+pub(super) use real::{AtomicBool, AtomicI64, AtomicU64, Mutex, MutexGuard, Notify, within};

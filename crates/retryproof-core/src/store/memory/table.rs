@@ -21,10 +21,10 @@ pub(super) enum Body {
 #[repr(align(32))]
 pub(super) struct Slot {
     pub(super) body: Body,
-    hash: u32,
+    pub(super) hash: u32,
     pub(super) scope: u32,
     /// The next slot of the bucket, or of the free list.
-    chain: u32,
+    pub(super) chain: u32,
     /// The next slot in a list of the wheel, or [`UNFILED`]. Belongs to the slot, not to what stands in it.
     pub(super) timer: u32,
 }
@@ -34,9 +34,18 @@ const _: () = assert!(size_of::<Slot>() == 32);
 /// What a record takes besides its body: a slot and a bucket.
 pub(super) const SLOT_BYTES: u64 = 36;
 
+/// The slots, in chunks of 2 KiB.
+pub(super) type Slots = Chunked<Slot, 64>;
+
+impl Slot {
+    fn free() -> Self {
+        Self { body: Body::Busy(NONE), hash: 0, scope: 0, chain: NONE, timer: UNFILED }
+    }
+}
+
 pub(super) struct Table {
-    pub(super) slots: Chunked<Slot>,
-    buckets: Chunked<u32>,
+    pub(super) slots: Slots,
+    buckets: Chunked<u32, 128>,
     /// The smallest 2^n - 1 that covers all buckets.
     mask: u32,
     free: u32,
@@ -46,31 +55,26 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn with_capacity(records: u32) -> Self {
         let mut table = Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
-        table.buckets.push(NONE);
+        table.buckets.push(NONE, || NONE);
         while table.buckets.len() < records {
             table.add_bucket();
         }
         table
     }
 
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The slot with this hash for which `same` holds.
-    pub(super) fn find(&self, hash: u32, same: impl Fn(&Slot) -> bool) -> Option<u32> {
-        let mut at = self.buckets[self.bucket(hash)];
-        while at != NONE {
-            let slot = &self.slots[at];
-            if slot.hash == hash && same(slot) {
-                return Some(at);
-            }
-            at = slot.chain;
-        }
-        None
+    /// The first slot of the chain in which records with this hash are; [`NONE`] for none.
+    #[inline(always)]
+    pub(super) fn chain(&self, hash: u32) -> u32 {
+        self.buckets[self.bucket(hash)]
     }
 
     /// Adds a slot; `None` when the table has as many as it can number.
+    #[inline]
     pub(super) fn insert(&mut self, hash: u32, scope: u32, body: Body) -> Option<u32> {
         if self.len >= self.buckets.len() {
             if self.len >= UNFILED - 1 {
@@ -81,7 +85,7 @@ impl Table {
         let bucket = self.bucket(hash);
         let chain = self.buckets[bucket];
         let at = if self.free == NONE {
-            self.slots.push(Slot { body, hash, scope, chain, timer: UNFILED })
+            self.slots.push(Slot { body, hash, scope, chain, timer: UNFILED }, Slot::free)
         } else {
             let at = self.free;
             let slot = &mut self.slots[at];
@@ -114,6 +118,7 @@ impl Table {
         std::mem::replace(&mut slot.body, Body::Busy(NONE))
     }
 
+    #[inline]
     fn bucket(&self, hash: u32) -> u32 {
         let bucket = hash & self.mask;
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
@@ -136,7 +141,7 @@ impl Table {
             at = next;
         }
         self.buckets[old] = stay;
-        self.buckets.push(go);
+        self.buckets.push(go, || NONE);
     }
 }
 
@@ -145,6 +150,14 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+
+    fn find(table: &Table, hash: u32, value: u32) -> Option<u32> {
+        let mut at = table.chain(hash);
+        while at != NONE && (table.slots[at].hash, table.slots[at].scope) != (hash, value) {
+            at = table.slots[at].chain;
+        }
+        (at != NONE).then_some(at)
+    }
 
     /// A random walk of inserts and removals beside a `HashMap`; `scope` stands for the value.
     #[test]
@@ -161,7 +174,7 @@ mod tests {
                 // Few distinct hashes under a narrow mask: long chains.
                 let value = next() % 3_000;
                 let hash = value.wrapping_mul(2_654_435_769) & mask;
-                let found = table.find(hash, |slot| slot.scope == value);
+                let found = find(&table, hash, value);
                 assert_eq!(found.is_some(), map.contains_key(&value), "step {step}");
                 match found {
                     Some(at) if next() % 3 == 0 => {
@@ -176,9 +189,7 @@ mod tests {
                 assert_eq!(table.len() as usize, map.len());
             }
             for (value, body) in &map {
-                let at = table
-                    .find(value.wrapping_mul(2_654_435_769) & mask, |slot| slot.scope == *value)
-                    .unwrap();
+                let at = find(&table, value.wrapping_mul(2_654_435_769) & mask, *value).unwrap();
                 assert!(matches!(table.slots[at].body, Body::Busy(n) if n == *body));
             }
             assert!(table.buckets.len() >= table.len());

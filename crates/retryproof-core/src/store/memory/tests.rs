@@ -10,6 +10,7 @@ use crate::blob::Blob;
 use crate::clock::ManualClock;
 use crate::fingerprint::Fingerprint;
 use crate::payload::{CodecId, Opened, Payload, StoredResult};
+use crate::store::{Inspect, Purge, StoreStats};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -6,8 +6,7 @@
 //! there is judged by its record's own expiry: reclaimed, or filed again. Coming down a level, being replaced and
 //! coming up early are all the same case, and the work is done in as small batches as the caller likes.
 
-use super::chunked::Chunked;
-use super::table::Slot;
+use super::table::Slots;
 use super::{NONE, UNFILED};
 
 const LEVELS: usize = 5;
@@ -29,7 +28,8 @@ struct List {
 impl List {
     const EMPTY: Self = Self { head: NONE, tail: NONE };
 
-    fn push(&mut self, slots: &mut Chunked<Slot>, at: u32) {
+    #[inline]
+    fn push(&mut self, slots: &mut Slots, at: u32) {
         if self.head == NONE {
             self.tail = at;
         }
@@ -37,7 +37,8 @@ impl List {
         self.head = at;
     }
 
-    fn pop(&mut self, slots: &mut Chunked<Slot>) -> Option<u32> {
+    #[inline]
+    fn pop(&mut self, slots: &mut Slots) -> Option<u32> {
         let at = self.head;
         if at == NONE {
             return None;
@@ -46,7 +47,7 @@ impl List {
         Some(at)
     }
 
-    fn append(&mut self, slots: &mut Chunked<Slot>, other: Self) {
+    fn append(&mut self, slots: &mut Slots, other: Self) {
         if self.head == NONE {
             *self = other;
         } else if other.head != NONE {
@@ -74,12 +75,14 @@ impl Wheel {
     }
 
     /// A time before which [`take`](Self::take) finds nothing expired.
+    #[inline]
     pub(super) fn due(&self) -> u64 {
         if self.ready.head == NONE { self.due } else { 0 }
     }
 
     /// Files a slot that is in no list.
-    pub(super) fn file(&mut self, slots: &mut Chunked<Slot>, at: u32, expires: u64) {
+    #[inline]
+    pub(super) fn file(&mut self, slots: &mut Slots, at: u32, expires: u64) {
         self.due = self.due.min(expires);
         let tick = (expires >> TICK_BITS).clamp(self.cursor, self.cursor.max(LAST_TICK));
         // The highest digit in which the ticks differ says how far ahead it is.
@@ -92,7 +95,7 @@ impl Wheel {
     }
 
     /// Makes ready what may have expired by `now`, the tick that is under way included.
-    pub(super) fn gather(&mut self, slots: &mut Chunked<Slot>, now: u64) {
+    pub(super) fn gather(&mut self, slots: &mut Slots, now: u64) {
         let upto = now >> TICK_BITS;
         let mut next = u64::MAX;
         while let Some((level, bucket, start)) = self.earliest() {
@@ -112,7 +115,8 @@ impl Wheel {
     }
 
     /// Takes one slot out of what is ready; the caller reclaims it, files it again or leaves it.
-    pub(super) fn take(&mut self, slots: &mut Chunked<Slot>) -> Option<u32> {
+    #[inline]
+    pub(super) fn take(&mut self, slots: &mut Slots) -> Option<u32> {
         self.ready.pop(slots)
     }
 

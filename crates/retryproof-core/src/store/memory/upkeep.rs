@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reclaiming: when a new key finds no room, by [`Purge`], and what an operator sees.
+
+use super::shard::{Leftover, Reclaimed, Shard};
+use super::sync::Mutex;
+use super::time::until;
+use super::{MemoryStore, NONE, Padded};
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::owner::FencingToken;
+use crate::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+
+/// Most records that are looked at or taken out under one hold of a shard's lock.
+const BATCH: usize = 256;
+
+impl MemoryStore {
+    /// Collects unused credit and reclaims expired records, shard by shard, until there is some room in the pool. Whether
+    /// there is enough for a record of `bytes`.
+    #[cold]
+    pub(super) fn make_room(&self, now: u64, bytes: u64) -> bool {
+        // Ends early only with enough for some more, so that not every grant of a full store has to search.
+        const SOME: u32 = 64;
+
+        if !self.budget.worth_a_search(now) {
+            return false;
+        }
+        let mut due = u64::MAX;
+        for Padded(shard) in &self.shards {
+            let mut locked = shard.lock();
+            if locked.due() <= now {
+                drop(locked);
+                self.purge_shard(shard, now, BATCH);
+                locked = shard.lock();
+            }
+            self.budget.collect(&mut locked.credit);
+            due = due.min(locked.due());
+            drop(locked);
+            if self.budget.has_room(SOME, bytes) {
+                return true;
+            }
+        }
+        let room = self.budget.has_room(1, bytes);
+        if !room {
+            self.budget.found_none(now, due);
+        }
+        room
+    }
+
+    /// Reclaims up to `limit` expired records of one shard and says how many went.
+    fn purge_shard(&self, shard: &Mutex<Shard>, now: u64, limit: usize) -> usize {
+        let mut gone = 0;
+        shard.lock().begin_sweep(now);
+        loop {
+            let mut out = Reclaimed::new();
+            let more = shard.lock().sweep_ready(now, BATCH, limit - gone, &self.budget, &mut out);
+            gone += settle(out);
+            if gone >= limit {
+                return gone;
+            }
+            if !more {
+                break;
+            }
+        }
+        let (mut at, mut due) = (0, u64::MAX);
+        // Grants during the pass note when theirs are due; what the pass itself sees is added at its end.
+        shard.lock().set_busy_due(u64::MAX);
+        while at != NONE {
+            let mut out = Reclaimed::new();
+            let mut locked = shard.lock();
+            let most = (BATCH, limit - gone);
+            at = locked.sweep_busy(now, at, &mut due, most, &self.budget, &mut out);
+            let enough = gone + out.len() >= limit;
+            if at == NONE || enough {
+                // A pass that was cut short knows nothing of the rest.
+                let due = if at == NONE { due } else { 0 };
+                let noted = locked.busy_due();
+                locked.set_busy_due(due.min(noted));
+            }
+            drop(locked);
+            gone += settle(out);
+            if enough {
+                break;
+            }
+        }
+        gone
+    }
+}
+
+/// Wakes and drops what was reclaimed, outside the lock, and says how many there were.
+fn settle(reclaimed: Reclaimed) -> usize {
+    let count = reclaimed.len();
+    reclaimed.into_iter().for_each(Leftover::settle);
+    count
+}
+
+impl Purge for MemoryStore {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        let now = self.time.nanos(self.time.read());
+        let mut gone = 0;
+        for Padded(shard) in &self.shards {
+            if gone >= limit {
+                break;
+            }
+            gone += self.purge_shard(shard, now, limit - gone);
+        }
+        Ok(gone)
+    }
+}
+
+impl Inspect for MemoryStore {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        let (shard, hash) = self.locate(id);
+        let now = self.time.nanos(self.time.read());
+        let remaining = |expires: u64| (expires > now).then(|| until(expires, now));
+        Ok(shard.lock().inspect(
+            id,
+            hash,
+            |done| {
+                let (token, left) = (FencingToken::new(done.token()), remaining(done.expires()));
+                let fingerprint = done.has_fingerprint();
+                RecordSummary::new(RecordState::Complete, token, left, done.value_len(), fingerprint)
+            },
+            |busy| {
+                let (token, left) = (FencingToken::new(busy.token), remaining(busy.expires));
+                RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
+            },
+        ))
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        let mut stats = StoreStats::default();
+        for Padded(shard) in &self.shards {
+            let (records, in_progress, bytes) = shard.lock().counts();
+            stats.records += u64::from(records);
+            stats.in_progress += u64::from(in_progress);
+            stats.bytes += bytes;
+        }
+        Ok(stats)
+    }
+}
