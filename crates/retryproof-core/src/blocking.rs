@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine for programs without a runtime: the same names, the same semantics, blocking.
 //!
-//! An [`Engine`] brings a small runtime of its own, on which heartbeats and background work run while an action
+//! A `blocking::Engine` (feature `blocking`) brings a small runtime of its own, on which heartbeats and background work run while an action
 //! blocks its caller's thread. Inside a runtime every call is refused with a clear error, since it would stall it.
 //!
 //! ```

@@ -66,7 +66,7 @@ const TIDY: usize = 4;
 ///
 /// # Expiry
 /// Judged to the nanosecond by the monotonic clock when a record is met (ACQ-7, CMP-6). Expired records are reclaimed
-/// by later grants, a few at a time, by [`Purge::purge`], and when the store is full. Memory that was used once is kept
+/// by later grants, a few at a time, by [`Purge`](crate::store::Purge), and when the store is full. Memory that was used once is kept
 /// for later records: the index stays as large as the store has been full, 36 bytes a record.
 ///
 /// # Tokens
