@@ -27,6 +27,9 @@ pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
 
+/// `SQLITE_READONLY_DIRECTORY`, which the oldest bindings of our driver's range have only with a bundled SQLite.
+const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
+
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     use ErrorKind::{Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected};
     match extended {
@@ -36,7 +39,7 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
                 "the database file was moved or deleted while open; put it back and open the store anew",
             );
         }
-        ffi::SQLITE_READONLY_DIRECTORY => {
+        READONLY_DIRECTORY => {
             return (
                 Unexpected,
                 "the directory of the database file does not let files be made, and the journal needs one; allow it",
@@ -101,11 +104,8 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
 
 /// SQLite has no code of its own for a table or a column that is not there.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    let text = match error {
-        rusqlite::Error::SqliteFailure(_, Some(text)) => text,
-        rusqlite::Error::SqlInputError { msg, .. } => msg,
-        _ => return false,
-    };
+    // Newer drivers tell such an error apart, as `SqlInputError`; its text begins alike.
+    let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")
         || text.contains("has no column named")
