@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The folder that builds go to.
-pub(crate) fn target(root: &Path) -> PathBuf {
-    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+/// The folder that builds go to, from the workspace's root.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
 /// A `cargo` command line with its extra environment; `Display` is what a person types to repeat it.

@@ -74,7 +74,7 @@ fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
     }
     if case.compile {
         let check = Cargo::new("check --quiet --locked")
-            .env("CARGO_TARGET_DIR", cargo::target(root).to_string_lossy());
+            .env("CARGO_TARGET_DIR", root.join(cargo::target()).to_string_lossy());
         let (compiled, _, errors) = check.capture(&folder)?;
         return Ok((!compiled).then_some(errors));
     }
@@ -82,7 +82,7 @@ fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
 }
 
 fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
-    let folder = cargo::target(root).join("lock-check").join(case.name);
+    let folder = root.join(cargo::target()).join("lock-check").join(case.name);
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/lib.rs"), "")?;
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;

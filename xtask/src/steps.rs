@@ -56,7 +56,7 @@ fn plan(root: &Path) -> Vec<Step> {
     step("doc tests", "the examples in the documentation", Work::Tests(doctests));
     let loom = Cargo::new("test -p retryproof-core --release --test loom --locked")
         .flags("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", cargo::target(root).join("loom").to_string_lossy());
+        .env("CARGO_TARGET_DIR", cargo::target().join("loom").to_string_lossy());
     step("loom", "every interleaving of the memory store's lock-free parts", Work::Tests(loom));
     steps
 }
