@@ -24,6 +24,9 @@ use crate::store::{AcquireRequest, Acquired, Standing};
 /// How long a leader rests before it asks a failing store again, or looks again for a free permit.
 const REST: Duration = Duration::from_millis(20);
 
+/// What the rest grows to while the store keeps failing: the waiters of many keys must not storm it.
+const LONGEST_REST: Duration = Duration::from_millis(500);
+
 /// One acquisition: what stays the same over the passes of the loop.
 pub(crate) struct Attempting<'a> {
     engine: &'a Arc<Inner>,
@@ -95,6 +98,7 @@ impl Attempting<'_> {
         if let Some(result) = seat.result() {
             return Ok(Acquisition::Complete(result));
         }
+        let mut rest = REST;
         loop {
             let seen = seat.flight.seen();
             let now = self.engine.now();
@@ -106,10 +110,11 @@ impl Attempting<'_> {
             let changed = store.dyn_changed(self.identity().clone(), seen.token, at_most);
             let slept = self.engine.gate.within(bound, "changed", self.identity(), changed).await;
             match slept {
-                Ok(()) => {}
+                Ok(()) => rest = REST,
                 // A store that is back before the deadline costs its waiters nothing.
                 Err(error) if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() => {
-                    sleep(REST.min(self.left())).await;
+                    sleep(rest.min(self.left())).await;
+                    rest = (rest * 2).min(LONGEST_REST);
                     continue;
                 }
                 Err(error) => return Err(error),
