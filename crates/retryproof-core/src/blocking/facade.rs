@@ -91,7 +91,7 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "the blocking engine was called inside a tokio runtime, which it would stall; use \
-                 `IdempotencyEngine` there, or call it from `spawn_blocking` of a plain thread",
+                 `IdempotencyEngine` there, or call this one from a thread of `std::thread` (`spawn_blocking` is inside too)",
             ));
         }
         match &self.runtime.0 {
