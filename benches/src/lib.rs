@@ -6,7 +6,7 @@
 //!
 //! # Adding a suite
 //! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add `mod <name>;` and a line to
-//! [`SUITES`]. Nothing else is needed:
+//! `SUITES`. Nothing else is needed:
 //! - [`compare::interleave`] runs contenders in turn, the floor first, and gives medians and ratios;
 //! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT` with two counts and
 //!   divides the difference, so set-up costs nothing; `None`, and a loud line, where valgrind is missing;
