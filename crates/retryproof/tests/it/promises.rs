@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(all(feature = "axum", feature = "macros"))]
+mod http;
 #[cfg(all(feature = "axum", feature = "config"))]
 mod operations;
 mod outcomes;
