@@ -1,11 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a store of `retryproof` is judged by (STO-2), and stores that fail on purpose.
 //!
-//! - [`conformance!`] makes one `#[test]` per case of the [conformance kit](conformance) out of a factory of stores.
+//! For authors of stores: [`conformance!`] makes one `#[test]` per case of the [conformance kit](mod@conformance) out of
+//! a factory of stores.
+//!
+//! For tests of what is built on a store, around any store and around each other:
+//! - [`FaultStore`] refuses calls, loses answers, swallows calls, and has outages;
+//! - [`SlowStore`] is some way off;
+//! - [`Recorder`] keeps a log of calls and answers;
+//! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once.
 
 pub mod conformance;
+mod fault;
 mod model;
+mod operation;
 mod random;
+mod record;
+mod runs_once;
+mod slow;
 mod subject;
 
+pub use fault::{Call, Fault, FaultStore, Faults, Outage};
+pub use operation::Operation;
+pub use record::{CallLog, Entry, Recorder, Said};
+pub use runs_once::{Runs, count_runs};
+pub use slow::SlowStore;
 pub use subject::{Subject, SubjectBuilder};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random sequences of steps by three owners on two identities, compared with the [model](crate::model) answer by answer.
+//! Random sequences of steps by three owners on two identities, compared with a sequential model answer by answer.
 
 use std::time::Duration;
 

@@ -68,6 +68,7 @@ catches! {
     acq_12_a_release_taken_for_a_death_is_caught: ReleaseIsATakeover by acq_12_only_a_takeover_says_so;
     run_4_a_release_that_shows_is_caught: ReleaseKeepsTheRecord by
         run_4_releasing_again_is_already_done, cmp_5_a_released_record_looks_deleted;
+    sto_5_a_call_that_never_ends_is_caught: ReleaseNeverEnds by run_4_a_released_key_is_fresh;
     run_3_a_revived_result_is_caught: ExtendRevivesResults by
         run_3_extend_revives_no_finished_record, sto_2_random_steps_agree_with_the_model;
     run_3_a_record_made_by_extend_is_caught: ExtendMakesRecords by run_3_extend_revives_no_released_record;

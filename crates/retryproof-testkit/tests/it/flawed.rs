@@ -44,6 +44,7 @@ pub(crate) enum Defect {
     TakeoverKeepsFingerprint,
     ReleaseIsATakeover,
     ReleaseKeepsTheRecord,
+    ReleaseNeverEnds,
     ExtendRevivesResults,
     ExtendMakesRecords,
     ExtendNeedsALiveLease,
@@ -426,6 +427,9 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        if self.has(Defect::ReleaseNeverEnds) {
+            std::future::pending::<()>().await;
+        }
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
         let Some(record) = records.get_mut(&name) else { return Ok(Fenced::AlreadyDone) };

@@ -3,3 +3,4 @@
 
 mod defects;
 mod flawed;
+mod wrappers;

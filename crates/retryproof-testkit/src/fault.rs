@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`FaultStore`]: an ordinary store around another one, that fails when and how a test says.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
+    StoreStats,
+};
+use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use tokio::sync::watch;
+
+use crate::operation::Operation;
+
+/// What goes wrong with one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The call fails before it reaches the store: nothing happened.
+    Refused,
+    /// The store does what it was asked, and the answer is lost: an error, though it happened.
+    AnswerLost,
+    /// The call is swallowed: it never reaches the store and never ends.
+    Swallowed,
+    /// The store does what it was asked, and the call never ends.
+    AnswerSwallowed,
+}
+
+/// What an outage does to the calls that are made while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outage {
+    /// They fail at once.
+    Refuse,
+    /// They never end, also when the outage is over.
+    Swallow,
+    /// They wait for its end and are carried out then.
+    Stall,
+}
+
+/// One call, as a plan sees it before it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Call {
+    /// Its number among all calls since the plan was set, from 1 on.
+    pub number: u64,
+    /// The method.
+    pub operation: Operation,
+    /// Its number among the calls of this method, from 1 on.
+    pub of_operation: u64,
+}
+
+type Plan = Box<dyn FnMut(&Call) -> Option<Fault> + Send>;
+
+/// Says which calls of a [`FaultStore`] fail. Clones are one and the same.
+#[derive(Clone)]
+pub struct Faults(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    outage: watch::Sender<Option<Outage>>,
+}
+
+#[derive(Default)]
+struct State {
+    plan: Option<Plan>,
+    calls: Vec<Operation>,
+    injected: u64,
+}
+
+impl Faults {
+    /// No faults.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Arc::new(Shared { state: Mutex::default(), outage: watch::Sender::new(None) }))
+    }
+
+    /// Asks `plan` before each call; call numbers begin anew. A later plan replaces it.
+    pub fn plan(&self, plan: impl FnMut(&Call) -> Option<Fault> + Send + 'static) {
+        *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
+    }
+
+    /// The `nth` call from now fails, of whatever method; the first is 1.
+    pub fn fail_call(&self, nth: u64, fault: Fault) {
+        self.plan(move |call| (call.number == nth).then_some(fault));
+    }
+
+    /// Every `nth` call from now fails.
+    ///
+    /// # Panics
+    /// When `nth` is zero.
+    pub fn fail_every(&self, nth: u64, fault: Fault) {
+        assert!(nth > 0, "every 0th call is none");
+        self.plan(move |call| (call.number % nth == 0).then_some(fault));
+    }
+
+    /// The next `times` calls of a method fail.
+    pub fn fail_next(&self, operation: Operation, times: u64, fault: Fault) {
+        self.plan(move |call| (call.operation == operation && call.of_operation <= times).then_some(fault));
+    }
+
+    /// No further faults; an outage goes on.
+    pub fn clear(&self) {
+        self.0.state.lock().plan = None;
+    }
+
+    /// The store is away from now on, until [`end_outage`](Self::end_outage).
+    pub fn begin_outage(&self, outage: Outage) {
+        self.0.outage.send_replace(Some(outage));
+    }
+
+    /// The store is back.
+    pub fn end_outage(&self) {
+        self.0.outage.send_replace(None);
+    }
+
+    /// How many calls were made since the plan was set, the failed ones included.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.state.lock().calls.len() as u64
+    }
+
+    /// How many calls failed since the plan was set, in outages too: a test that injected nothing has shown nothing.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.0.state.lock().injected
+    }
+
+    fn judge(&self, operation: Operation) -> Option<Fault> {
+        let mut state = self.0.state.lock();
+        state.calls.push(operation);
+        let call = Call {
+            number: state.calls.len() as u64,
+            operation,
+            of_operation: state.calls.iter().filter(|made| **made == operation).count() as u64,
+        };
+        let fault = state.plan.as_mut().and_then(|plan| plan(&call));
+        state.injected += u64::from(fault.is_some());
+        fault
+    }
+
+    async fn apply<T>(&self, operation: Operation, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let fault = self.judge(operation);
+        let mut outage = self.0.outage.subscribe();
+        let away = *outage.borrow_and_update();
+        if away.is_some() {
+            self.0.state.lock().injected += 1;
+        }
+        match away {
+            None => {}
+            Some(Outage::Refuse) => return Err(failed(operation, "the store is away (injected)")),
+            Some(Outage::Swallow) => return pending().await,
+            // It fails only when the sender is gone, which `self` holds.
+            Some(Outage::Stall) => drop(outage.wait_for(|outage| outage.is_none()).await),
+        }
+        match fault {
+            None => call.await,
+            Some(Fault::Refused) => Err(failed(operation, "the call was refused (injected)")),
+            Some(Fault::AnswerLost) => {
+                // Whatever it was: it is lost.
+                let _ = call.await;
+                Err(failed(operation, "the answer was lost (injected)"))
+            }
+            Some(Fault::Swallowed) => pending().await,
+            Some(Fault::AnswerSwallowed) => {
+                let _ = call.await;
+                pending().await
+            }
+        }
+    }
+}
+
+fn failed(operation: Operation, message: &'static str) -> Error {
+    Error::unavailable(message).during(operation.name())
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.state.lock();
+        f.debug_struct("Faults")
+            .field("planned", &state.plan.is_some())
+            .field("calls", &state.calls.len())
+            .field("injected", &state.injected)
+            .field("outage", &*self.0.outage.borrow())
+            .finish()
+    }
+}
+
+/// A store that fails when and how its [`Faults`] say; else it does what the store inside does.
+///
+/// ```
+/// use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+/// use retryproof_testkit::{Fault, FaultStore, Faults, Operation};
+///
+/// let faults = Faults::none();
+/// let store = FaultStore::new(MemoryStore::new(), faults.clone());
+/// let engine = IdempotencyEngine::new(SharedStore::new(store));
+/// faults.fail_next(Operation::Complete, 1, Fault::AnswerLost);
+/// # drop(engine);
+/// ```
+#[derive(Debug)]
+pub struct FaultStore<S> {
+    inner: S,
+    faults: Faults,
+}
+
+impl<S> FaultStore<S> {
+    /// A store around `inner`.
+    #[must_use]
+    pub fn new(inner: S, faults: Faults) -> Self {
+        Self { inner, faults }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: IdempotencyStore> IdempotencyStore for FaultStore<S> {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.faults.apply(Operation::Acquire, self.inner.acquire(id, req)).await
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.faults.apply(Operation::Look, self.inner.look(id)).await
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.faults.apply(Operation::Changed, self.inner.changed(id, seen, at_most)).await
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.faults.apply(Operation::Extend, self.inner.extend(id, owner, lease)).await
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.faults.apply(Operation::Complete, self.inner.complete(id, owner, done)).await
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.faults.apply(Operation::Release, self.inner.release(id, owner)).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.inner.profile()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Purge> Purge for FaultStore<S> {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.faults.apply(Operation::Purge, self.inner.purge(limit)).await
+    }
+}
+
+/// Looking at records is not disturbed: tests do it to see what is there.
+#[deny(clippy::missing_trait_methods)]
+impl<S: Inspect> Inspect for FaultStore<S> {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        self.inner.get(id).await
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        self.inner.stats().await
+    }
+}

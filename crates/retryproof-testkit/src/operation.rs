@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Operation`]: the methods of the contract by name.
+
+use std::fmt;
+
+/// One method of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Operation {
+    /// [`IdempotencyStore::acquire`](retryproof_core::IdempotencyStore::acquire).
+    Acquire,
+    /// [`IdempotencyStore::look`](retryproof_core::IdempotencyStore::look).
+    Look,
+    /// [`IdempotencyStore::changed`](retryproof_core::IdempotencyStore::changed).
+    Changed,
+    /// [`IdempotencyStore::extend`](retryproof_core::IdempotencyStore::extend).
+    Extend,
+    /// [`IdempotencyStore::complete`](retryproof_core::IdempotencyStore::complete).
+    Complete,
+    /// [`IdempotencyStore::release`](retryproof_core::IdempotencyStore::release).
+    Release,
+    /// [`Purge::purge`](retryproof_core::store::Purge::purge).
+    Purge,
+}
+
+impl Operation {
+    /// The method's name, as errors name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Look => "look",
+            Self::Changed => "changed",
+            Self::Extend => "extend",
+            Self::Complete => "complete",
+            Self::Release => "release",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Recorder`]: an ordinary store around another one, that keeps a log of its calls.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
+    StoreStats,
+};
+use retryproof_core::{ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+
+use crate::operation::Operation;
+
+/// What a call was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Said {
+    /// Nothing yet.
+    Pending,
+    /// Its caller went away before the answer.
+    Dropped,
+    /// The lease is the caller's.
+    Granted,
+    /// The lease is the caller's, taken over from an owner that died.
+    TookOver,
+    /// Another owner holds the lease.
+    Busy,
+    /// Here is the result.
+    Complete,
+    /// There is no record.
+    Absent,
+    /// A wait has ended.
+    Woken,
+    /// What a call that is fenced by owner answered.
+    Fenced(Fenced),
+    /// So many records went.
+    Purged(usize),
+    /// The call failed.
+    Failed(ErrorKind),
+}
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The method.
+    pub operation: Operation,
+    /// On what; none for a purge. It prints masked (ID-4).
+    pub identity: Option<Identity>,
+    /// In whose name; none for a look, a wait and a purge.
+    pub owner: Option<OwnerId>,
+    /// The answer.
+    pub said: Said,
+}
+
+/// The log of a [`Recorder`]. Clones are one and the same.
+#[derive(Clone, Default)]
+pub struct CallLog(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+struct Log {
+    entries: Vec<Entry>,
+    /// Counted up when the log is cleared, so that an answer to a forgotten call is not taken for another one's.
+    generation: u64,
+}
+
+impl CallLog {
+    /// An empty log.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// All calls, in the order in which they were sent.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.0.lock().entries.clone()
+    }
+
+    /// How many calls of a method were sent.
+    #[must_use]
+    pub fn count(&self, operation: Operation) -> usize {
+        self.count_of(|entry| entry.operation == operation)
+    }
+
+    /// How many calls are as asked.
+    #[must_use]
+    pub fn count_of(&self, is: impl Fn(&Entry) -> bool) -> usize {
+        self.0.lock().entries.iter().filter(|entry| is(entry)).count()
+    }
+
+    /// The methods of all calls, in the order in which they were sent.
+    #[must_use]
+    pub fn operations(&self) -> Vec<Operation> {
+        self.0.lock().entries.iter().map(|entry| entry.operation).collect()
+    }
+
+    /// Forgets what was logged so far. An answer that is still to come is not logged then.
+    pub fn clear(&self) {
+        let mut log = self.0.lock();
+        log.entries.clear();
+        log.generation += 1;
+    }
+
+    fn begin(&self, operation: Operation, identity: Option<&Identity>, owner: Option<OwnerId>) -> Open<'_> {
+        let mut log = self.0.lock();
+        log.entries.push(Entry { operation, identity: identity.cloned(), owner, said: Said::Pending });
+        Open { log: self, at: log.entries.len() - 1, generation: log.generation, said: Said::Dropped }
+    }
+
+    async fn keep<T>(
+        &self,
+        (operation, identity, owner): (Operation, Option<&Identity>, Option<OwnerId>),
+        call: impl Future<Output = Result<T>>,
+        said: impl Fn(&T) -> Said,
+    ) -> Result<T> {
+        let mut open = self.begin(operation, identity, owner);
+        let answer = call.await;
+        open.said = match &answer {
+            Ok(answer) => said(answer),
+            Err(error) => Said::Failed(error.kind()),
+        };
+        answer
+    }
+}
+
+impl fmt::Debug for CallLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.lock().entries.iter()).finish()
+    }
+}
+
+/// A call that was sent; its end, a drop included, is noted.
+struct Open<'a> {
+    log: &'a CallLog,
+    at: usize,
+    generation: u64,
+    said: Said,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let mut log = self.log.0.lock();
+        if log.generation == self.generation
+            && let Some(entry) = log.entries.get_mut(self.at)
+        {
+            entry.said = self.said;
+        }
+    }
+}
+
+/// A store that keeps a [`CallLog`], for tests that count round trips or follow an order of calls.
+///
+/// ```
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, SharedStore};
+/// use retryproof_testkit::{CallLog, Operation, Recorder};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let log = CallLog::new();
+/// let engine = IdempotencyEngine::new(SharedStore::new(Recorder::new(MemoryStore::new(), log.clone())));
+/// let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
+/// engine.execute(ctx, || async { Ok::<_, std::io::Error>("receipt".to_owned()) }).await?;
+/// assert_eq!(log.operations(), [Operation::Acquire, Operation::Complete]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Recorder<S> {
+    inner: S,
+    log: CallLog,
+}
+
+impl<S> Recorder<S> {
+    /// A store around `inner`.
+    #[must_use]
+    pub fn new(inner: S, log: CallLog) -> Self {
+        Self { inner, log }
+    }
+}
+
+fn fenced(answer: &Fenced) -> Said {
+    Said::Fenced(*answer)
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: IdempotencyStore> IdempotencyStore for Recorder<S> {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        let said = |answer: &Acquired| match answer {
+            Acquired::Granted(grant) if grant.took_over => Said::TookOver,
+            Acquired::Granted(_) => Said::Granted,
+            Acquired::Busy { .. } => Said::Busy,
+            Acquired::Complete(_) => Said::Complete,
+        };
+        let call = (Operation::Acquire, Some(id), Some(req.owner));
+        self.log.keep(call, self.inner.acquire(id, req), said).await
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        let said = |answer: &Standing| match answer {
+            Standing::Absent => Said::Absent,
+            Standing::Busy { .. } => Said::Busy,
+            Standing::Complete(_) => Said::Complete,
+        };
+        self.log.keep((Operation::Look, Some(id), None), self.inner.look(id), said).await
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        let call = (Operation::Changed, Some(id), None);
+        self.log.keep(call, self.inner.changed(id, seen, at_most), |()| Said::Woken).await
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        let call = (Operation::Extend, Some(id), Some(owner));
+        self.log.keep(call, self.inner.extend(id, owner, lease), fenced).await
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        let call = (Operation::Complete, Some(id), Some(owner));
+        self.log.keep(call, self.inner.complete(id, owner, done), fenced).await
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        let call = (Operation::Release, Some(id), Some(owner));
+        self.log.keep(call, self.inner.release(id, owner), fenced).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.inner.profile()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Purge> Purge for Recorder<S> {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        let call = (Operation::Purge, None, None);
+        self.log.keep(call, self.inner.purge(limit), |gone| Said::Purged(*gone)).await
+    }
+}
+
+/// Looking at records is not logged: tests do it to see what is there.
+#[deny(clippy::missing_trait_methods)]
+impl<S: Inspect> Inspect for Recorder<S> {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        self.inner.get(id).await
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        self.inner.stats().await
+    }
+}

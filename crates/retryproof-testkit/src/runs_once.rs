@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`assert_runs_once!`](crate::assert_runs_once): many calls at once, one run of the action.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Barrier;
+
+/// Counts the runs of an action. Clones are one and the same.
+#[derive(Debug, Clone, Default)]
+pub struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    /// Notes one run; the action under test calls it.
+    pub fn note(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many runs were noted.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Makes `calls` calls at once, each on a task of its own, and gives the number of runs and all answers. What
+/// [`assert_runs_once!`](crate::assert_runs_once) is made of.
+///
+/// # Panics
+/// When a call panics.
+pub async fn count_runs<F, Fut>(calls: usize, call: F) -> (usize, Vec<Fut::Output>)
+where
+    F: Fn(Runs) -> Fut,
+    Fut: Future + Send + 'static,
+    Fut::Output: Send + 'static,
+{
+    let runs = Runs::default();
+    let start = Arc::new(Barrier::new(calls));
+    let tasks: Vec<_> = (0..calls)
+        .map(|_| {
+            let (start, call) = (Arc::clone(&start), call(runs.clone()));
+            tokio::spawn(async move {
+                start.wait().await;
+                call.await
+            })
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(calls);
+    for task in tasks {
+        match task.await {
+            Ok(answer) => answers.push(answer),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+    (runs.count(), answers)
+}
+
+/// Makes many calls at once and asserts that the action inside ran once. Gives all answers, for further assertions.
+///
+/// The first argument is the number of calls; the second a closure that makes one call and has the action note its runs.
+/// It is used inside an async function, on a tokio runtime.
+///
+/// ```
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
+/// use retryproof_testkit::{Runs, assert_runs_once};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let engine = IdempotencyEngine::new(MemoryStore::new());
+/// let outcomes = assert_runs_once!(50, |runs: Runs| {
+///     let engine = engine.clone();
+///     async move {
+///         let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
+///         let charge = || async move {
+///             runs.note();
+///             Ok::<_, std::io::Error>("receipt".to_owned())
+///         };
+///         engine.execute(ctx, charge).await.map_err(Box::<dyn std::error::Error + Send + Sync>::from)
+///     }
+/// });
+/// assert!(outcomes.into_iter().all(|outcome| outcome.unwrap().into_value().unwrap() == "receipt"));
+/// # });
+/// ```
+#[macro_export]
+macro_rules! assert_runs_once {
+    ($calls:expr, $call:expr $(,)?) => {{
+        let (runs, answers) = $crate::count_runs($calls, $call).await;
+        assert_eq!(runs, 1, "the action ran {runs} times in {} calls at once", answers.len());
+        answers
+    }};
+}

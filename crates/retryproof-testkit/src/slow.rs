@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`SlowStore`]: an ordinary store around another one, each of whose calls takes longer.
+
+use std::future::Future;
+use std::time::Duration;
+
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
+    StoreStats,
+};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use tokio::time::sleep;
+
+/// A store at a distance: each call takes some time to reach the store inside, and its answer some to come back. The time is the
+/// runtime's, so a paused clock makes it cost nothing.
+#[derive(Debug)]
+pub struct SlowStore<S> {
+    inner: S,
+    there: Duration,
+    back: Duration,
+}
+
+impl<S> SlowStore<S> {
+    /// A store around `inner`, `there` away for calls and `back` for answers.
+    #[must_use]
+    pub fn new(inner: S, there: Duration, back: Duration) -> Self {
+        Self { inner, there, back }
+    }
+
+    async fn slowly<T>(&self, call: impl Future<Output = T>) -> T {
+        sleep(self.there).await;
+        let answer = call.await;
+        sleep(self.back).await;
+        answer
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.slowly(self.inner.acquire(id, req)).await
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.slowly(self.inner.look(id)).await
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        // The wait as a whole is bounded by the caller, so the way is part of it.
+        let rest = at_most.saturating_sub(self.there + self.back);
+        self.slowly(self.inner.changed(id, seen, rest)).await
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.slowly(self.inner.extend(id, owner, lease)).await
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.slowly(self.inner.complete(id, owner, done)).await
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.slowly(self.inner.release(id, owner)).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.inner.profile()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Purge> Purge for SlowStore<S> {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.slowly(self.inner.purge(limit)).await
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Inspect> Inspect for SlowStore<S> {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        self.slowly(self.inner.get(id)).await
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        self.slowly(self.inner.stats()).await
+    }
+}
