@@ -10,13 +10,13 @@ CREATE TABLE IF NOT EXISTS retryproof_records (
     owner        BLOB    NOT NULL, -- 16 bytes, kept after completion (CMP-3)
     token        INTEGER NOT NULL, -- fencing token (ACQ-10)
     expires_at   INTEGER NOT NULL, -- lease end while in progress, retention end once complete
-    purge_bucket INTEGER NOT NULL, -- acquire + ttl in milliseconds, rounded up; no extend or complete moves it (STO-4)
+    purge_after  INTEGER NOT NULL, -- acquire + ttl; in no extension's or completion's way, so its index stays as it is (STO-4)
     fp           BLOB,             -- fingerprint (FP-1)
     result       BLOB,             -- the value's envelope (CMP-8)
     PRIMARY KEY (scope, key)
 );
 
-CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_bucket);
+CREATE INDEX IF NOT EXISTS retryproof_records_purge ON retryproof_records (purge_after);
 
 -- Two rows: the version of this schema, and the last fencing token of all.
 CREATE TABLE IF NOT EXISTS retryproof_records_meta (

@@ -141,9 +141,9 @@ impl SqliteConfig {
         self
     }
 
-    /// Whether an uncontended write runs on the calling thread instead of the writer's. That saves two thread switches, and
-    /// blocks the caller for as long as the disk takes: for programs whose threads may block, not for the workers of an
-    /// async runtime. Default off.
+    /// Whether every uncontended write runs on the calling thread instead of the writer's. That saves two thread switches, and
+    /// blocks the caller for as long as the disk takes: not for the workers of an async runtime. Calls through the blocking
+    /// facade do so anyway. Default off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;

@@ -32,20 +32,11 @@ const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
 
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     use ErrorKind::{Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected};
-    match extended {
-        ffi::SQLITE_READONLY_DBMOVED => {
-            return (
-                Unexpected,
-                "the database file was moved or deleted while open; put it back and open the store anew",
-            );
-        }
-        READONLY_DIRECTORY => {
-            return (
-                Unexpected,
-                "the directory of the database file does not let files be made, and the journal needs one; allow it",
-            );
-        }
-        _ => {}
+    if extended == READONLY_DIRECTORY {
+        return (
+            Unexpected,
+            "the directory of the database file does not let files be made, and the journal needs one; allow it",
+        );
     }
     match extended & 0xff {
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL => (

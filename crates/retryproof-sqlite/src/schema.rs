@@ -36,7 +36,7 @@ pub(crate) enum Statement {
 impl Statement {
     pub(crate) const COUNT: usize = Self::Stats as usize + 1;
 
-    const ALL: [Self; Self::COUNT] = [
+    pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Find,
         Self::Standing,
         Self::Grant,
@@ -62,12 +62,12 @@ impl Statement {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the statement that acts.
-            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_bucket, 7 fp, 8 now.
+            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now.
             Self::Grant => {
-                "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_bucket,fp,result) \
+                "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_after,fp,result) \
                  VALUES (?1,?2,0,?3,?4,?5,?6,?7,NULL) \
                  ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
-                 expires_at=excluded.expires_at,purge_bucket=excluded.purge_bucket,fp=excluded.fp,result=NULL \
+                 expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL \
                  WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
             // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
@@ -81,18 +81,18 @@ impl Statement {
                  WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
             // STO-4: only when the completion's ttl ends before the one that the acquire named.
-            // 1 scope, 2 key, 3 purge_bucket.
+            // 1 scope, 2 key, 3 purge_after.
             Self::PurgeEarlier => {
-                "UPDATE retryproof_records SET purge_bucket=?3 WHERE scope=?1 AND key=?2 AND purge_bucket>?3"
+                "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
             }
             // RUN-4. 1 scope, 2 key, 3 owner.
             Self::Release => {
                 "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // STO-4; a state that we never wrote stays (CMP-8). 1 now in milliseconds, 2 now, 3 limit.
+            // STO-4; a state that we never wrote stays (CMP-8). 1 now, 2 limit.
             Self::Purge => {
                 "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
-                 WHERE purge_bucket<=?1 AND expires_at<=?2 AND state IN (0,1) LIMIT ?3)"
+                 WHERE purge_after<=?1 AND expires_at<=?1 AND state IN (0,1) LIMIT ?2)"
             }
             // ACQ-10: the last token drawn.
             Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",

@@ -88,8 +88,6 @@ impl<'a> Tx<'a> {
             }
             Some(Record { phase: Phase::Running(None), .. }) => (self.draw()?, true),
         };
-        // Rounded up, so that purge never comes early (STO-4).
-        let bucket = self.after(req.ttl).saturating_add(999) / 1_000;
         let granted = self.execute(
             Statement::Grant,
             (
@@ -98,7 +96,7 @@ impl<'a> Tx<'a> {
                 req.owner.as_bytes(),
                 i64::try_from(token.get()).unwrap_or(i64::MAX),
                 self.after(req.lease),
-                bucket,
+                self.after(req.ttl),
                 req.fingerprint.as_ref().map(|fp| fp.as_bytes()),
                 self.now,
             ),
@@ -138,7 +136,7 @@ impl<'a> Tx<'a> {
             ),
         )?;
         if changed == 1 {
-            self.execute(Statement::PurgeEarlier, (scope, key, expires_at.saturating_add(999) / 1_000))?;
+            self.execute(Statement::PurgeEarlier, (scope, key, expires_at))?;
             return Ok(Fenced::Done);
         }
         Ok(match self.record(id)? {
@@ -160,7 +158,7 @@ impl<'a> Tx<'a> {
 
     fn purge(&mut self, limit: usize) -> Result<usize> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.execute(Statement::Purge, (self.now / 1_000, self.now, limit))
+        self.execute(Statement::Purge, (self.now, limit))
     }
 
     /// ACQ-10: under the write lock, larger than every token that this file ever gave.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing, StoreProfile,
 };
@@ -98,7 +99,7 @@ impl SqliteStore {
 
     /// One step in one commit, on the best thread for it.
     pub(crate) async fn write(&self, step: Step) -> Result<Answer> {
-        if self.config.in_place
+        if (self.config.in_place || in_blocking_context())
             && let Some(answer) = self.writer.call_in_place(&step)
         {
             return answer;
@@ -242,3 +243,6 @@ impl From<SqliteStore> for SharedStore {
         store.into_shared()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,6 +109,12 @@ impl Writer {
         }
     }
 
+    /// Runs a pragma on the writing connection: what a full disk does cannot be had from outside.
+    #[cfg(test)]
+    pub(crate) fn pragma(&self, sql: &str) {
+        self.shared.desk.lock().connection().execute_batch(sql).expect("a pragma");
+    }
+
     /// Lets waiters know of commits by other processes. Does nothing while somebody writes: that looks by itself.
     pub(crate) fn note_foreign_commits(&self) {
         if let Some(mut desk) = self.shared.desk.try_lock() {

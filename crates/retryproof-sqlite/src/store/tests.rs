@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What needs a hand on the writing connection: a full disk, a file that turns read-only, and what statements touch.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Standing};
+use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, OwnerId};
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(600);
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn store(&self) -> SqliteStore {
+        let config = SqliteConfig::new(self.0.join("records.db"));
+        config.migrate().expect("migrated");
+        SqliteStore::open_with(config).expect("opened")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn dir() -> Dir {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("retryproof-unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&path).expect("a directory");
+    Dir(path)
+}
+
+fn id(key: &str) -> Identity {
+    Identity::of("sqlite.unit", key).expect("a valid identity")
+}
+
+fn done(bytes: usize) -> Completion {
+    Completion::new(Blob::from(vec![7; bytes]), LONG, None)
+}
+
+async fn acquire(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Result<Acquired> {
+    store.acquire(id, &AcquireRequest::new(owner, LONG, LONG)).await
+}
+
+async fn granted(store: &SqliteStore, id: &Identity) -> OwnerId {
+    let owner = OwnerId::new();
+    assert!(matches!(acquire(store, id, owner).await, Ok(Acquired::Granted(_))));
+    owner
+}
+
+#[tokio::test]
+async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
+    let dir = dir();
+    let store = dir.store();
+    let (old, held) = (id("old"), id("held"));
+    let owner = granted(&store, &old).await;
+    assert_eq!(store.complete(&old, owner, &done(100)).await.expect("completed"), Fenced::Done);
+    let holder = granted(&store, &held).await;
+    store.writer.pragma("PRAGMA max_page_count = 1");
+
+    let mut full = None;
+    for at in 0..500 {
+        let id = id(&format!("canary {at}"));
+        if let Err(error) = acquire(&store, &id, OwnerId::new()).await {
+            full = Some((id, error));
+            break;
+        }
+    }
+    let (refused, error) = full.expect("the disk is full at last");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(
+        error.to_string().contains("free space") && !format!("{error:?}").contains("canary"),
+        "{error:?}"
+    );
+    let error = store.complete(&held, holder, &done(100_000)).await.expect_err("no room for it");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+
+    assert!(matches!(store.look(&refused).await, Ok(Standing::Absent)), "nothing half-written");
+    assert!(matches!(store.look(&held).await, Ok(Standing::Busy { .. })));
+    assert!(matches!(store.look(&old).await, Ok(Standing::Complete(_))));
+    assert_eq!(store.extend(&held, holder, LONG).await.expect("a beat needs no room"), Fenced::Done);
+    assert_eq!(store.release(&held, holder).await.expect("a release makes room"), Fenced::Done);
+
+    store.writer.pragma("PRAGMA max_page_count = 1000000");
+    granted(&store, &refused).await;
+}
+
+#[tokio::test]
+async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
+    let dir = dir();
+    let store = dir.store();
+    let (small, large) = (id("small"), id("large"));
+    let (a, b) = (granted(&store, &small).await, granted(&store, &large).await);
+    store.writer.pragma("PRAGMA max_page_count = 1");
+    // While somebody else holds the lock, both are drained into one batch.
+    let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    let (huge, tiny) = (done(100_000), done(10));
+    let mut large_call = pin!(store.complete(&large, b, &huge));
+    let mut small_call = pin!(store.complete(&small, a, &tiny));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(large_call.as_mut().poll(&mut context), Poll::Pending));
+    assert!(matches!(small_call.as_mut().poll(&mut context), Poll::Pending));
+    lock.execute_batch("ROLLBACK").expect("unlocked");
+    assert_eq!(large_call.await.expect_err("no room for it").kind(), ErrorKind::Full);
+    assert_eq!(small_call.await.expect("room for it"), Fenced::Done);
+    assert!(matches!(store.look(&large).await, Ok(Standing::Busy { .. })));
+}
+
+#[tokio::test]
+async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
+    let dir = dir();
+    let store = dir.store();
+    let (old, fresh) = (id("old"), id("canary"));
+    let owner = granted(&store, &old).await;
+    assert_eq!(store.complete(&old, owner, &done(100)).await.expect("completed"), Fenced::Done);
+    store.writer.pragma("PRAGMA query_only = ON");
+    let error = acquire(&store, &fresh, OwnerId::new()).await.expect_err("read-only");
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(error.to_string().contains("read-only") && !format!("{error:?}").contains("canary"), "{error:?}");
+    assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)));
+    assert!(matches!(acquire(&store, &old, OwnerId::new()).await, Ok(Acquired::Complete(_))));
+    store.writer.pragma("PRAGMA query_only = OFF");
+    granted(&store, &fresh).await;
+    assert_eq!(store.stats().await.expect("counted").records, 2);
+}
+
+/// What SQLite says of a statement, one instruction or step a line.
+fn explain(store: &SqliteStore, how: &str, statement: Statement) -> Vec<String> {
+    store.readers.with(|conn| {
+        let mut prepared = conn.prepare(&format!("{how} {}", store.sql.of(statement))).expect("explained");
+        let columns = prepared.column_count();
+        let mut rows = prepared.raw_query();
+        let mut lines = Vec::new();
+        while let Some(row) = rows.next().expect("a line") {
+            let texts = (0..columns).filter_map(|at| row.get_ref(at).ok()?.as_str().ok());
+            lines.push(texts.collect::<Vec<_>>().join(" "));
+        }
+        lines
+    })
+}
+
+#[test]
+fn sto_4_beats_and_completions_touch_no_index() {
+    let dir = dir();
+    let store = dir.store();
+    let runs = |statement, opcode: &str| {
+        explain(&store, "EXPLAIN", statement).iter().any(|line| line.split(' ').any(|word| word == opcode))
+    };
+    assert!(runs(Statement::Grant, "IdxInsert"), "the test sees index writes");
+    for statement in [Statement::Extend, Statement::Complete] {
+        assert!(runs(statement, "Insert") && !runs(statement, "IdxInsert") && !runs(statement, "IdxDelete"));
+    }
+}
+
+#[test]
+fn acq_8_statements_find_their_rows_by_an_index() {
+    let dir = dir();
+    let store = dir.store();
+    for statement in Statement::ALL {
+        let plan = explain(&store, "EXPLAIN QUERY PLAN", statement);
+        let scans = plan.iter().any(|line| line.contains("SCAN"));
+        assert_eq!(scans, statement == Statement::Stats, "{statement:?}: {plan:?}");
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kit (STO-2): on the host's clock, on an injected one, and with writes in place.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use retryproof_sqlite::{SqliteConfig, SqliteStore, Synchronous};
+use retryproof_testkit::{Subject, SubjectBuilder};
+
+use crate::support::{Dir, Wall};
+
+fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore> {
+    let store = SqliteStore::open_with(config.clone()).expect("the store opens");
+    let another = {
+        let (config, dir) = (config.clone(), Arc::clone(dir));
+        move || {
+            let (config, _dir) = (config.clone(), Arc::clone(&dir));
+            async move { SqliteStore::open_with(config).expect("it opens again").into_shared() }
+        }
+    };
+    let corrupt = {
+        let dir = Arc::clone(dir);
+        move |id: retryproof_core::Identity| {
+            let spoilt = dir
+                .stranger()
+                .execute(
+                    "UPDATE retryproof_records SET state = 7 WHERE scope = ?1 AND key = ?2",
+                    (id.scope().as_str().as_bytes(), id.key().expose().as_bytes()),
+                )
+                .expect("the row is spoilt");
+            async move { assert_eq!(spoilt, 1) }
+        }
+    };
+    // Moves with every commit by somebody else.
+    let watch = Mutex::new(dir.stranger());
+    let writes = move || {
+        let version: i64 =
+            watch.lock().query_row("PRAGMA data_version", [], |row| row.get(0)).expect("a version");
+        async move { version.unsigned_abs() }
+    };
+    Subject::of(store)
+        .with_purge()
+        .with_inspect()
+        .with_another(another)
+        .with_corrupt(corrupt)
+        .with_writes(writes)
+}
+
+fn config(dir: &Dir) -> SqliteConfig {
+    dir.config().with_max_value(1 << 20)
+}
+
+mod on_the_hosts_clock {
+    use super::*;
+
+    async fn on_the_hosts_clock() -> Subject {
+        let dir = Arc::new(Dir::new());
+        let config = config(&dir);
+        subject(&dir, &config).build()
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = on_the_hosts_clock }
+}
+
+mod on_an_injected_clock {
+    use super::*;
+
+    async fn on_an_injected_clock() -> Subject {
+        let dir = Arc::new(Dir::new());
+        let wall = Wall::new();
+        let config = wall.on(config(&dir)).with_synchronous(Synchronous::Normal);
+        subject(&dir, &config).with_clock(move |by| wall.forward(by)).build()
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = on_an_injected_clock }
+}
+
+mod in_place {
+    use super::*;
+
+    async fn in_place() -> Subject {
+        let dir = Arc::new(Dir::new());
+        let wall = Wall::new();
+        let config = wall.on(config(&dir)).with_synchronous(Synchronous::Normal).with_in_place(true);
+        subject(&dir, &config).with_clock(move |by| wall.forward(by)).build()
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = in_place }
+}

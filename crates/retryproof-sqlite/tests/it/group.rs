@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The writer: group commit, what a drop leaves, how the store ends, purge beside live traffic.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, Standing};
+use retryproof_core::{IdempotencyStore, OwnerId};
+use retryproof_sqlite::SqliteStore;
+
+use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
+
+/// Polls a call once: it is queued then, and goes no further while the file is locked.
+fn start<F: Future + ?Sized>(call: Pin<&mut F>) {
+    assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the file is locked");
+}
+
+/// Bytes of the write-ahead log: it grows by a frame for each page that a commit touched.
+fn log_size(dir: &Dir) -> u64 {
+    std::fs::metadata(dir.path().join("records.db-wal")).expect("a log").len()
+}
+
+/// Takes the write lock, as another process would.
+fn lock(dir: &Dir) -> rusqlite::Connection {
+    let stranger = dir.stranger();
+    stranger.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    stranger
+}
+
+#[tokio::test]
+async fn acq_8_sixty_four_callers_share_commits() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let before = log_size(&dir);
+    for at in 0..64 {
+        grant(&store, &id(&format!("alone {at}")), OwnerId::new()).await;
+    }
+    let alone = log_size(&dir) - before;
+
+    let ids: Vec<_> = (0..64).map(|at| id(&format!("together {at}"))).collect();
+    let stranger = lock(&dir);
+    let mut callers: Vec<_> = ids.iter().map(|id| Box::pin(grant(&store, id, OwnerId::new()))).collect();
+    for caller in &mut callers {
+        start(caller.as_mut());
+    }
+    let before = log_size(&dir);
+    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    let mut tokens = HashSet::new();
+    for caller in callers {
+        tokens.insert(caller.await.token);
+    }
+    assert_eq!(tokens.len(), 64, "each grant of a commit has a token of its own");
+    let together = log_size(&dir) - before;
+    assert!(together * 4 < alone, "{together} bytes of log together, {alone} one by one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_10_tokens_of_concurrent_callers_are_distinct() {
+    let dir = Dir::new();
+    let store = Arc::new(dir.store());
+    let callers: Vec<_> = (0..64)
+        .map(|caller| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                for at in 0..8 {
+                    let (id, owner) = (id(&format!("{caller} {at}")), OwnerId::new());
+                    tokens.push(grant(&store, &id, owner).await.token);
+                    let done = store.complete(&id, owner, &completion(&format!("{caller} {at}"))).await;
+                    assert_eq!(done.expect("completed"), Fenced::Done);
+                }
+                assert!(tokens.is_sorted());
+                tokens
+            })
+        })
+        .collect();
+    let mut tokens = HashSet::new();
+    for caller in callers {
+        tokens.extend(caller.await.expect("no panic"));
+    }
+    assert_eq!(tokens.len(), 512);
+    assert_eq!(replay(&store, &id("63 7")).await, "63 7");
+}
+
+#[tokio::test]
+async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let (dropped, after) = (id("dropped"), id("after"));
+    let stranger = lock(&dir);
+    start(pin!(grant(&store, &dropped, OwnerId::new())));
+    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    // Queued behind it, so that it has been dealt with.
+    execute(&store, &after, "result").await;
+    assert!(matches!(store.look(&dropped).await, Ok(Standing::Absent)));
+}
+
+#[tokio::test]
+async fn cmp_3_a_completion_dropped_in_the_queue_still_happens() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let (id, owner) = (id("k"), OwnerId::new());
+    grant(&store, &id, owner).await;
+    let stranger = lock(&dir);
+    start(pin!(store.complete(&id, owner, &completion("late"))));
+    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    assert_eq!(store.complete(&id, owner, &completion("later")).await.expect("asked"), Fenced::AlreadyDone);
+    assert_eq!(replay(&store, &id).await, "late");
+}
+
+#[tokio::test]
+async fn cmp_3_dropping_the_store_finishes_what_is_queued() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let (id, owner) = (id("k"), OwnerId::new());
+    grant(&store, &id, owner).await;
+    let stranger = lock(&dir);
+    start(pin!(store.complete(&id, owner, &completion("queued"))));
+    stranger.execute_batch("ROLLBACK").expect("unlocked");
+    drop(store);
+    assert_eq!(replay(&dir.store(), &id).await, "queued");
+}
+
+#[tokio::test]
+async fn sto_5_dropping_the_store_beside_a_locked_file_ends() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let (id, owner) = (id("k"), OwnerId::new());
+    grant(&store, &id, owner).await;
+    let stranger = lock(&dir);
+    start(pin!(store.release(&id, owner)));
+    // Returns although the lock stays, after a bounded number of attempts.
+    drop(store);
+    drop(stranger);
+    match dir.store().acquire(&id, &request(OwnerId::new())).await {
+        Ok(Acquired::Busy { .. }) => {}
+        other => panic!("nothing could be released: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_4_purge_goes_in_bounded_batches_beside_live_traffic() {
+    let dir = Dir::new();
+    let wall = Wall::new();
+    let store = Arc::new(SqliteStore::open_with(wall.on(dir.config())).expect("opened"));
+    let old: Vec<_> = (0..1_000).map(|at| id(&format!("old {at}"))).collect();
+    let owners: Vec<_> = old.iter().map(|_| OwnerId::new()).collect();
+    let mut grants: Vec<_> =
+        old.iter().zip(&owners).map(|(id, &owner)| Box::pin(grant(&store, id, owner))).collect();
+    for grant in &mut grants {
+        let _ = grant.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    for grant in grants {
+        grant.await;
+    }
+    wall.forward(2 * DAY);
+    execute(&store, &id("live"), "result").await;
+    assert_eq!(store.purge(7).await.expect("purged"), 7);
+
+    let purge = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.purge(100_000).await.expect("purged") }
+    });
+    let mut beside = 0_u32;
+    while !purge.is_finished() {
+        execute(&store, &id(&format!("beside {beside}")), "result").await;
+        beside += 1;
+    }
+    assert_eq!(purge.await.expect("no panic"), 993);
+    assert!(beside > 1, "others write between its batches");
+    let stats = store.stats().await.expect("counted");
+    assert_eq!((stats.records, stats.in_progress), (u64::from(beside) + 1, 0));
+    assert_eq!(replay(&store, &id("live")).await, "result");
+    assert_eq!(store.purge(100_000).await.expect("purged"), 0);
+}
+
+#[tokio::test]
+async fn sto_4_inspect_describes_records_without_their_values() {
+    let dir = Dir::new();
+    let wall = Wall::new();
+    let store = SqliteStore::open_with(wall.on(dir.config())).expect("opened");
+    let (id, owner) = (id("k"), OwnerId::new());
+    assert!(store.get(&id).await.expect("asked").is_none());
+    let token = grant(&store, &id, owner).await.token;
+    let summary = store.get(&id).await.expect("asked").expect("there");
+    assert_eq!((summary.token, summary.value_bytes, summary.has_fingerprint), (token, 0, false));
+    wall.forward(Duration::from_secs(61));
+    assert_eq!(store.get(&id).await.expect("asked").expect("still there").remaining, None);
+    let done = completion("12 bytes body");
+    assert_eq!(store.complete(&id, owner, &done).await.expect("completed"), Fenced::Done);
+    let summary = store.get(&id).await.expect("asked").expect("there");
+    assert_eq!((summary.remaining, summary.value_bytes), (Some(DAY), done.value.len()));
+    let stats = store.stats().await.expect("counted");
+    assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
+}

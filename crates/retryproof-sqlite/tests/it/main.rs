@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The SQLite store: the conformance kit, then what is particular to a file.
+
+mod conformance;
+mod group;
+mod processes;
+mod schema;
+mod support;
+mod tokens;
+mod trouble;

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Several processes on one file: this binary starts itself again and drives the other by lines on its standard input.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
+use retryproof_sqlite::SqliteStore;
+
+use crate::support::{DAY, Dir, LONG, completion, execute, id, replay, request};
+
+/// Names the file for the other process.
+const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
+
+/// The other process: holds one owner and does what its lines say. Without the variable it is not one, and there is nothing to do.
+#[test]
+fn the_other_process() {
+    let Some(file) = std::env::var_os(FILE) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let store = SqliteStore::open(file).expect("the store opens");
+    let owner = OwnerId::new();
+    println!("\n@ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let words: Vec<_> = line.split(' ').collect();
+        let answer = runtime.block_on(async {
+            match words[..] {
+                ["acquire", key, lease] => {
+                    let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
+                    let answer = store.acquire(&id(key), &AcquireRequest::new(owner, lease, DAY)).await;
+                    match answer.expect("answered") {
+                        Acquired::Granted(grant) => grant.token.to_string(),
+                        other => format!("{other:?}"),
+                    }
+                }
+                ["complete", key, body] => {
+                    format!(
+                        "{:?}",
+                        store.complete(&id(key), owner, &completion(body)).await.expect("answered")
+                    )
+                }
+                ["extend", key] => {
+                    format!("{:?}", store.extend(&id(key), owner, LONG).await.expect("answered"))
+                }
+                ["release", key] => format!("{:?}", store.release(&id(key), owner).await.expect("answered")),
+                ["race", keys] => race(&store, keys.parse().expect("a number")).await,
+                _ => panic!("what is {line:?}?"),
+            }
+        });
+        println!("@{answer}");
+    }
+}
+
+/// Executes every key that nobody else has; says which, with their tokens.
+async fn race(store: &SqliteStore, keys: u32) -> String {
+    let mut won = Vec::new();
+    for key in 0..keys {
+        let (id, owner) = (id(&format!("race {key}")), OwnerId::new());
+        if let Acquired::Granted(Grant { token, .. }) =
+            store.acquire(&id, &request(owner)).await.expect("answered")
+        {
+            let _ = store.complete(&id, owner, &completion("done")).await.expect("answered");
+            won.push(format!("{key}:{token}"));
+        }
+    }
+    won.join(" ")
+}
+
+struct Other {
+    process: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(file: &Path) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("a path"))
+            .args(["processes::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env(FILE, file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the other process starts");
+        let to = process.stdin.take().expect("its input");
+        let from = BufReader::new(process.stdout.take().expect("its output"));
+        let mut other = Self { process, to, from };
+        assert_eq!(other.hear(), "ready");
+        other
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.to, "{line}").expect("it listens");
+    }
+
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).expect("it answers") > 0, "it ended");
+            if let Some(answer) = line.trim_end().strip_prefix('@') {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.hear()
+    }
+
+    fn acquire(&mut self, key: &str, lease: Duration) -> FencingToken {
+        let token = self.ask(&format!("acquire {key} {}", lease.as_millis()));
+        FencingToken::new(token.parse().expect("a token"))
+    }
+
+    fn signal(&self, name: &str) {
+        let status =
+            Command::new("kill").args([name, &self.process.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process goes by the host's clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Acquires as soon as the holder's lease is over, however it ends, by the engine's loop: acquire, wait, acquire.
+async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant {
+    loop {
+        match store.acquire(id, &request(owner)).await.expect("answered") {
+            Acquired::Granted(grant) => return grant,
+            Acquired::Busy { remaining, token } => store.changed(id, token, remaining).await.expect("waited"),
+            Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut other = Other::start(&dir.file());
+    let mut delays = Vec::new();
+    for round in 0..9 {
+        let key = format!("k{round}");
+        let (id, token) = (id(&key), other.acquire(&key, LONG));
+        let mut waiting = Box::pin(store.changed(&id, token, LONG));
+        // It waits while the other one works, and past the first polls.
+        let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
+        assert!(woken.is_err(), "nothing has changed yet");
+        assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Done");
+        let since = now();
+        waiting.await.expect("waited");
+        delays.push(since.elapsed());
+        assert_eq!(replay(&store, &id).await, format!("result-{round}"));
+    }
+    delays.sort();
+    eprintln!(
+        "from completion to waking in another process: median {:?}, at most {:?}",
+        delays[4], delays[8]
+    );
+    assert!(delays[4] < Duration::from_secs(1), "a poll found it, not the end of the wait: {delays:?}");
+}
+
+#[tokio::test]
+async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut other = Other::start(&dir.file());
+    let token = other.acquire("k", LONG);
+    let id = id("k");
+    let mut waiting = Box::pin(store.changed(&id, token, LONG));
+    assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
+    // Commits that do not concern it wake nobody for good.
+    assert_eq!(other.ask("extend k"), "Done");
+    assert!(other.acquire("unrelated", LONG) > token);
+    assert!(tokio::time::timeout(Duration::from_millis(60), &mut waiting).await.is_err());
+    assert_eq!(other.ask("release k"), "Done");
+    waiting.await.expect("waited");
+    let grant = take_over(&store, &id, OwnerId::new()).await;
+    assert!(!grant.took_over && grant.token > token);
+}
+
+#[tokio::test]
+async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut other = Other::start(&dir.file());
+    let lease = Duration::from_millis(700);
+    let before = now();
+    let token = other.acquire("k", lease);
+    other.signal("-KILL");
+    other.process.wait().expect("it died");
+    let grant = take_over(&store, &id("k"), OwnerId::new()).await;
+    assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
+    assert!(grant.took_over && grant.token > token);
+}
+
+#[tokio::test]
+async fn cmp_2_a_stopped_process_is_fenced_off() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut other = Other::start(&dir.file());
+    let token = other.acquire("k", Duration::from_millis(200));
+    other.signal("-STOP");
+    // Sent while it is stopped: the first thing that it does when it goes on.
+    other.say("complete k zombie");
+    let (id, owner) = (id("k"), OwnerId::new());
+    let grant = take_over(&store, &id, owner).await;
+    assert!(grant.took_over && grant.token > token);
+    other.signal("-CONT");
+    assert_eq!(other.hear(), "Lost", "while the taker is at work");
+    assert!(matches!(store.look(&id).await, Ok(Standing::Busy { token, .. }) if token == grant.token));
+    assert_eq!(other.ask("extend k"), "Lost");
+    assert_eq!(other.ask("release k"), "Lost");
+    let _ = store.complete(&id, owner, &completion("takers")).await.expect("completed");
+    assert_eq!(other.ask("complete k zombie"), "Lost", "and after it");
+    assert_eq!(replay(&store, &id).await, "takers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_1_processes_that_race_execute_each_key_once() {
+    const KEYS: usize = 200;
+    let dir = Dir::new();
+    let store = Arc::new(dir.store());
+    let mut others: Vec<_> = (0..3).map(|_| Other::start(&dir.file())).collect();
+    for other in &mut others {
+        other.say(&format!("race {KEYS}"));
+    }
+    let mut won = vec![race(&store, u32::try_from(KEYS).expect("a small number")).await];
+    won.extend(others.iter_mut().map(Other::hear));
+    let (mut keys, mut tokens) = (HashSet::new(), HashSet::new());
+    for pair in won.iter().flat_map(|line| line.split_whitespace()) {
+        let (key, token) = pair.split_once(':').expect("a pair");
+        assert!(keys.insert(key.to_owned()), "key {key} was executed twice");
+        assert!(tokens.insert(token.to_owned()), "token {token} was given twice");
+    }
+    assert_eq!(keys.len(), KEYS);
+}
+
+#[tokio::test]
+async fn cmp_1_a_killed_process_leaves_its_results() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let mut other = Other::start(&dir.file());
+    for key in 0..20 {
+        other.acquire(&format!("k{key}"), LONG);
+        assert_eq!(other.ask(&format!("complete k{key} result-{key}")), "Done");
+    }
+    other.signal("-KILL");
+    other.process.wait().expect("it died");
+    for key in 0..20 {
+        assert_eq!(replay(&store, &id(&format!("k{key}"))).await, format!("result-{key}"));
+    }
+    execute(&store, &id("next"), "goes on").await;
+}
