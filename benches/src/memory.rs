@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::pin::pin;
 use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use retryproof_core::store::{AcquireRequest, Completion};
-use retryproof_core::{Blob, Fingerprint, IdempotencyStore, Identity, MemoryStore, OwnerId};
+use retryproof_core::store::Standing;
+use retryproof_core::{Fingerprint, IdempotencyStore, Identity, MemoryStore};
 
 use crate::callgrind;
 use crate::compare::{Contender, Median, interleave, now, per_operation};
@@ -19,7 +21,7 @@ use crate::report::{Plot, Report, Row};
 
 mod work;
 
-use work::{DAY, Floor, Keeper, VALUE, identities, identity, ready};
+use work::{Ask, DAY, Floor, Keeper, VALUE, identities, identity};
 
 /// Identities that a hot run goes round in: a few hundred kilobytes with all that belongs to them.
 const HOT: u64 = 256;
@@ -94,7 +96,7 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     ];
     let mut plots = Vec::new();
     for (work, what, goal) in works {
-        let count = |who: &str| callgrind::instructions(&["memory", work, who], 1_000, 11_000);
+        let count = |who: &str| callgrind::instructions(&["memory", work, who], 20_000, 60_000);
         let Some(ours) = count("ours")? else {
             report.row(Row::missing(what, "valgrind is not installed"));
             continue;
@@ -129,7 +131,10 @@ fn allocations(report: &mut Report) -> Result<(), String> {
     for records in [Some(1_000_000), wanted].into_iter().flatten() {
         let bytes = |child: &[&str]| -> Result<(f64, f64), String> {
             let told = heap::counted(child)?;
-            Ok((told.get("bytes").copied().unwrap_or(f64::NAN), told.get("resident").copied().unwrap_or(f64::NAN)))
+            Ok((
+                told.get("bytes").copied().unwrap_or(f64::NAN),
+                told.get("resident").copied().unwrap_or(f64::NAN),
+            ))
         };
         let number = records.to_string();
         let (ours, resident) = bytes(&["memory", "fill", "ours", &number])?;
@@ -139,7 +144,11 @@ fn allocations(report: &mut Report) -> Result<(), String> {
                 .beside(PEER, ours / floor)
                 .value_at_most(330.0),
         );
-        report.row(Row::new(format!("resident bytes per record at {} M", records / 1_000_000), resident, "B"));
+        report.row(Row::new(
+            format!("resident bytes per record at {} M", records / 1_000_000),
+            resident,
+            "B",
+        ));
         let first = *million.get_or_insert(ours);
         if records > 1_000_000 {
             report.row(
@@ -154,24 +163,23 @@ fn allocations(report: &mut Report) -> Result<(), String> {
 
 /// Nanoseconds, in turn with the floor and the peers.
 fn times(report: &mut Report) -> Result<(), String> {
-    let value = Blob::from(vec![7; VALUE]);
-    let owner = OwnerId::new();
+    let (keep, blink_of) = (Ask::new(DAY), Ask::new(BLINK));
     let field = Field::new();
     let hot = identities(0..HOT);
     let blink = identities(HOT..2 * HOT);
     for (_, keeper) in field.all() {
         for id in &hot {
-            if !keeper.execute(id, owner, &value, DAY) {
+            if !keeper.execute(id, &keep) {
                 return Err("a fresh key was not granted".into());
             }
         }
     }
     let replay = |keeper: &dyn Keeper, n: u64| {
-        assert!(keeper.replay(at(&hot, n), owner).is_some());
+        assert!(keeper.replay(at(&hot, n), &keep));
     };
     let again = |keeper: &dyn Keeper, n: u64| {
         // Two threads may meet on a key; then one of them finds it taken.
-        black_box(keeper.execute(at(&blink, n), owner, &value, BLINK));
+        black_box(keeper.execute(at(&blink, n), &blink_of));
     };
     for threads in [1, 2] {
         let (name, plural) = (threads.to_string(), if threads == 1 { "" } else { "s" });
@@ -181,23 +189,24 @@ fn times(report: &mut Report) -> Result<(), String> {
         rows(report, &format!("execution again, {name} thread{plural}"), &medians, None);
     }
     drop(field);
-    cold(report, owner, &value)
+    cold(report)
 }
 
 /// A million records each, replayed in an order that no cache foresees.
-fn cold(report: &mut Report, owner: OwnerId, value: &Blob) -> Result<(), String> {
+fn cold(report: &mut Report) -> Result<(), String> {
+    let keep = Ask::new(DAY);
     let many = identities(0..1_000_000);
     let field = Field::new();
     for (_, keeper) in field.all() {
         for id in &many {
-            if !keeper.execute(id, owner, value, DAY) {
+            if !keeper.execute(id, &keep) {
                 return Err("a fresh key was not granted".into());
             }
         }
     }
     let replay = |keeper: &dyn Keeper, n: u64| {
         let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-        assert!(keeper.replay(at(&many, n), owner).is_some());
+        assert!(keeper.replay(at(&many, n), &keep));
     };
     for threads in [1, 2] {
         let medians = race(&field, threads, 50_000, &replay);
@@ -214,7 +223,12 @@ fn at(ids: &[Identity], n: u64) -> &Identity {
 }
 
 /// Nanoseconds per operation of one thread, all contenders in turn.
-fn race(field: &Field, threads: u64, operations: u64, work: &(dyn Fn(&dyn Keeper, u64) + Sync)) -> Vec<Median> {
+fn race(
+    field: &Field,
+    threads: u64,
+    operations: u64,
+    work: &(dyn Fn(&dyn Keeper, u64) + Sync),
+) -> Vec<Median> {
     let mut start = 0;
     let contenders = field.all().map(|(name, keeper)| {
         start += 1;
@@ -254,10 +268,10 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
             for work in ["replay", "execute", "again"] {
                 let mut bench = Bench::new("ours")?;
                 // The first calls fill slabs that later ones use again.
-                bench.work(work, 0..2_000)?;
+                bench.work(work, 0..20_000)?;
                 let before = heap().ok_or("this allocator does not count")?;
-                bench.work(work, 2_000..12_000)?;
-                heap::answer(work, heap().unwrap_or_default().since(before, 10_000).0);
+                bench.work(work, 20_000..60_000)?;
+                heap::answer(work, heap().unwrap_or_default().since(before, 40_000).0);
             }
             Ok(())
         }
@@ -271,11 +285,11 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
 fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
     let field = Field::new();
     let keeper = field.one(who).ok_or("who?")?;
-    let (owner, value) = (OwnerId::new(), Blob::from(vec![7; VALUE]));
+    let keep = Ask::new(DAY);
     let before = heap().ok_or("this allocator does not count")?;
     let resident = heap::resident();
     for n in 0..records {
-        if !keeper.execute(&identity(n), owner, &value, DAY) {
+        if !keeper.execute(&identity(n), &keep) {
             return Err("a fresh key was not granted".into());
         }
     }
@@ -291,8 +305,8 @@ fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
 struct Bench {
     field: Field,
     who: String,
-    owner: OwnerId,
-    value: Blob,
+    keep: Ask,
+    blink: Ask,
     hot: Vec<Identity>,
     fresh: Vec<Identity>,
 }
@@ -302,37 +316,55 @@ impl Bench {
         let bench = Self {
             field: Field::new(),
             who: who.to_owned(),
-            owner: OwnerId::new(),
-            value: Blob::from(vec![7; VALUE]),
+            keep: Ask::new(DAY),
+            blink: Ask::new(BLINK),
             hot: identities(0..HOT),
-            fresh: identities(1_000_000..1_012_000),
+            fresh: identities(1_000_000..1_060_000),
         };
         let keeper = bench.field.one(who).ok_or("who?")?;
         for id in &bench.hot {
-            keeper.execute(id, bench.owner, &bench.value, DAY);
+            keeper.execute(id, &bench.keep);
         }
         Ok(bench)
     }
 
     fn work(&mut self, work: &str, range: std::ops::Range<u64>) -> Result<(), String> {
-        let Self { field, who, owner, value, hot, fresh } = self;
-        let keeper = field.one(who).ok_or("who?")?;
+        let who = self.who.clone();
+        match who.as_str() {
+            "ours" => self.run(|field| &field.ours, work, range),
+            "floor" => self.run(|field| &field.floor, work, range),
+            "peer" => self.run(|field| &field.peer, work, range),
+            _ => self.run(|field| &field.same_hash, work, range),
+        }
+    }
+
+    /// The calls are direct ones: what is counted is the work and a loop around it.
+    fn run<K: Keeper>(
+        &mut self,
+        pick: fn(&Field) -> &K,
+        work: &str,
+        range: std::ops::Range<u64>,
+    ) -> Result<(), String> {
+        let Self { field, keep, blink, hot, fresh, .. } = self;
+        let keeper = pick(field);
+        let (start, count) = (usize::try_from(range.start), usize::try_from(range.end - range.start));
+        let (Ok(start), Ok(count)) = (start, count) else { return Err("too many".into()) };
+        let round = hot.iter().cycle().take(count);
         match work {
-            "replay" => range.for_each(|n| assert!(keeper.replay(at(hot, n), *owner).is_some())),
-            "execute" => range.for_each(|n| assert!(keeper.execute(at(fresh, n), *owner, value, DAY))),
-            "again" => range.for_each(|n| assert!(keeper.execute(at(&fresh[..256], n), *owner, value, BLINK))),
-            "look" => range.for_each(|n| {
-                black_box(ready(field.ours.look(at(hot, n)))).expect("a look does not fail");
+            "replay" => round.for_each(|id| assert!(keeper.replay(id, keep))),
+            "execute" => fresh[start..].iter().take(count).for_each(|id| assert!(keeper.execute(id, keep))),
+            "again" => {
+                fresh[..256].iter().cycle().take(count).for_each(|id| assert!(keeper.execute(id, blink)))
+            }
+            "look" => round.for_each(|id| {
+                let answer = pin!(field.ours.look(id)).poll(&mut Context::from_waker(Waker::noop()));
+                assert!(matches!(black_box(&answer), Poll::Ready(Ok(Standing::Complete(_)))));
             }),
             "replay-fingerprint" => {
-                let fingerprint = Fingerprint::new(&[1; 33]).map_err(|error| error.to_string())?;
-                let request = AcquireRequest::new(*owner, DAY, DAY).with_fingerprint(Some(fingerprint));
-                let done = Completion::new(value.clone(), DAY, Some(fingerprint));
-                let _ = ready(field.ours.acquire(&fresh[0], &request)).map_err(|error| error.to_string())?;
-                let _ = ready(field.ours.complete(&fresh[0], *owner, &done)).map_err(|error| error.to_string())?;
-                range.for_each(|_| {
-                    black_box(ready(field.ours.acquire(&fresh[0], &request))).expect("a replay does not fail");
-                });
+                keep.request.fingerprint = Fingerprint::new(&[1; 33]).ok();
+                keep.done.fingerprint = keep.request.fingerprint;
+                assert!(keeper.execute(&fresh[0], keep));
+                round.for_each(|_| assert!(keeper.replay(&fresh[0], keep)));
             }
             other => return Err(format!("what is `{other}`?")),
         }

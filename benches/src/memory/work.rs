@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::hint::black_box;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
@@ -21,12 +22,26 @@ pub(super) const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const VALUE: usize = 200;
 const SCOPE: &str = "payments.created";
 
-/// What one of the contenders does. `ttl` counts from the completion.
+/// What everybody is asked for: made once, because making it is the caller's business.
+pub(super) struct Ask {
+    pub(super) request: AcquireRequest,
+    pub(super) done: Completion,
+}
+
+impl Ask {
+    /// Keeps [`VALUE`] bytes for `ttl` from the completion.
+    pub(super) fn new(ttl: Duration) -> Self {
+        let request = AcquireRequest::new(OwnerId::new(), DAY, ttl);
+        Self { request, done: Completion::new(Blob::from(vec![7; VALUE]), ttl, None) }
+    }
+}
+
+/// What one of the contenders does.
 pub(super) trait Keeper: Sync {
     /// A first execution: grants and completes. `false` when there was a record.
-    fn execute(&self, id: &Identity, owner: OwnerId, value: &Blob, ttl: Duration) -> bool;
-    /// A duplicate: the length of the stored value.
-    fn replay(&self, id: &Identity, owner: OwnerId) -> Option<usize>;
+    fn execute(&self, id: &Identity, ask: &Ask) -> bool;
+    /// A duplicate: takes the stored value and lets it go again. `false` when there is none.
+    fn replay(&self, id: &Identity, ask: &Ask) -> bool;
 }
 
 /// A scope of 16 bytes and a key of 36.
@@ -49,20 +64,14 @@ pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl Keeper for MemoryStore {
-    fn execute(&self, id: &Identity, owner: OwnerId, value: &Blob, ttl: Duration) -> bool {
-        let request = AcquireRequest::new(owner, DAY, ttl);
-        if !matches!(ready(self.acquire(id, &request)), Ok(Acquired::Granted(_))) {
-            return false;
-        }
-        let done = Completion::new(value.clone(), ttl, None);
-        matches!(ready(self.complete(id, owner, &done)), Ok(Fenced::Done))
+    fn execute(&self, id: &Identity, ask: &Ask) -> bool {
+        matches!(ready(self.acquire(id, &ask.request)), Ok(Acquired::Granted(_)))
+            && matches!(ready(self.complete(id, ask.request.owner, &ask.done)), Ok(Fenced::Done))
     }
 
-    fn replay(&self, id: &Identity, owner: OwnerId) -> Option<usize> {
-        match ready(self.acquire(id, &AcquireRequest::new(owner, DAY, DAY))) {
-            Ok(Acquired::Complete(result)) => Some(std::hint::black_box(result).fingerprint().map_or(VALUE, |_| 0)),
-            _ => None,
-        }
+    fn replay(&self, id: &Identity, ask: &Ask) -> bool {
+        let answer = pin!(self.acquire(id, &ask.request)).poll(&mut Context::from_waker(Waker::noop()));
+        matches!(black_box(&answer), Poll::Ready(Ok(Acquired::Complete(_))))
     }
 }
 
@@ -74,26 +83,25 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn granted(owner: OwnerId) -> Self {
-        Self { owner, expires: now() + DAY, value: None }
+    fn granted(ask: &Ask) -> Self {
+        Self { owner: ask.request.owner, expires: now() + ask.request.lease, value: None }
     }
 
     fn live(&self) -> bool {
         self.expires > now()
     }
 
-    fn complete(&mut self, owner: OwnerId, value: &Blob, ttl: Duration) -> bool {
-        if self.owner != owner || self.value.is_some() {
+    fn complete(&mut self, ask: &Ask) -> bool {
+        if self.owner != ask.request.owner || self.value.is_some() {
             return false;
         }
-        self.value = Some(Blob::from(value.to_vec()));
-        self.expires = now() + ttl;
+        self.value = Some(Blob::from(ask.done.value.to_vec()));
+        self.expires = now() + ask.done.ttl;
         true
     }
 
-    fn replay(&self) -> Option<usize> {
-        let value = self.value.as_ref().filter(|_| self.live())?;
-        Some(std::hint::black_box(value.clone()).len())
+    fn replay(&self) -> Option<Blob> {
+        self.value.as_ref().filter(|_| self.live()).cloned()
     }
 }
 
@@ -101,35 +109,39 @@ impl Kept {
 pub(super) struct Floor(pub(super) Mutex<HashMap<Identity, Kept, foldhash::quality::RandomState>>);
 
 impl Keeper for Floor {
-    fn execute(&self, id: &Identity, owner: OwnerId, value: &Blob, ttl: Duration) -> bool {
+    fn execute(&self, id: &Identity, ask: &Ask) -> bool {
         let Ok(mut map) = self.0.lock() else { return false };
         if map.get(id).is_some_and(Kept::live) {
             return false;
         }
-        map.insert(id.clone(), Kept::granted(owner));
+        map.insert(id.clone(), Kept::granted(ask));
         drop(map);
         let Ok(mut map) = self.0.lock() else { return false };
-        map.get_mut(id).is_some_and(|kept| kept.complete(owner, value, ttl))
+        map.get_mut(id).is_some_and(|kept| kept.complete(ask))
     }
 
-    fn replay(&self, id: &Identity, _owner: OwnerId) -> Option<usize> {
-        self.0.lock().ok()?.get(id)?.replay()
+    fn replay(&self, id: &Identity, _ask: &Ask) -> bool {
+        let Ok(map) = self.0.lock() else { return false };
+        let value = map.get(id).and_then(Kept::replay);
+        drop(map);
+        black_box(&value).is_some()
     }
 }
 
 impl<S: BuildHasher + Clone + Send + Sync> Keeper for DashMap<Identity, Kept, S> {
-    fn execute(&self, id: &Identity, owner: OwnerId, value: &Blob, ttl: Duration) -> bool {
+    fn execute(&self, id: &Identity, ask: &Ask) -> bool {
         use dashmap::Entry;
 
         match self.entry(id.clone()) {
             Entry::Occupied(kept) if kept.get().live() => return false,
-            Entry::Occupied(mut kept) => drop(kept.insert(Kept::granted(owner))),
-            Entry::Vacant(place) => drop(place.insert(Kept::granted(owner))),
+            Entry::Occupied(mut kept) => drop(kept.insert(Kept::granted(ask))),
+            Entry::Vacant(place) => drop(place.insert(Kept::granted(ask))),
         }
-        self.get_mut(id).is_some_and(|mut kept| kept.complete(owner, value, ttl))
+        self.get_mut(id).is_some_and(|mut kept| kept.complete(ask))
     }
 
-    fn replay(&self, id: &Identity, _owner: OwnerId) -> Option<usize> {
-        self.get(id)?.replay()
+    fn replay(&self, id: &Identity, _ask: &Ask) -> bool {
+        let value = self.get(id).and_then(|kept| kept.replay());
+        black_box(&value).is_some()
     }
 }

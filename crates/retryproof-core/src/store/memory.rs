@@ -20,6 +20,7 @@ use crate::clock::{Clock, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
+use crate::payload::StoredResult;
 use crate::store::{
     AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Standing, StoreProfile,
 };
@@ -42,7 +43,7 @@ mod wheel;
 
 use budget::Budget;
 pub use builder::MemoryStoreBuilder;
-use record::Done;
+use record::{Done, Replay};
 use shard::{Granted, Shard, Wanted};
 use sync::{Mutex, MutexGuard};
 use time::{Time, nanos, until};
@@ -127,6 +128,7 @@ impl MemoryStore {
     }
 
     /// A replay is the whole of this; everything else goes on in [`grant`](Self::grant).
+    #[inline(always)]
     fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Poll<Result<Acquired>> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
@@ -134,9 +136,12 @@ impl MemoryStore {
         match locked.replay(id, hash, now, &self.time) {
             Some(replay) => {
                 drop(locked);
-                Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
+                match replay.into_value() {
+                    Ok(value) => Poll::Ready(Ok(Acquired::Complete(StoredResult::new(value, None)))),
+                    Err(replay) => with_fingerprint(replay),
+                }
             }
-            None => Poll::Ready(self.grant(id, req, (shard, hash), locked, now)),
+            None => self.grant(id, req, (shard, hash), locked, now),
         }
     }
 
@@ -148,7 +153,7 @@ impl MemoryStore {
         (shard, hash): (&'a Mutex<Shard>, u32),
         mut locked: MutexGuard<'a, Shard>,
         read: Instant,
-    ) -> Result<Acquired> {
+    ) -> Poll<Result<Acquired>> {
         let now = self.time.nanos(read);
         let mut searched = false;
         loop {
@@ -163,7 +168,7 @@ impl MemoryStore {
             drop(locked);
             left.settle();
             drop(litter);
-            return Ok(match granted {
+            return Poll::Ready(Ok(match granted {
                 Granted::Yes { token, took_over } => {
                     Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over))
                 }
@@ -176,12 +181,12 @@ impl MemoryStore {
                     // Anything may have happened meanwhile.
                     if let Some(replay) = locked.replay(id, hash, read, &self.time) {
                         drop(locked);
-                        return Ok(Acquired::Complete(replay.into_result()));
+                        return with_fingerprint(replay);
                     }
                     continue;
                 }
-                Granted::Full { .. } => return Err(self.full(id)),
-            });
+                Granted::Full { .. } => return Poll::Ready(Err(self.full(id))),
+            }));
         }
     }
 
@@ -191,7 +196,10 @@ impl MemoryStore {
         let mut locked = shard.lock();
         if let Some(replay) = locked.replay(id, hash, now, &self.time) {
             drop(locked);
-            return Poll::Ready(Ok(Standing::Complete(replay.into_result())));
+            return match replay.into_value() {
+                Ok(value) => Poll::Ready(Ok(Standing::Complete(StoredResult::new(value, None)))),
+                Err(replay) => Poll::Ready(Ok(Standing::Complete(replay.into_result()))),
+            };
         }
         let now = self.time.nanos(now);
         Poll::Ready(Ok(match locked.holder(id, hash) {
@@ -234,6 +242,12 @@ impl MemoryStore {
             .with("bytes", bytes)
             .with("max bytes", self.max_bytes)
     }
+}
+
+/// A replay of a result with a fingerprint; right for one without, too.
+#[inline(never)]
+fn with_fingerprint(replay: Replay) -> Poll<Result<Acquired>> {
+    Poll::Ready(Ok(Acquired::Complete(replay.into_result())))
 }
 
 impl Default for MemoryStore {

@@ -24,6 +24,12 @@ impl<T, const N: usize> Chunked<T, N> {
         self.len
     }
 
+    /// What is there; filler too, but nothing behind the last chunk.
+    #[inline(always)]
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        Some(&self.chunks.get((at >> Self::BITS) as usize)?[at as usize % N])
+    }
+
     /// Appends `value` and says where. The caller sees to it that the length stays below `u32::MAX`.
     #[inline]
     pub(super) fn push(&mut self, value: T, filler: fn() -> T) -> u32 {

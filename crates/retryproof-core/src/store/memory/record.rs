@@ -80,12 +80,12 @@ impl Done {
 
     #[inline]
     pub(super) fn token(&self) -> u64 {
-        self.view().word(TOKEN)
+        self.view().map_or(0, |view| view.word(TOKEN))
     }
 
     #[inline]
     pub(super) fn expires(&self) -> u64 {
-        self.view().expires()
+        self.view().map_or(0, |view| view.expires())
     }
 
     pub(super) fn has_fingerprint(&self) -> bool {
@@ -110,18 +110,17 @@ impl Done {
         Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    /// What a look-up needs of it.
+    /// What a look-up needs of it. `None` is never the case, since [`build`](Self::build) is the only maker; a caller that
+    /// goes on over it costs less than one that panics.
     #[inline(always)]
-    pub(super) fn view(&self) -> View<'_> {
-        // `build` is the only maker, so the header is always there.
-        let (header, rest) = self.0.split_first_chunk().unwrap_or((&[0; HEADER], &[]));
-        View { header, rest }
+    pub(super) fn view(&self) -> Option<View<'_>> {
+        let (header, rest) = self.0.split_first_chunk()?;
+        Some(View { header, rest })
     }
 
     #[inline(always)]
     fn lengths(&self) -> (usize, usize) {
-        let view = self.view();
-        (view.key_len(), view.fingerprint_len())
+        self.view().map_or((0, 0), |view| (view.key_len(), view.fingerprint_len()))
     }
 }
 
@@ -170,16 +169,24 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// The result, without a copy of its value.
+    /// The value, shared, if that is the whole result. The two cases are apart so that who keeps no fingerprint does not
+    /// move the room for one about.
     #[inline(always)]
+    pub(super) fn into_value(self) -> Result<Blob, Self> {
+        if self.fingerprint != 0 {
+            return Err(self);
+        }
+        let end = self.whole.len();
+        Ok(Blob::window(self.whole, self.start..end))
+    }
+
+    /// The result with its fingerprint.
     pub(super) fn into_result(self) -> StoredResult {
         let Self { whole, start, fingerprint } = self;
+        let value = start + fingerprint;
+        let stored = whole.get(start..value).and_then(|stored| Fingerprint::new(stored).ok());
         let end = whole.len();
-        if fingerprint == 0 {
-            return StoredResult::new(Blob::window(whole, start..end), None);
-        }
-        let stored = whole.get(start..start + fingerprint).and_then(|stored| Fingerprint::new(stored).ok());
-        StoredResult::new(Blob::window(whole, start + fingerprint..end), stored)
+        StoredResult::new(Blob::window(whole, value..end), stored)
     }
 }
 
@@ -321,10 +328,10 @@ mod tests {
                     done.set_token(u64::MAX - 5);
                     assert_eq!((done.token(), done.expires()), (u64::MAX - 5, 77));
                     assert_eq!(done.owner(), owner);
-                    assert!(done.view().has_key(key.expose().as_bytes()));
+                    assert!(done.view().unwrap().has_key(key.expose().as_bytes()));
                     assert_eq!(done.value_len(), value.len());
                     assert_eq!(done.has_fingerprint(), fingerprint.is_some());
-                    let result = done.share(done.view()).into_result();
+                    let result = done.share(done.view().unwrap()).into_result();
                     assert_eq!(result.fingerprint().copied(), fingerprint);
                     assert!(matches!(result.open(None).unwrap(), Opened::Value(v) if v.body() == body));
                 }

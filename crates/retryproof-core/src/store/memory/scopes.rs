@@ -15,10 +15,20 @@ pub(super) struct Scopes {
 }
 
 struct Place {
+    /// Where the text is, and how long: whoever brings the same text in the same place needs no comparison.
+    address: usize,
+    len: usize,
     /// `None` while the place is free.
     scope: Option<Scope>,
     /// How many records name it; while the place is free, the next free one.
     records: u32,
+}
+
+impl Place {
+    #[inline(never)]
+    fn is_same(&self, scope: &Scope) -> bool {
+        self.scope.as_ref() == Some(scope)
+    }
 }
 
 impl Scopes {
@@ -29,9 +39,10 @@ impl Scopes {
     /// Whether number `at` stands for `scope`, byte for byte (ID-2).
     #[inline(always)]
     pub(super) fn is(&self, at: u32, scope: &Scope) -> bool {
-        let kept = self.places.get(at as usize).and_then(|place| place.scope.as_ref());
+        let Some(kept) = self.places.get(at as usize) else { return false };
+        let text = scope.as_str();
         // Mostly both are the same literal.
-        kept.is_some_and(|kept| std::ptr::eq(kept.as_str(), scope.as_str()) || kept == scope)
+        (kept.address == text.as_ptr().addr() && kept.len == text.len()) || kept.is_same(scope)
     }
 
     /// The number of `scope`, for one more record.
@@ -59,7 +70,9 @@ impl Scopes {
 
     #[cold]
     fn add(&mut self, scope: &Scope) -> u32 {
-        let place = Place { scope: Some(scope.clone()), records: 0 };
+        let text = scope.as_str();
+        let place =
+            Place { address: text.as_ptr().addr(), len: text.len(), scope: Some(scope.clone()), records: 0 };
         let at = if self.free == NONE {
             // There are at most as many scopes as slots, and those are numbered by u32.
             self.places.push(place);
@@ -77,6 +90,7 @@ impl Scopes {
     fn forget(&mut self, at: u32) {
         let place = &mut self.places[at as usize];
         place.records = self.free;
+        (place.address, place.len) = (0, 0);
         self.free = at;
         if let Some(scope) = place.scope.take() {
             self.by_text.remove(scope.as_str());

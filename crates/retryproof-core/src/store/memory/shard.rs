@@ -102,11 +102,10 @@ impl Shard {
     pub(super) fn find(&self, id: &Identity, hash: u32) -> Option<u32> {
         let key = id.key().expose();
         let mut at = self.table.chain(hash);
-        while at != NONE {
-            let slot = &self.table.slots[at];
+        while let Some(slot) = self.table.slots.get(at) {
             if slot.hash == hash {
                 let same = match &slot.body {
-                    Body::Done(done) => done.view().has_key(key.as_bytes()),
+                    Body::Done(done) => done.view().is_some_and(|view| view.has_key(key.as_bytes())),
                     Body::Busy(place) => self.busy[*place].has_key(key),
                 };
                 if same && self.scopes.is(slot.scope, id.scope()) {
@@ -124,15 +123,14 @@ impl Shard {
     pub(super) fn replay(&mut self, id: &Identity, hash: u32, now: Instant, time: &Time) -> Option<Replay> {
         let key = id.key().expose().as_bytes();
         let mut at = self.table.chain(hash);
-        while at != NONE {
-            let slot = &self.table.slots[at];
+        while let Some(slot) = self.table.slots.get(at) {
             if slot.hash == hash
                 && let Body::Done(done) = &slot.body
+                && let Some(view) = done.view()
+                && view.has_key(key)
+                && self.scopes.is(slot.scope, id.scope())
             {
-                let view = done.view();
-                if view.has_key(key) && self.scopes.is(slot.scope, id.scope()) {
-                    return self.ahead.is_live(view.expires(), now, time).then(|| done.share(view));
-                }
+                return self.ahead.is_live(view.expires(), now, time).then(|| done.share(view));
             }
             at = slot.chain;
         }

@@ -70,7 +70,7 @@ impl Table {
     /// The first slot of the chain in which records with this hash are; [`NONE`] for none.
     #[inline(always)]
     pub(super) fn chain(&self, hash: u32) -> u32 {
-        self.buckets[self.bucket(hash)]
+        self.buckets.get(self.bucket(hash)).copied().unwrap_or(NONE)
     }
 
     /// Adds a slot; `None` when the table has as many as it can number.
