@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use retryproof_core::store::Standing;
-use retryproof_core::{Fingerprint, IdempotencyStore, Identity, MemoryStore};
+use retryproof::store::Standing;
+use retryproof::{Fingerprint, IdempotencyStore, Identity, MemoryStore};
 
 use crate::callgrind;
 use crate::compare::{Contender, Median, interleave, now, per_operation};

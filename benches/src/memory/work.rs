@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced};
-use retryproof_core::{Blob, IdempotencyStore, Identity, MemoryStore, OwnerId, Scope};
+use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
+use retryproof::{Blob, IdempotencyStore, Identity, MemoryStore, OwnerId, Scope};
 
 use crate::compare::now;
 
