@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Planted bugs: each one must be found.
+
+/// A bug that can be planted in the store or in the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Defect {
+    /// Store: a completion is accepted whoever holds the lease.
+    NoOwnerCheck,
+    /// Store: a beat of any owner moves the end of the lease.
+    BeatAnyOwner,
+    /// Store: a lease is taken over one tick before its end.
+    EarlyTakeover,
+    /// Client: reads that the record is free, then writes its lease without looking again.
+    GetThenSet,
+    /// Store: a release deletes whatever stands there.
+    ReleaseAnyOwner,
+    /// Store: an extension puts a finished or absent record back in progress.
+    ExtendRevives,
+    /// Store: a completion replaces another owner's COMPLETE record.
+    CompleteOverwrites,
+    /// Store: expiry is judged by the caller's clock.
+    ClientClock,
+    /// Client: a waiter whose time is over says "in flight" without a last look.
+    WaiterBlind,
+    /// Client: runs the action and compares fingerprints afterwards.
+    MismatchAfterRun,
+    /// Client: never compares fingerprints.
+    PrintIgnored,
+    /// Client: two identities meet in one record.
+    IdentitiesMerged,
+    /// Client: beats go on after the action's end.
+    BeatsGoOn,
+    /// Client: answers before its completion was sent.
+    AckBeforeCompletion,
+    /// Client: looks, then subscribes, then sleeps.
+    WakeLost,
+    /// Client: a dropped waiter keeps the wake-up that was meant for one of several.
+    WakeKept,
+    /// Client: a refused caller takes that wake-up, finds the record free and leaves.
+    WakeSpent,
+    /// Client: sleeps until it is woken, without a time limit.
+    SleepForever,
+    /// Client: the deadline is not looked at when the holder is still busy.
+    DeadlineIgnored,
+    /// Client: completes although the action failed.
+    FailureCompletes,
+    /// Client: releases when its completion stays in doubt.
+    DoubtReleases,
+    /// Client: waits for the answer of its completion and nothing else, for ever.
+    DoubtHangs,
+    /// Store: refuses the recorded owner once its lease is over.
+    FencedByTime,
+    /// Store: completing twice with the same owner is refused.
+    RepeatRefused,
+    /// Store: the ttl runs from the acquire.
+    TtlFromAcquire,
+    /// Store: tokens start again once the record is gone.
+    TokenRestarts,
+    /// Store: the same owner asking again gets another token.
+    TokenRedrawn,
+    /// Store: purge takes an unfinished record as soon as its lease is over.
+    PurgeEager,
+    /// Store: a takeover is reported as a first grant.
+    TakeoverUntold,
+    /// Store: a result past its ttl is still replayed until purge takes it.
+    ReplaysExpired,
+    /// Store: a result counts as absent one tick before its ttl is over.
+    ForgetsEarly,
+}
+
+/// All of them.
+pub const DEFECTS: [Defect; 31] = [
+    Defect::NoOwnerCheck,
+    Defect::BeatAnyOwner,
+    Defect::EarlyTakeover,
+    Defect::GetThenSet,
+    Defect::ReleaseAnyOwner,
+    Defect::ExtendRevives,
+    Defect::CompleteOverwrites,
+    Defect::ClientClock,
+    Defect::WaiterBlind,
+    Defect::MismatchAfterRun,
+    Defect::PrintIgnored,
+    Defect::IdentitiesMerged,
+    Defect::BeatsGoOn,
+    Defect::AckBeforeCompletion,
+    Defect::WakeLost,
+    Defect::WakeKept,
+    Defect::WakeSpent,
+    Defect::SleepForever,
+    Defect::DeadlineIgnored,
+    Defect::FailureCompletes,
+    Defect::DoubtReleases,
+    Defect::DoubtHangs,
+    Defect::FencedByTime,
+    Defect::RepeatRefused,
+    Defect::TtlFromAcquire,
+    Defect::TokenRestarts,
+    Defect::TokenRedrawn,
+    Defect::PurgeEager,
+    Defect::TakeoverUntold,
+    Defect::ReplaysExpired,
+    Defect::ForgetsEarly,
+];

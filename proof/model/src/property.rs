@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must never be, and what must be reachable, each under the ids of the rules and invariants that it stands for.
+
+use std::ops::{BitOr, BitOrAssign};
+
+macro_rules! named {
+    (
+        $(#[$meta:meta])* $kind:ident, $(#[$set_meta:meta])* $set:ident, $(#[$all_meta:meta])* $all:ident [$count:literal]:
+        $($(#[$item_meta:meta])* $item:ident = $name:literal,)*
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $kind {
+            $(#[doc = $name] $item,)*
+        }
+
+        $(#[$all_meta])*
+        pub const $all: [$kind; $count] = [$($kind::$item,)*];
+
+        impl $kind {
+            /// In words, with the ids.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($kind::$item => $name,)* }
+            }
+
+            /// It, if `fine` is false.
+            #[must_use]
+            pub fn unless(self, fine: bool) -> $set {
+                if fine { $set::default() } else { self.into() }
+            }
+        }
+
+        $(#[$set_meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $set(pub u32);
+
+        impl $set {
+            /// Whether it is none.
+            #[must_use]
+            pub const fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+
+            /// Whether it holds `one`.
+            #[must_use]
+            pub const fn has(self, one: $kind) -> bool {
+                self.0 & (1 << one as u32) != 0
+            }
+
+            /// What is in it, in the order of the list.
+            pub fn iter(self) -> impl Iterator<Item = $kind> {
+                $all.into_iter().filter(move |&one| self.has(one))
+            }
+        }
+
+        impl From<$kind> for $set {
+            fn from(one: $kind) -> Self {
+                Self(1 << one as u32)
+            }
+        }
+
+        impl BitOr for $set {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+
+        impl BitOrAssign for $set {
+            fn bitor_assign(&mut self, other: Self) {
+                self.0 |= other.0;
+            }
+        }
+    };
+}
+
+named! {
+    /// A thing that must never be.
+    Wrong,
+    /// Some of [`WRONGS`].
+    Wrongs,
+    /// Each is an `always` property: it is not so in any state.
+    WRONGS[22]:
+    TookOverEarly = "S1 S2 ACQ-2 ACQ-7: a lease is taken over at its end by the store's clock, and by one",
+    StaleAccepted = "S3 CMP-2: a completion or release by an owner no longer recorded is refused",
+    Revived = "S17 RUN-3: an extension touches nothing but the owner's own lease",
+    TwoValues = "S4 CMP-3: one value is accepted in an epoch",
+    ResultChanged = "S5 S6 CMP-1 CMP-6: a result stands unchanged for its ttl",
+    ReplayDiffers = "S7 CMP-6: a replay is the accepted value, within its ttl",
+    RanAfterCompletion = "S8 CMP-6: nothing is granted within the ttl of a result",
+    RecordUntrue = "S13 CMP-5: the record is what the accepted calls made it, and a refused one changed nothing",
+    FailureCompleted = "S16 RUN-4 RUN-5: who failed or was dropped never completes",
+    ReleasedAfterReturn = "S16 CMP-4: an action that returned is never released",
+    TokenOrder = "ACQ-9 ACQ-10: a token is larger than all before, and the same for the same owner again",
+    AttemptUntold = "ACQ-12: a grant says whether it took over",
+    OwnRefused = "CMP-2 CMP-3 ACQ-9: the owner still recorded is never refused, not even late or twice",
+    RecordedUntrue = "S10 S18 CMP-3 CMP-4 HTTP-6: recorded is said only of what is recorded",
+    RanUngranted = "S10 S11 ACQ-1 FP-1: nothing runs without a grant, least of all for a mismatch",
+    PrintUnjudged = "S11 FP-1 FP-2: a result is not handed to another fingerprint",
+    Bled = "S12 ID-1 ID-2: a result stays with its identity",
+    InFlightUntrue = "ACQ-1 ACQ-2: busy and in flight are said only while a lease runs",
+    DeadlinePassed = "L1 ACQ-6: a look at the deadline is the last one",
+    SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: who sleeps sees a running lease, or somebody awake will look for it",
+    BeatAfterEnd = "L6 RUN-3 RUN-5 RUN-6: no beat takes effect after the action, its drop or max-hold",
+    PurgedLive = "STO-4: purge takes only what is over, an unfinished record only after lease and ttl",
+}
+
+named! {
+    /// A thing that must be reachable, else a green run says nothing.
+    Sight,
+    /// Some of [`SIGHTS`].
+    Sights,
+    /// Each is a `sometimes` property: some step shows it.
+    SIGHTS[25]:
+    Takeover = "ACQ-2 ACQ-12: an expired lease is taken over",
+    TakeoverInWait = "ACQ-2: a waiter takes over during its wait",
+    ReleasedToWaiter = "ACQ-3: a waiter is granted a released lease",
+    Regrant = "ACQ-9: an acquire in doubt turns out granted",
+    Replay = "ACQ-1: a duplicate is given the result at once",
+    ReplayAfterWait = "ACQ-1: a waiter is given the result",
+    InFlight = "ACQ-1: a duplicate is told in flight",
+    Mismatch = "FP-1: a duplicate with another fingerprint is refused",
+    MismatchAfterWait = "FP-1 FP-2: a waiter with another fingerprint is refused",
+    NotReplayable = "CMP-9: a duplicate meets a tombstone",
+    LostLease = "RUN-2: a beat finds the lease lost",
+    LateBeat = "RUN-1: a beat after the end finds its lease still recorded",
+    LateCompletion = "CMP-2: a completion after the end of the lease is accepted",
+    Refused = "CMP-2: a completion is refused",
+    RefusedReplayed = "CMP-2: a refused completion is answered with the taker's result",
+    RefusedInFlight = "CMP-2: a refused completion is answered in flight",
+    RefusedAlone = "CMP-2 CMP-4: a refused completion finds no record",
+    Confirmed = "CMP-3: a completion in doubt turns out recorded",
+    Unrecorded = "CMP-4: the policy answers for a completion in doubt",
+    RecordedLater = "CMP-3: a completion is recorded in the background",
+    StaleArrived = "RUN-3 CMP-2: a late message is refused",
+    Purged = "STO-4: a record is purged",
+    AgainAfterTtl = "CMP-6: a result past its ttl is run again",
+    Returned = "ACQ-9 ACQ-11: a late acquire gives the lease to an owner that had lost it, while its action runs",
+    WakePassedOn = "ACQ-5: a dropped waiter passes its wake-up on",
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One identity's record, and what each store call makes of it.
+
+use crate::defect::Defect;
+
+/// The store's clock (ACQ-7), in units of the caller's choice.
+pub type Tick = u16;
+
+/// A time that does not come.
+pub(crate) const NEVER: Tick = Tick::MAX;
+
+/// The id that a client makes before its acquire (ACQ-9). 0 stands for nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Owner(pub u16);
+
+/// A fencing token (ACQ-10). 0 comes before the first grant.
+///
+/// This one counts grants; a real store draws larger numbers, so compare order and equality, not values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Token(pub u16);
+
+/// What a caller sent, as a fingerprint (FP-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Print(pub u16);
+
+/// What a completion stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    /// A result, by a number that stands for its bytes.
+    Result(u16),
+    /// Done, but not to be replayed (CMP-9).
+    Tombstone,
+}
+
+/// An IN_PROGRESS record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Held {
+    /// Who holds the lease.
+    pub owner: Owner,
+    /// Its fencing token.
+    pub token: Token,
+    /// When the lease is over: from this tick on, not before.
+    pub expires: Tick,
+    /// The end of the ttl counted from the acquire: purge may not take the record before (STO-4).
+    pub keep_until: Tick,
+    /// The holder's fingerprint.
+    pub print: Option<Print>,
+}
+
+/// A COMPLETE record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Done {
+    /// Who completed it (CMP-3).
+    pub owner: Owner,
+    /// The result.
+    pub value: Value,
+    /// The holder's fingerprint.
+    pub print: Option<Print>,
+    /// When the ttl, counted from completion, is over (CMP-6).
+    pub expires: Tick,
+}
+
+/// The states of a record; there is no failed one (CMP-5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Record {
+    /// No record.
+    #[default]
+    Absent,
+    /// A holder is at work, or was when its lease ran out.
+    InProgress(Held),
+    /// The work is done.
+    Complete(Done),
+}
+
+/// A store call for one identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Grants a lease or says why not.
+    Acquire {
+        /// Who asks.
+        owner: Owner,
+        /// The length of the lease.
+        lease: Tick,
+        /// How long an unfinished record is kept from purge, from now.
+        ttl: Tick,
+        /// The caller's fingerprint.
+        print: Option<Print>,
+    },
+    /// Reads where the record stands.
+    Look,
+    /// Moves the end of the lease (RUN-1).
+    Extend {
+        /// Whose lease.
+        owner: Owner,
+        /// The new length, from now.
+        lease: Tick,
+    },
+    /// Stores the result (CMP-1).
+    Complete {
+        /// Who completes.
+        owner: Owner,
+        /// The result.
+        value: Value,
+        /// How long it is kept, from now.
+        ttl: Tick,
+    },
+    /// Deletes the record of an action that failed (RUN-4).
+    Release {
+        /// Whose lease.
+        owner: Owner,
+    },
+    /// Removes the record if its time is over (STO-4).
+    Purge,
+}
+
+/// The answer to a call that is fenced by owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fenced {
+    /// It took effect now.
+    Done,
+    /// The same owner did it before, or there is nothing to release.
+    AlreadyDone,
+    /// The record is not the caller's.
+    Lost,
+}
+
+/// What a call answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Acquire: the lease is the caller's.
+    Granted {
+        /// Greater than all before (ACQ-10), or the same owner's own again (ACQ-9).
+        token: Token,
+        /// Whether another owner's expired lease was taken over (ACQ-12).
+        took_over: bool,
+    },
+    /// Acquire, look: another owner's lease runs.
+    Busy {
+        /// How long still.
+        remaining: Tick,
+        /// The holder's token.
+        token: Token,
+    },
+    /// Acquire, look: the work is done.
+    Complete {
+        /// The result, which nobody may open before judging `print` (FP-2).
+        value: Value,
+        /// The fingerprint stored with it.
+        print: Option<Print>,
+    },
+    /// Look: no record, or one past its time.
+    Absent,
+    /// Extend, complete, release.
+    Fenced(Fenced),
+    /// Purge: whether it removed the record.
+    Purged(bool),
+}
+
+/// One identity in a store: its record and the last token drawn for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Slot {
+    /// The record.
+    pub record: Record,
+    /// The last token drawn; it outlives releases and purges (ACQ-10).
+    pub last: Token,
+}
+
+impl Slot {
+    /// What `op` at `now` leaves and answers. One atomic step; expiry is judged by `now` alone (ACQ-7).
+    #[must_use]
+    pub fn step(self, now: Tick, op: Op) -> (Self, Answer) {
+        self.step_with(now, op, None)
+    }
+
+    /// All that a right store may do with `op` at `now`: [`step`](Self::step), and the same after a purge if a purge is due, since a
+    /// store may reclaim behind its callers' backs. A property test goes on with the one whose answer the store gave.
+    pub fn allowed(self, now: Tick, op: Op) -> impl Iterator<Item = (Self, Answer)> {
+        let (purged, due) = self.step(now, Op::Purge);
+        let after_purge = (due == Answer::Purged(true)).then(|| purged.step(now, op));
+        std::iter::once(self.step(now, op)).chain(after_purge)
+    }
+
+    /// Whether a waiter that saw the token `seen` may go (on) sleeping at `now`: that holder's lease runs. Else it looks (ACQ-4).
+    #[must_use]
+    pub fn may_sleep(self, now: Tick, seen: Token) -> bool {
+        matches!(self.record, Record::InProgress(held) if held.token == seen && now < held.expires)
+    }
+
+    /// [`step`](Self::step) of a store with a planted bug.
+    #[must_use]
+    pub fn step_with(self, now: Tick, op: Op, flaw: Option<Defect>) -> (Self, Answer) {
+        match op {
+            Op::Acquire { owner, lease, ttl, print } => self.acquire(now, owner, (lease, ttl), print, flaw),
+            Op::Look => (self, self.look(now)),
+            Op::Extend { owner, lease } => self.extend(now, owner, lease, flaw),
+            Op::Complete { owner, value, ttl } => self.complete(now, owner, value, ttl, flaw),
+            Op::Release { owner } => self.release(owner, flaw),
+            Op::Purge => self.purge(now, flaw),
+        }
+    }
+
+    fn acquire(
+        self,
+        now: Tick,
+        owner: Owner,
+        (lease, ttl): (Tick, Tick),
+        print: Option<Print>,
+        flaw: Option<Defect>,
+    ) -> (Self, Answer) {
+        let early = Tick::from(flaw == Some(Defect::EarlyTakeover));
+        let forgets = Tick::from(flaw == Some(Defect::ForgetsEarly));
+        let (mut token, took_over) = match self.record {
+            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not, under the same token.
+            Record::InProgress(held) if held.owner == owner => (held.token, false),
+            Record::InProgress(held) if now + early < held.expires => {
+                return (self, Answer::Busy { remaining: held.expires - now, token: held.token });
+            }
+            Record::InProgress(_) => (Token(self.last.0 + 1), flaw != Some(Defect::TakeoverUntold)),
+            Record::Complete(done)
+                if now + forgets < done.expires || flaw == Some(Defect::ReplaysExpired) =>
+            {
+                return (self, Answer::Complete { value: done.value, print: done.print });
+            }
+            Record::Complete(_) => (Token(self.last.0 + 1), false),
+            Record::Absent if flaw == Some(Defect::TokenRestarts) => (Token(1), false),
+            Record::Absent => (Token(self.last.0 + 1), false),
+        };
+        if flaw == Some(Defect::TokenRedrawn) {
+            token = Token(self.last.0 + 1);
+        }
+        (self.hold(now, owner, token, (lease, ttl), print), Answer::Granted { token, took_over })
+    }
+
+    /// Writes a lease whatever stands there: the second half of an acquire, alone only in [`Defect::GetThenSet`].
+    pub(crate) fn hold(
+        self,
+        now: Tick,
+        owner: Owner,
+        token: Token,
+        (lease, ttl): (Tick, Tick),
+        print: Option<Print>,
+    ) -> Self {
+        let held = Held { owner, token, expires: now + lease, keep_until: now + ttl, print };
+        Self { record: Record::InProgress(held), last: self.last.max(token) }
+    }
+
+    fn look(self, now: Tick) -> Answer {
+        match self.record {
+            Record::InProgress(held) if now < held.expires => {
+                Answer::Busy { remaining: held.expires - now, token: held.token }
+            }
+            Record::Complete(done) if now < done.expires => {
+                Answer::Complete { value: done.value, print: done.print }
+            }
+            _ => Answer::Absent,
+        }
+    }
+
+    fn extend(self, now: Tick, owner: Owner, lease: Tick, flaw: Option<Defect>) -> (Self, Answer) {
+        match self.record {
+            Record::InProgress(held) if held.owner == owner || flaw == Some(Defect::BeatAnyOwner) => {
+                let record = Record::InProgress(Held { expires: now + lease, ..held });
+                (Self { record, ..self }, Answer::Fenced(Fenced::Done))
+            }
+            Record::Absent | Record::Complete(_) if flaw == Some(Defect::ExtendRevives) => {
+                (self.hold(now, owner, self.last, (lease, lease), None), Answer::Fenced(Fenced::Done))
+            }
+            _ => (self, Answer::Fenced(Fenced::Lost)),
+        }
+    }
+
+    fn complete(
+        self,
+        now: Tick,
+        owner: Owner,
+        value: Value,
+        ttl: Tick,
+        flaw: Option<Defect>,
+    ) -> (Self, Answer) {
+        let (print, expires) = match self.record {
+            Record::InProgress(held) if held.owner == owner || flaw == Some(Defect::NoOwnerCheck) => {
+                if flaw == Some(Defect::FencedByTime) && now >= held.expires {
+                    return (self, Answer::Fenced(Fenced::Lost));
+                }
+                let from_acquire = flaw == Some(Defect::TtlFromAcquire);
+                (held.print, if from_acquire { held.keep_until } else { now + ttl })
+            }
+            Record::Complete(done) if done.owner == owner => {
+                let answer =
+                    if flaw == Some(Defect::RepeatRefused) { Fenced::Lost } else { Fenced::AlreadyDone };
+                return (self, Answer::Fenced(answer));
+            }
+            Record::Complete(done) if flaw == Some(Defect::CompleteOverwrites) => (done.print, now + ttl),
+            _ => return (self, Answer::Fenced(Fenced::Lost)),
+        };
+        let record = Record::Complete(Done { owner, value, print, expires });
+        (Self { record, ..self }, Answer::Fenced(Fenced::Done))
+    }
+
+    fn release(self, owner: Owner, flaw: Option<Defect>) -> (Self, Answer) {
+        match self.record {
+            Record::Absent => (self, Answer::Fenced(Fenced::AlreadyDone)),
+            Record::InProgress(held) if held.owner == owner => {
+                (Self { record: Record::Absent, ..self }, Answer::Fenced(Fenced::Done))
+            }
+            _ if flaw == Some(Defect::ReleaseAnyOwner) => {
+                (Self { record: Record::Absent, ..self }, Answer::Fenced(Fenced::Done))
+            }
+            _ => (self, Answer::Fenced(Fenced::Lost)),
+        }
+    }
+
+    fn purge(self, now: Tick, flaw: Option<Defect>) -> (Self, Answer) {
+        let due = match self.record {
+            Record::Absent => false,
+            Record::InProgress(held) => {
+                now >= held.expires && (now >= held.keep_until || flaw == Some(Defect::PurgeEager))
+            }
+            Record::Complete(done) => now >= done.expires,
+        };
+        let record = if due { Record::Absent } else { self.record };
+        (Self { record, ..self }, Answer::Purged(due))
+    }
+}

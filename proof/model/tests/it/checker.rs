@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The glue to stateright: the model's states and actions, its flags and sights as properties.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use foldhash::quality::FixedState;
+use model::{Action, Protocol, SIGHTS, Sight, Sights, State, WRONGS};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+/// The one `eventually` property.
+pub(crate) const ENDS: &str = "L1 L5 ACQ-6: in the end every call has ended";
+
+/// A state under a name that all states share which differ in names alone. The checker tells states apart by their hash; so paths keep
+/// the clients as they were numbered, and each state stands for many.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    state: State,
+    name: u64,
+}
+
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.name);
+    }
+}
+
+/// A protocol as stateright sees it.
+pub(crate) struct Walk {
+    protocol: Protocol,
+    /// What must be reachable in these bounds.
+    expected: Sights,
+    // The checker replaces a discovery by each later one; the first is the shortest, so it is told once.
+    told_wrong: AtomicU32,
+    told_sights: AtomicU32,
+    /// What the steps out of the state last asked for show: each property asks about the same state in turn.
+    ahead: Mutex<Option<(State, Sights)>>,
+}
+
+impl Walk {
+    fn node(&self, state: State) -> Node {
+        Node { state, name: FixedState::default().hash_one(self.protocol.canonical(&state)) }
+    }
+
+    fn show(&self, state: &State) -> Sights {
+        let mut cached = self.ahead.lock().unwrap();
+        if let Some((of, sights)) = &*cached
+            && of == state
+        {
+            return *sights;
+        }
+        let mut actions = Vec::new();
+        self.protocol.actions(state, &mut actions);
+        let turns = actions.into_iter().filter_map(|action| self.protocol.turn(state, action));
+        let sights = turns.fold(Sights::default(), |all, turn| all | turn.sights);
+        *cached = Some((*state, sights));
+        sights
+    }
+}
+
+fn never<const N: usize>(walk: &Walk, node: &Node) -> bool {
+    let bit = 1 << N;
+    !node.state.wrong.has(WRONGS[N]) || walk.told_wrong.fetch_or(bit, Ordering::Relaxed) & bit != 0
+}
+
+fn sometimes<const N: usize>(walk: &Walk, node: &Node) -> bool {
+    let bit = 1 << N;
+    walk.told_sights.load(Ordering::Relaxed) & bit == 0
+        && walk.show(&node.state).has(SIGHTS[N])
+        && walk.told_sights.fetch_or(bit, Ordering::Relaxed) & bit == 0
+}
+
+type Condition = fn(&Walk, &Node) -> bool;
+
+macro_rules! for_each {
+    ($function:ident: $($index:literal)*) => { [$($function::<$index>),*] };
+}
+
+const NEVER: [Condition; WRONGS.len()] =
+    for_each!(never: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21);
+const SOMETIMES: [Condition; SIGHTS.len()] =
+    for_each!(sometimes: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24);
+
+impl Model for Walk {
+    type State = Node;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<Node> {
+        vec![self.node(self.protocol.start())]
+    }
+
+    fn actions(&self, node: &Node, actions: &mut Vec<Action>) {
+        self.protocol.actions(&node.state, actions);
+    }
+
+    fn next_state(&self, node: &Node, action: Action) -> Option<Node> {
+        let next = self.node(self.protocol.step(&node.state, action)?);
+        // A tick that nobody waits for is no step: else no state would be the last one.
+        (next.name != node.name).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let never = WRONGS.iter().zip(NEVER).map(|(wrong, holds)| Property::always(wrong.name(), holds));
+        let sometimes = SIGHTS
+            .iter()
+            .zip(SOMETIMES)
+            .filter(|(sight, _)| self.expected.has(**sight))
+            .map(|(sight, shows)| Property::sometimes(sight.name(), shows));
+        let ends = Property::eventually(ENDS, |_: &Self, node: &Node| node.state.settled());
+        never.chain(sometimes).chain([ends]).collect()
+    }
+}
+
+/// What a walk found.
+pub(crate) struct Found {
+    /// Distinct states, names aside.
+    pub(crate) states: usize,
+    /// For each property that was violated or reached: the steps that lead there.
+    pub(crate) paths: BTreeMap<&'static str, Vec<Action>>,
+}
+
+impl Found {
+    /// The names of what was violated.
+    pub(crate) fn violated(&self) -> Vec<&'static str> {
+        let violations = WRONGS.iter().map(|wrong| wrong.name()).chain([ENDS]);
+        violations.filter(|name| self.paths.contains_key(name)).collect()
+    }
+
+    /// The names of what was reached.
+    pub(crate) fn reached(&self) -> Vec<&'static str> {
+        SIGHTS.iter().map(|sight| sight.name()).filter(|name| self.paths.contains_key(name)).collect()
+    }
+}
+
+/// Walks every state of `protocol`.
+pub(crate) fn exhaust(protocol: Protocol, expected: Sights) -> Found {
+    // Not met as long as nothing is violated: a walk of what is right is exhaustive.
+    walk(protocol, expected, HasDiscoveries::AnyFailures)
+}
+
+/// Walks until `name` is violated, breadth first.
+pub(crate) fn seek(protocol: Protocol, name: &'static str) -> Found {
+    walk(protocol, Sights::default(), HasDiscoveries::AllOf(BTreeSet::from([name])))
+}
+
+fn walk(protocol: Protocol, expected: Sights, until: HasDiscoveries) -> Found {
+    let walk = Walk {
+        protocol,
+        expected,
+        told_wrong: AtomicU32::new(0),
+        told_sights: AtomicU32::new(0),
+        ahead: Mutex::new(None),
+    };
+    let checker = walk.checker().finish_when(until).spawn_bfs().join();
+    let paths = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_actions())).collect();
+    Found { states: checker.unique_state_count(), paths }
+}
+
+/// All sights but these.
+pub(crate) fn sights_without(absent: &[Sight]) -> Sights {
+    let expected = SIGHTS.iter().filter(|sight| !absent.contains(sight));
+    expected.fold(Sights::default(), |all, &sight| all | sight.into())
+}
