@@ -155,7 +155,9 @@ impl SqliteStore {
             if tokio::time::timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
                 return Ok(());
             }
-            self.writer.note_foreign_commits();
+            if self.wake.is_due(next) {
+                self.writer.note_foreign_commits();
+            }
             let seen_foreign = std::mem::replace(&mut foreign, self.wake.foreign_commits());
             if seen_foreign != foreign && !self.still_held(id, seen).await? {
                 return Ok(());

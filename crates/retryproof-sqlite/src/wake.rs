@@ -9,6 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::Identity;
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Between two questions whether another process has written, whoever asks.
+const POLL_APART: Duration = Duration::from_millis(1);
 
 /// The waiters of one store in this process.
 #[derive(Default)]
@@ -19,6 +23,7 @@ pub(crate) struct Wake {
     count: AtomicUsize,
     foreign: AtomicU64,
     dice: AtomicU32,
+    polled: Mutex<Option<Instant>>,
 }
 
 /// A place among the waiters of a record; given back on drop.
@@ -58,6 +63,16 @@ impl Wake {
     /// Another process has written something.
     pub(crate) fn foreign_commit(&self) {
         self.foreign.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether it is time to ask again whether another process has written: one question serves all waiters.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut polled = self.polled.lock();
+        let due = polled.is_none_or(|at| now.saturating_duration_since(at) >= POLL_APART);
+        if due {
+            *polled = Some(now);
+        }
+        due
     }
 
     /// `time` within 20 % of it, so that waiters do not march in step.
