@@ -26,6 +26,7 @@ pub mod report;
 
 mod http;
 mod memory;
+mod sqlite;
 
 use heap::HeapCounter;
 use report::Report;
@@ -43,6 +44,7 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite { name: "memory", run: memory::run, child: memory::child },
     Suite { name: "http", run: http::run, child: http::child },
+    Suite { name: "sqlite", run: sqlite::run, child: sqlite::child },
 ];
 
 /// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that measures.
