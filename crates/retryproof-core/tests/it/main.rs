@@ -7,6 +7,7 @@ mod blocking;
 mod config;
 mod conformance;
 mod engine;
+mod faults;
 mod observe;
 mod redaction;
 mod toy;

@@ -3,10 +3,10 @@
 
 use retryproof_testkit::{Subject, conformance};
 
-use toy::ToyStore;
+use page::ToyStore;
 
 #[expect(unreachable_pub, reason = "as the page shows it")]
-mod toy {
+mod page {
     // The page begins here.
     use std::collections::HashMap;
     use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine on a store that fails: every n-th call, lost answers, drops at every await, outages. All under paused time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use retryproof_core::observe::Counters;
+use retryproof_core::store::Fenced;
+use retryproof_core::{
+    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Recorded,
+    Report, SharedStore,
+};
+use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder, Said};
+use tokio::time::{Instant, sleep};
+
+mod drops;
+mod lost;
+mod outage;
+mod slow;
+mod sweep;
+mod trips;
+
+const MS: Duration = Duration::from_millis(1);
+const LEASE: Duration = Duration::from_secs(1);
+/// The `operation-timeout` of these tests.
+const OPERATION: Duration = Duration::from_millis(200);
+
+/// An engine whose store fails as told, and what reached that store.
+struct Lab {
+    engine: IdempotencyEngine,
+    /// The store itself, as another process would use it while this one's is away.
+    store: SharedStore,
+    faults: Faults,
+    log: CallLog,
+    counters: Arc<Counters>,
+    /// Runs of actions over all calls.
+    runs: Arc<AtomicU32>,
+}
+
+/// What an action does.
+#[derive(Debug, Clone, Copy)]
+enum Does {
+    Succeeds(Duration),
+    Fails(Duration),
+}
+
+/// One call, ended.
+#[derive(Debug)]
+struct Ended {
+    result: Result<Report<u32>, ExecuteError<&'static str>>,
+    /// Runs of the action in this call.
+    runs: u32,
+    took: Duration,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let mut config = IdempotencyConfig::default();
+        config.operation_timeout = OPERATION;
+        config.purge.enabled = false;
+        Self::with(config)
+    }
+
+    fn with(config: IdempotencyConfig) -> Self {
+        let store = SharedStore::from(MemoryStore::new());
+        let (faults, log, counters) = (Faults::none(), CallLog::new(), Counters::new());
+        let faulty = FaultStore::new(Recorder::new(store.clone(), log.clone()), faults.clone());
+        let engine = IdempotencyEngine::builder(SharedStore::new(faulty))
+            .config(config)
+            .observer(Arc::clone(&counters))
+            .build()
+            .unwrap();
+        Self { engine, store, faults, log, counters, runs: Arc::default() }
+    }
+
+    /// An engine of another process, on the same records, whose store does not fail.
+    fn elsewhere(&self) -> IdempotencyEngine {
+        IdempotencyEngine::new(self.store.clone())
+    }
+
+    /// Makes one call whose action gives the number of its run.
+    async fn call(&self, ctx: IdempotencyContext, does: Does) -> Ended {
+        call(&self.engine, &self.runs, ctx, does).await
+    }
+
+    /// The same on a task of its own.
+    fn start(&self, ctx: IdempotencyContext, does: Does) -> tokio::task::JoinHandle<Ended> {
+        let (engine, runs) = (self.engine.clone(), Arc::clone(&self.runs));
+        tokio::spawn(async move { call(&engine, &runs, ctx, does).await })
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    /// Completions that took effect.
+    fn completions(&self) -> usize {
+        self.log
+            .count_of(|call| call.operation == Operation::Complete && call.said == Said::Fenced(Fenced::Done))
+    }
+
+    /// Nothing is left running once every call has ended (L6, L9).
+    async fn is_at_rest(&self) {
+        self.faults.clear();
+        // What is finished in the background has the lease's length for it.
+        sleep(2 * LEASE).await;
+        let activity = self.engine.activity();
+        assert_eq!((activity.running, activity.waiting, activity.beating), (0, 0, 0));
+        let counts = self.counters.read();
+        assert_eq!(
+            counts.acquired,
+            counts.completed + counts.failed + counts.lost,
+            "each lease has one terminal event: {counts:?}"
+        );
+    }
+}
+
+async fn call(
+    engine: &IdempotencyEngine,
+    runs: &Arc<AtomicU32>,
+    ctx: IdempotencyContext,
+    does: Does,
+) -> Ended {
+    let started = Instant::now();
+    let mut own = 0;
+    let action = |_| {
+        own += 1;
+        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            match does {
+                Does::Succeeds(after) => {
+                    sleep(after).await;
+                    Ok(run)
+                }
+                Does::Fails(after) => {
+                    sleep(after).await;
+                    Err("declined")
+                }
+            }
+        }
+    };
+    let result = engine.call(ctx).report(action).await;
+    Ended { result, runs: own, took: started.elapsed() }
+}
+
+impl Ended {
+    fn value(&self) -> Option<u32> {
+        match &self.result {
+            Ok(report) => report.outcome.clone().into_value(),
+            Err(_) => None,
+        }
+    }
+
+    fn is_executed(&self) -> bool {
+        matches!(&self.result, Ok(Report { outcome: Outcome::Executed(_), .. }))
+    }
+
+    fn is_replayed(&self) -> bool {
+        matches!(&self.result, Ok(Report { outcome: Outcome::Replayed(_), .. }))
+    }
+
+    fn is_in_flight(&self) -> bool {
+        matches!(&self.result, Ok(Report { outcome: Outcome::InFlight(_), .. }))
+    }
+
+    fn recorded(&self) -> Option<Recorded> {
+        self.result.as_ref().ok().map(|report| report.recorded)
+    }
+
+    /// The outcome is true (S10): Executed ran once here; Replayed and in flight ran nothing here, unless the completion was
+    /// refused; an error of the store before the action ran nothing.
+    #[track_caller]
+    fn is_true(&self, what: &str) {
+        let runs = match &self.result {
+            Ok(Report { fenced: true, .. }) | Err(ExecuteError::Action(_) | ExecuteError::Completion(_)) => 1,
+            Ok(Report { outcome: Outcome::Executed(_), .. }) => 1,
+            Ok(_) | Err(_) => 0,
+        };
+        assert_eq!(self.runs, runs, "{what}: {self:?}");
+    }
+}
+
+fn ctx(key: &str, wait: Duration) -> IdempotencyContext {
+    IdempotencyContext::builder("faults", key).lease(LEASE).wait_timeout(wait).build().unwrap()
+}
+
+const NOW: Does = Does::Succeeds(Duration::ZERO);

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers that are lost: at the acquire, the completion and the release.
+
+use retryproof_core::store::Fenced;
+use retryproof_core::{CompletionFailurePolicy, ErrorKind, ExecuteError, Recorded};
+use retryproof_testkit::{Entry, Fault, Operation, Said};
+use tokio::time::sleep;
+
+use super::{Does, LEASE, Lab, MS, NOW, OPERATION, ctx};
+
+fn of(lab: &Lab, operation: Operation) -> Vec<Entry> {
+    lab.log.entries().into_iter().filter(|entry| entry.operation == operation).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_a_lost_grant_is_asked_for_again_by_the_same_owner() {
+    let lab = Lab::new();
+    lab.faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
+    let ended = lab.call(ctx("k", LEASE), NOW).await;
+    assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
+    let acquires = of(&lab, Operation::Acquire);
+    assert_eq!(acquires.len(), 2);
+    assert_eq!(acquires[0].owner, acquires[1].owner);
+    assert!(acquires.iter().all(|acquire| acquire.said == Said::Granted), "no takeover: {acquires:?}");
+    assert_eq!(lab.counters.read().acquired, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_a_grant_lost_twice_is_given_back_and_nothing_runs() {
+    let lab = Lab::new();
+    lab.faults.fail_next(Operation::Acquire, 2, Fault::AnswerLost);
+    let ended = lab.call(ctx("k", LEASE), NOW).await;
+    assert!(matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable));
+    assert_eq!(ended.runs, 0);
+    sleep(10 * MS).await;
+    let releases = of(&lab, Operation::Release);
+    assert_eq!(releases.len(), 1);
+    assert_eq!(releases[0].said, Said::Fenced(Fenced::Done));
+    let next = lab.call(ctx("k", std::time::Duration::ZERO), NOW).await;
+    assert!(next.is_executed(), "the key is free at once: {next:?}");
+    assert_eq!(lab.counters.read().taken_over, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_acq_11_a_grant_that_is_not_answered_is_given_back_in_the_background() {
+    let lab = Lab::new();
+    lab.faults.fail_next(Operation::Acquire, 1, Fault::AnswerSwallowed);
+    let ended = lab.call(ctx("k", LEASE), NOW).await;
+    assert!(matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable));
+    assert!(ended.took <= OPERATION + MS, "STO-5: {:?}", ended.took);
+    let next = lab.call(ctx("k", 3 * LEASE), NOW).await;
+    assert!(next.is_executed() && next.took <= 2 * LEASE, "{next:?}");
+    lab.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_3_a_lost_completion_is_repeated_and_counts_once() {
+    for times in 1..=3 {
+        let lab = Lab::new();
+        lab.faults.fail_next(Operation::Complete, times, Fault::AnswerLost);
+        let ended = lab.call(ctx("k", LEASE), NOW).await;
+        assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
+        let said: Vec<_> = of(&lab, Operation::Complete).iter().map(|call| call.said).collect();
+        assert_eq!(said[0], Said::Fenced(Fenced::Done));
+        assert!(said[1..].iter().all(|said| *said == Said::Fenced(Fenced::AlreadyDone)), "{said:?}");
+        assert_eq!(said.len() as u64, times + 1);
+        assert!(lab.call(ctx("k", LEASE), NOW).await.is_replayed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_3_the_caller_waits_for_the_operation_timeout_and_the_repetition_goes_on() {
+    for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
+        let mut config = retryproof_core::IdempotencyConfig::default();
+        config.operation_timeout = OPERATION;
+        config.completion_failure_policy = policy;
+        let lab = Lab::with(config);
+        lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
+        let ended = lab.call(ctx("k", LEASE), NOW).await;
+        assert!(ended.took >= OPERATION && ended.took <= OPERATION + 2 * MS, "{:?}", ended.took);
+        match policy {
+            CompletionFailurePolicy::LogAndReturn => {
+                assert!(ended.is_executed() && ended.recorded() == Some(Recorded::No), "{ended:?}");
+            }
+            CompletionFailurePolicy::Propagate => {
+                let Err(ExecuteError::Completion(failed)) = &ended.result else { panic!("{ended:?}") };
+                assert_eq!(failed.recorded, Recorded::No);
+            }
+        }
+        let duplicate = lab.start(ctx("k", 5 * LEASE), NOW);
+        sleep(300 * MS).await;
+        lab.faults.clear();
+        let duplicate = duplicate.await.unwrap();
+        assert!(duplicate.is_replayed(), "the store was back within the lease: {duplicate:?}");
+        assert_eq!(lab.runs(), 1);
+        lab.is_at_rest().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_4_a_completion_that_never_got_through_lets_a_retry_run_again_after_the_lease() {
+    let lab = Lab::new();
+    lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
+    let ended = lab.call(ctx("k", LEASE), NOW).await;
+    assert_eq!(ended.recorded(), Some(Recorded::No));
+    let early = lab.call(ctx("k", std::time::Duration::ZERO), NOW).await;
+    assert!(early.is_in_flight(), "the lease was not released: {early:?}");
+    sleep(2 * LEASE).await;
+    lab.faults.clear();
+    let retry = lab.call(ctx("k", LEASE), NOW).await;
+    assert!(retry.is_executed() && retry.recorded() == Some(Recorded::Yes), "{retry:?}");
+    assert_eq!((lab.runs(), lab.counters.read().taken_over), (2, 1), "ACQ-12");
+    lab.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_4_a_lost_release_is_repeated_and_the_actions_error_comes_back() {
+    for fault in [Fault::Refused, Fault::AnswerLost] {
+        let lab = Lab::new();
+        lab.faults.fail_next(Operation::Release, 2, fault);
+        let failed = lab.call(ctx("k", LEASE), Does::Fails(MS)).await;
+        assert!(matches!(failed.result, Err(ExecuteError::Action("declined"))), "{failed:?}");
+        let next = lab.call(ctx("k", std::time::Duration::ZERO), NOW).await;
+        assert!(next.is_executed(), "{fault:?}: {next:?}");
+        assert_eq!(lab.counters.read().taken_over, 0);
+        lab.is_at_rest().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_4_a_failing_release_never_hides_the_actions_error() {
+    let lab = Lab::new();
+    lab.faults.plan(|call| (call.operation == Operation::Release).then_some(Fault::Swallowed));
+    let failed = lab.call(ctx("k", LEASE), Does::Fails(MS)).await;
+    assert!(matches!(failed.result, Err(ExecuteError::Action("declined"))), "{failed:?}");
+    assert!(failed.took <= OPERATION + 3 * MS, "{:?}", failed.took);
+    let next = lab.call(ctx("k", 3 * LEASE), NOW).await;
+    assert!(next.is_executed() && next.took <= LEASE + 100 * MS, "free at expiry: {next:?}");
+    lab.is_at_rest().await;
+}
