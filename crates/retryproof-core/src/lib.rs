@@ -1,5 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine, the store contract and the memory store of `retryproof`. Use the facade crate.
+//! The engine, the store contract and the memory store of `retryproof`. Applications use the facade crate; this one is
+//! for authors of stores and adapters, who want nothing else in their tree.
+//!
+//! | to | read |
+//! |---|---|
+//! | run work once per (scope, key) | [`IdempotencyEngine`], [`IdempotencyContext`], [`Outcome`] |
+//! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`Held`], [`Lease`] |
+//! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
+//! | write a store | [`store`]: the contract, and a complete small store |
+//! | watch what happens | [`observe`]: [`Observer`], and [`Counters`](observe::Counters) |
+//! | change a setting | [`config`]: every key, its default and its bounds |
+//! | do without a runtime | [`blocking`] |
+//!
+//! What is promised has a number, such as ACQ-2 or CMP-3; SPEC.md in the repository lists them all.
 
 #[doc(hidden)]
 pub mod annotated;
@@ -39,3 +52,15 @@ pub use outcome::{CompletionError, ExecuteError, InFlight, Outcome, Recorded, Re
 pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
 pub use store::{IdempotencyStore, MemoryStore, MemoryStoreBuilder, SharedStore};
+
+/// An engine and all that it hands out cross threads.
+const _: () = {
+    const fn crosses_threads<T: Send + Sync>() {}
+    crosses_threads::<IdempotencyEngine>();
+    crosses_threads::<IdempotencyContext>();
+    crosses_threads::<Held>();
+    crosses_threads::<Lease>();
+    crosses_threads::<SharedStore>();
+    crosses_threads::<StoredResult>();
+    crosses_threads::<Error>();
+};
