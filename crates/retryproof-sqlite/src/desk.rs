@@ -2,6 +2,7 @@
 //! [`Desk`]: the one connection that writes, and how a batch becomes one transaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use retryproof_core::{Error, Result};
 use rusqlite::{Connection, ffi};
@@ -9,9 +10,14 @@ use rusqlite::{Connection, ffi};
 use crate::config::SqliteConfig;
 use crate::error::{classify, is_busy, is_full};
 use crate::file;
+use crate::pause::{Patience, pause};
 use crate::schema::Sql;
 use crate::step::{Answer, Step, Tx, mixed_up};
 use crate::wake::Wake;
+
+/// How long a step of a batch that failed asks for a lock that another process has taken in between, and how often.
+const ALONE: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The writing connection and what belongs to it.
 pub(crate) struct Desk {
@@ -75,20 +81,24 @@ impl Desk {
             Err(Aborted::Failed(error)) if !is_full(&error) => {
                 Ran::Done(steps.clone().map(|_| Err(classify(copy(&error)))).collect())
             }
-            Err(_) => Ran::Done(
-                steps
-                    .clone()
-                    .map(|step| match self.transact(std::iter::once(step)) {
-                        Ok(mut answers) => answers.pop().unwrap_or_else(|| Err(mixed_up())),
-                        Err(aborted) => Err(aborted.into_error()),
-                    })
-                    .collect(),
-            ),
+            Err(_) => Ran::Done(steps.clone().map(|step| self.alone(step)).collect()),
         };
         if let Ran::Done(answers) = &ran {
             self.wake.wake(steps.zip(answers).filter_map(|(step, answer)| step.wakes(answer.as_ref().ok()?)));
         }
         ran
+    }
+
+    /// One step that failed among others, or beside one that did.
+    fn alone(&mut self, step: &Step) -> Result<Answer> {
+        let patience = Patience::new(ALONE);
+        loop {
+            match self.transact(std::iter::once(step)) {
+                Ok(mut answers) => return answers.pop().unwrap_or_else(|| Err(mixed_up())),
+                Err(Aborted::Failed(error)) if is_busy(&error) && !patience.is_over() => pause(AGAIN),
+                Err(aborted) => return Err(aborted.into_error()),
+            }
+        }
     }
 
     /// Tells waiters when another process has committed since the last time (ACQ-4).

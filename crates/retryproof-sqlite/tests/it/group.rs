@@ -2,14 +2,17 @@
 //! The writer: group commit, what a drop leaves, how the store ends, purge beside live traffic.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, Standing};
-use retryproof_core::{IdempotencyStore, OwnerId};
+use parking_lot::Mutex;
+use retryproof_core::clock::wall_clock_micros;
+use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, SharedStore, Standing};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking};
 use retryproof_sqlite::SqliteStore;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
@@ -196,4 +199,35 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     assert_eq!((summary.remaining, summary.value_bytes), (Some(DAY), done.value.len()));
     let stats = store.stats().await.expect("counted");
     assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
+}
+
+/// The wall clock is read by whoever writes, and by whoever reads: it tells the threads.
+#[test]
+fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let dir = Dir::new();
+    let config = dir.config().with_wall_clock({
+        let threads = Arc::clone(&threads);
+        move || {
+            threads.lock().push(std::thread::current().name().unwrap_or_default().to_owned());
+            wall_clock_micros()
+        }
+    });
+    let writes = || std::mem::take(&mut *threads.lock()).contains(&"retryproof-sqlite".to_owned());
+    let store = SharedStore::from(SqliteStore::open_with(config).expect("opened"));
+
+    let engine = IdempotencyEngine::new(store.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ctx = IdempotencyContext::builder("sqlite.tests", "async").build().expect("a context");
+    let done = runtime.block_on(engine.execute(ctx, async || Ok::<_, Infallible>(1)));
+    assert!(matches!(done, Ok(Outcome::Executed(1))), "{done:?}");
+    assert!(writes(), "an async caller's thread does not wait for the disk");
+
+    let engine = blocking::Engine::new(store).expect("an engine");
+    let ctx = IdempotencyContext::builder("sqlite.tests", "blocking").build().expect("a context");
+    let done = engine.execute(ctx.clone(), || Ok::<_, Infallible>(2));
+    assert!(matches!(done, Ok(Outcome::Executed(2))), "{done:?}");
+    assert!(!writes(), "a blocking caller's thread waits anyway");
+    let again = engine.execute(ctx, || Ok::<i32, Infallible>(3));
+    assert!(matches!(again, Ok(Outcome::Replayed(2))), "{again:?}");
 }

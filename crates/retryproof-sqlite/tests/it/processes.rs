@@ -266,3 +266,35 @@ async fn cmp_1_a_killed_process_leaves_its_results() {
     }
     execute(&store, &id("next"), "goes on").await;
 }
+
+#[tokio::test]
+async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let finished =
+        async |key: u32| matches!(store.look(&id(&format!("race {key}"))).await, Ok(Standing::Complete(_)));
+    for round in 0..5 {
+        let mut other = Other::start(&dir.file());
+        other.say("race 1000000");
+        let mut own = 0;
+        while !finished(20 * (round + 1)).await {
+            execute(&store, &id(&format!("own {round} {own}")), "result").await;
+            own += 1;
+        }
+        other.signal("-KILL");
+        other.process.wait().expect("it died");
+        for key in 0..=20 * (round + 1) {
+            let id = id(&format!("race {key}"));
+            match store.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
+                Acquired::Complete(stored) => assert_eq!(crate::support::body(&stored), "done"),
+                // It died between the two writes of this key.
+                Acquired::Busy { .. } => {}
+                Acquired::Granted(_) => panic!("key {key} was executed, and is forgotten"),
+            }
+        }
+        assert_eq!(replay(&store, &id(&format!("own {round} 0"))).await, "result");
+    }
+    let check: String =
+        dir.stranger().query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checked");
+    assert_eq!(check, "ok");
+}
