@@ -167,12 +167,6 @@ impl SqliteStore {
     }
 }
 
-impl From<SqliteStore> for SharedStore {
-    fn from(store: SqliteStore) -> Self {
-        store.into_shared()
-    }
-}
-
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteStore").field("config", &self.config).finish_non_exhaustive()
