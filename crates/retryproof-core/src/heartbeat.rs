@@ -41,6 +41,8 @@ pub(crate) struct Beats {
 struct Queue {
     due: BTreeMap<(Instant, u64), Arc<LeaseState>>,
     sequence: u64,
+    /// Until when the serving task sleeps: only an earlier beat has to wake it.
+    wakes: Option<Instant>,
     /// Whether a task serves the queue; false again when its runtime is gone.
     served: bool,
 }
@@ -79,29 +81,45 @@ impl Beats {
                 beating.due = Some(place);
             }
             queue.sequence += 1;
-            let sooner = queue.due.first_key_value().is_none_or(|(first, _)| place < *first);
+            let sooner = queue.wakes.is_some_and(|wakes| at < wakes);
             queue.due.insert(place, Arc::clone(lease));
             (!std::mem::replace(&mut queue.served, true), sooner)
         };
         if start {
-            let served = Served(Arc::clone(&lease.engine));
-            lease.engine.spawn(async move { served.0.beats.serve(&served.0).await });
+            let mut served = Served { engine: Arc::clone(&lease.engine), resigned: false };
+            lease.engine.spawn(async move { served.serve().await });
         } else if sooner {
             self.sooner.notify_one();
         }
     }
+}
 
-    async fn serve(&self, engine: &Arc<Inner>) {
+/// Serves the queue. Says that nobody does any more also when the task is dropped with its runtime.
+struct Served {
+    engine: Arc<Inner>,
+    /// It has said so.
+    resigned: bool,
+}
+
+impl Served {
+    async fn serve(&mut self) {
+        let Self { engine, resigned } = self;
+        let beats = &engine.beats;
         loop {
             let next = {
-                let queue = self.queue.lock();
-                queue.due.first_key_value().map(|(place, _)| *place)
+                let mut queue = beats.queue.lock();
+                let next = queue.due.first_key_value().map(|(place, _)| *place);
+                queue.wakes = next.map(|(at, _)| at);
+                // Under the lock, so that a beat added from now on starts another task.
+                queue.served = next.is_some();
+                *resigned = next.is_none();
+                next
             };
             let Some(place @ (at, _)) = next else { return };
             let now = engine.now();
             if at > now {
                 let rest = sleep(at - now);
-                let sooner = self.sooner.notified();
+                let sooner = beats.sooner.notified();
                 let (mut rest, mut sooner) = (std::pin::pin!(rest), std::pin::pin!(sooner));
                 poll_fn(|cx| {
                     if rest.as_mut().poll(cx).is_ready() || sooner.as_mut().poll(cx).is_ready() {
@@ -112,8 +130,8 @@ impl Beats {
                 .await;
                 continue;
             }
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return };
-            let Some(lease) = self.queue.lock().due.remove(&place) else { continue };
+            let Ok(slot) = Arc::clone(&beats.slots).acquire_owned().await else { return };
+            let Some(lease) = beats.queue.lock().due.remove(&place) else { continue };
             {
                 let mut beating = lease.beating.lock();
                 beating.due = None;
@@ -136,13 +154,11 @@ impl Beats {
     }
 }
 
-/// Says that nobody serves the queue any more, also when the task is dropped with its runtime.
-struct Served(Arc<Inner>);
-
 impl Drop for Served {
     fn drop(&mut self) {
-        let beats = &self.0.beats;
-        beats.queue.lock().served = false;
+        if !self.resigned {
+            self.engine.beats.queue.lock().served = false;
+        }
     }
 }
 

@@ -215,17 +215,22 @@ impl LeaseState {
         }
     }
 
+    /// Whether a beat is on its way.
+    pub(crate) fn is_beating(&self) -> bool {
+        self.beating.lock().in_flight
+    }
+
     /// Ends the heartbeat and awaits a beat that is on its way (RUN-3). Each beat is bounded below lease / 4.
     pub(crate) async fn end_beats(&self) {
         self.stop_beats();
-        loop {
+        // After the stop none begins, so one look is enough in the common case.
+        while self.is_beating() {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
-            if !self.beating.lock().in_flight {
-                return;
+            if self.is_beating() {
+                changed.await;
             }
-            changed.await;
         }
     }
 }

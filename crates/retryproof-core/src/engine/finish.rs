@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a lease: complete or release, repeated while the answer is unknown (CMP-1 to CMP-4, CMP-9).
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::Inner;
+use super::gate::at_once;
 use crate::clock::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
@@ -35,8 +38,50 @@ pub enum Finished {
     Failed(Error),
 }
 
-/// Ends the heartbeat and completes; runs until the answer is known or the lease, as counted here, is over.
-pub(crate) async fn complete(lease: Lease, mut done: Completion, mut tombstone: bool) -> Finished {
+/// A completion on its way to the store.
+type Sent = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
+
+/// What the first poll of a completion came to.
+pub(crate) enum First {
+    /// It is recorded.
+    Recorded,
+    /// To be gone on with by [`complete`]; without a call, none was sent yet.
+    Open(Option<Sent>),
+}
+
+/// Ends the heartbeat and polls the completion once. A store in memory has recorded it then, and needs neither a timer
+/// nor a future that outlives its caller.
+pub(crate) async fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool) -> First {
+    let state = &lease.0;
+    state.stop_beats();
+    let engine = &state.engine;
+    if state.is_beating() || (!tombstone && done.value.len() > engine.max_value) {
+        return First::Open(None);
+    }
+    let mut sent = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
+    match at_once(sent.as_mut()).await {
+        Some(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
+            engine.gate.answered();
+            state.end(|o, event| o.completed(event, recorded_as(tombstone)));
+            First::Recorded
+        }
+        Some(answer) => First::Open(Some(Box::pin(std::future::ready(answer)))),
+        None => First::Open(Some(sent)),
+    }
+}
+
+fn recorded_as(tombstone: bool) -> Recorded {
+    if tombstone { Recorded::Tombstone } else { Recorded::Yes }
+}
+
+/// Ends the heartbeat and completes; runs until the answer is known or the lease, as counted here, is over. `sent` is a
+/// completion that is on its way already.
+pub(crate) async fn complete(
+    lease: Lease,
+    mut done: Completion,
+    mut tombstone: bool,
+    mut sent: Option<Sent>,
+) -> Finished {
     let state = &lease.0;
     state.end_beats().await;
     let engine = &state.engine;
@@ -52,13 +97,14 @@ pub(crate) async fn complete(lease: Lease, mut done: Completion, mut tombstone: 
                 .during("complete")
                 .for_identity(&state.identity))
         } else {
-            let call = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
+            let call = sent.take().unwrap_or_else(|| {
+                engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone())
+            });
             engine.gate.always("complete", &state.identity, call).await
         };
         let error = match answer {
             Ok(Fenced::Done | Fenced::AlreadyDone) => {
-                let recorded = if tombstone { Recorded::Tombstone } else { Recorded::Yes };
-                state.end(|o, event| o.completed(event, recorded));
+                state.end(|o, event| o.completed(event, recorded_as(tombstone)));
                 return refused.map_or(Finished::Recorded, Finished::Tombstoned);
             }
             Ok(Fenced::Lost) => {

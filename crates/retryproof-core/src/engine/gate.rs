@@ -2,9 +2,10 @@
 //! The one wrapper around store calls: each ends within `operation-timeout`, and a store that keeps failing is probed
 //! by one call at a time while the others fail fast (STO-5).
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -103,9 +104,13 @@ impl Gate {
         identity: &Identity,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let answer = timeout(bound, call).await.unwrap_or_else(|_| {
-            Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}")))
-        });
+        let mut call = pin!(call);
+        let answer = match at_once(call.as_mut()).await {
+            Some(answer) => answer,
+            None => timeout(bound, call).await.unwrap_or_else(|_| {
+                Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}")))
+            }),
+        };
         match answer {
             Ok(value) => {
                 self.answered();
@@ -117,6 +122,18 @@ impl Gate {
             }
         }
     }
+}
+
+/// The output of a future that is ready at its first poll: a store in memory answers there, and no timer has to be
+/// made for it.
+pub(crate) async fn at_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
 }
 
 /// A future that is finished on the runtime when its caller goes away: a call in flight is never dropped half way
@@ -144,8 +161,8 @@ where
 {
     type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
-        let Some(future) = &mut self.future else { return std::task::Poll::Pending };
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = &mut self.future else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);
         if answer.is_ready() {
             self.future = None;

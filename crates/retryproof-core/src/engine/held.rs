@@ -2,6 +2,7 @@
 //! [`Held`]: a beating lease in a caller's hands, consumed by its end (ACQ-1, RUN-3, RUN-5).
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::Inner;
-use super::finish::{Finished, complete, release};
+use super::finish::{Finished, First, complete, complete_at_once, release};
 use super::flight::Seen;
 use super::running::Permit;
 use super::wait::finish;
@@ -112,26 +113,39 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropped, the completion is finished in the background (RUN-5).
-    pub async fn complete(self, value: Payload) -> Finished {
-        let envelope = value.envelope().clone();
-        self.finish_with(envelope, false).await
+    pub fn complete(self, value: Payload) -> impl Future<Output = Finished> + Send + 'static {
+        self.finish_with(value.envelope().clone(), false)
     }
 
     /// Records that the work is done and that its result cannot be replayed (CMP-9, HTTP-13).
     ///
     /// # Cancel safety
     /// As [`complete`](Self::complete).
-    pub async fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
-        let envelope = tombstone.envelope().clone();
-        self.finish_with(envelope, true).await
+    pub fn complete_tombstone(self, tombstone: Tombstone) -> impl Future<Output = Finished> + Send + 'static {
+        self.finish_with(tombstone.envelope().clone(), true)
     }
 
-    async fn finish_with(mut self, envelope: crate::blob::Blob, tombstone: bool) -> Finished {
-        self.consumed = true;
-        let lease = self.lease.clone();
+    /// Not an `async fn`, which would hold its arguments twice.
+    fn finish_with(
+        mut self,
+        envelope: crate::blob::Blob,
+        tombstone: bool,
+    ) -> impl Future<Output = Finished> + Send + 'static {
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
-        let bound = lease.0.engine.gate.operation_timeout();
-        let work = finish(self.runtime.clone(), complete(lease, done, tombstone));
+        async move {
+            self.consumed = true;
+            match complete_at_once(&self.lease, &done, tombstone).await {
+                First::Recorded => Finished::Recorded,
+                First::Open(sent) => {
+                    let work = complete(self.lease.clone(), done, tombstone, sent);
+                    Box::pin(self.await_end(finish(self.runtime.clone(), work))).await
+                }
+            }
+        }
+    }
+
+    async fn await_end(&self, work: impl Future<Output = Finished>) -> Finished {
+        let bound = self.lease.0.engine.gate.operation_timeout();
         match tokio::time::timeout(bound, work).await {
             Ok(finished) => finished,
             // The time-out dropped the work, and so sent it to the background.

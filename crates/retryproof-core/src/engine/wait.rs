@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::flight::{Seat, Seen};
-use super::gate::Finish;
+use super::gate::{Finish, at_once};
 use super::held::{Held, Terms};
 use super::running::Permit;
 use super::{Acquisition, Inner};
@@ -69,7 +69,7 @@ impl Attempting<'_> {
         let permit = match self.leave() {
             Ok(permit) => permit,
             // Nothing new may run, but what is done is still replayed (HTTP-14).
-            Err(kind) => return self.replay_or(kind).await,
+            Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
         let seen = match self.acquire(permit).await? {
             Found::End(end) => return Ok(end),
@@ -82,7 +82,8 @@ impl Attempting<'_> {
         match flights.join(self.identity(), seen) {
             Some(seat) => {
                 self.engine.observers.tell(|o| o.waiting(self.identity()));
-                self.wait(&seat).await
+                // On the heap: the others would carry its room through every move of their futures.
+                Box::pin(self.wait(&seat)).await
             }
             None => Ok(self.in_flight(seen)),
         }
@@ -216,42 +217,22 @@ impl Attempting<'_> {
         let pass = engine.gate.enter().map_err(|error| error.during("acquire").for_identity(identity))?;
         let runtime = engine.runtime()?;
         let owner = OwnerId::new();
-        let request = AcquireRequest::new(owner, durations.lease, durations.ttl)
-            .with_fingerprint(ctx.fingerprint().copied());
         let sent = engine.now();
-        let mut abandoned = Abandoned {
-            engine,
-            identity,
-            owner,
-            runtime: runtime.clone(),
-            durations: *durations,
-            call: None,
+        let mut call = self.request(owner);
+        let (answer, counted_from) = match at_once(call.as_mut()).await {
+            // Answered within one poll: there is nothing to time, and nothing that a drop could leave behind.
+            Some(answer) if !is_unavailable(&answer) => (answer, sent),
+            first => Box::pin(self.ask(owner, runtime.clone(), sent, call, first)).await,
         };
-        let first = engine.dyn_store().dyn_acquire(identity.clone(), request.clone());
-        let mut answer = abandoned.ask(engine.gate.operation_timeout(), first).await;
-        let mut counted_from = sent;
-        let left = || (sent + engine.gate.operation_timeout()).saturating_duration_since(engine.now());
-        if let Err(error) = &answer
-            && error.kind() == ErrorKind::Unavailable
-            && !left().is_zero()
-        {
-            counted_from = engine.now();
-            let again = engine.dyn_store().dyn_acquire(identity.clone(), request);
-            answer = abandoned.ask(left(), again).await;
-        }
         drop(pass);
         let acquired = match answer {
             Ok(acquired) => acquired,
             Err(error) => {
                 engine.gate.failed(&error);
-                if error.kind() != ErrorKind::Unavailable {
-                    abandoned.nothing_to_release();
-                }
                 return Err(error.during("acquire").for_identity(identity));
             }
         };
         engine.gate.answered();
-        abandoned.nothing_to_release();
         Ok(match acquired {
             Acquired::Granted(grant) => {
                 let terms = Terms { durations: *durations, owner, grant, counted_from };
@@ -263,6 +244,45 @@ impl Attempting<'_> {
             }
         })
     }
+
+    fn request(&self, owner: OwnerId) -> Call {
+        let request = AcquireRequest::new(owner, self.durations.lease, self.durations.ttl)
+            .with_fingerprint(self.ctx.fingerprint().copied());
+        self.engine.dyn_store().dyn_acquire(self.identity().clone(), request)
+    }
+
+    /// Goes on with an acquire that was sent at `sent` and polled once: `first` is its answer, if it has one. Says from
+    /// when a lease that it got is counted.
+    async fn ask(
+        &self,
+        owner: OwnerId,
+        runtime: tokio::runtime::Handle,
+        sent: Instant,
+        call: Call,
+        first: Option<Result<Acquired>>,
+    ) -> (Result<Acquired>, Instant) {
+        let Self { engine, durations, .. } = *self;
+        let mut abandoned =
+            Abandoned { engine, identity: self.identity(), owner, runtime, durations, call: Some(None) };
+        let left = || (sent + engine.gate.operation_timeout()).saturating_duration_since(engine.now());
+        let mut answer = match first {
+            Some(answer) => answer,
+            None => abandoned.ask(left(), call).await,
+        };
+        let mut counted_from = sent;
+        if is_unavailable(&answer) && !left().is_zero() {
+            counted_from = engine.now();
+            answer = abandoned.ask(left(), self.request(owner)).await;
+        }
+        if !is_unavailable(&answer) {
+            abandoned.nothing_to_release();
+        }
+        (answer, counted_from)
+    }
+}
+
+fn is_unavailable(answer: &Result<Acquired>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
 }
 
 type Call = std::pin::Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>;
