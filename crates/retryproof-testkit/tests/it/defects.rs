@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kit judges rightly: a good store passes, and each planted defect fails a case that names the rule it breaks (STO-2).
 
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use parking_lot::Mutex;
 use retryproof_testkit::conformance::{Time, cases, run};
 
-use crate::flawed::{Defect, subject};
+use crate::flawed::{ALL, Defect, subject};
 
-/// The names of the cases that the defective store fails.
+/// The names of the cases that the defective store fails. Worked out once, since several tests ask.
 fn caught(defect: Defect) -> Vec<&'static str> {
+    static KNOWN: Mutex<Option<HashMap<Defect, Vec<&'static str>>>> = Mutex::new(None);
+    if let Some(known) = KNOWN.lock().as_ref().and_then(|known| known.get(&defect)) {
+        return known.clone();
+    }
     let fails = |case: &&_| {
         let judged = catch_unwind(AssertUnwindSafe(|| run(**case, Time::Paused, async || subject(defect))));
         judged.is_err()
     };
-    cases().iter().filter(fails).map(|case| case.name).collect()
+    let names: Vec<_> = cases().iter().filter(fails).map(|case| case.name).collect();
+    KNOWN.lock().get_or_insert_default().insert(defect, names.clone());
+    names
 }
 
 #[test]
@@ -27,6 +35,18 @@ fn sto_2_the_kit_has_at_least_70_cases_with_names_of_their_own() {
     names.sort_unstable();
     names.dedup();
     assert!(names.len() >= 70 && names.len() == cases().len(), "{} of {}", names.len(), cases().len());
+}
+
+#[test]
+fn sto_2_every_defect_is_caught_and_every_case_catches_one() {
+    let mut useful = BTreeSet::new();
+    for defect in ALL {
+        let caught = caught(*defect);
+        assert!(!caught.is_empty(), "{defect:?} passes the kit");
+        useful.extend(caught);
+    }
+    let idle: Vec<_> = cases().iter().map(|case| case.name).filter(|name| !useful.contains(name)).collect();
+    assert!(idle.is_empty(), "no planted defect fails {idle:?}");
 }
 
 macro_rules! catches {
@@ -116,4 +136,24 @@ catches! {
         cmp_2_a_takeover_through_another_handle_fences;
     acq_4_a_wake_up_of_ones_own_handle_is_caught: HandlesWakeTheirOwnWaiters by
         acq_4_a_waiter_on_another_handle_is_woken;
+    acq_1_a_result_that_is_not_replayed_is_caught: AcquireNeverReplays by acq_1_a_completed_key_answers_with_its_result;
+    acq_12_a_takeover_of_nothing_is_caught: AcquireSaysTakeover by acq_1_a_fresh_key_is_granted;
+    acq_10_another_token_is_caught: BusyShowsAnotherToken by acq_1_a_held_key_is_busy, acq_10_busy_shows_the_holders_token;
+    acq_7_remaining_that_stands_still_is_caught: RemainingStandsStill by acq_7_remaining_follows_the_stores_clock;
+    acq_10_falling_tokens_are_caught: TokensFallAtTakeovers by acq_10_tokens_grow_over_takeovers;
+    run_1_an_idle_extend_is_caught: ExtendChangesNothing by run_1_extend_renews_the_lease;
+    acq_4_sleeping_on_is_caught: ChangedSleepsOn by
+        acq_4_completion_wakes_a_waiter, acq_3_release_wakes_a_waiter, acq_4_a_takeover_wakes_a_waiter,
+        acq_4_a_dropped_waiter_takes_no_wake_up_along;
+    acq_6_an_unbounded_wait_is_caught: ChangedIgnoresItsBound by acq_6_changed_ends_by_its_bound;
+    cmp_1_rewritten_envelopes_are_caught: EnvelopesAreRewritten by
+        cmp_1_codec_and_schema_are_kept, cmp_9_a_tombstone_comes_back_as_one;
+    cmp_8_an_unreadable_result_granted_is_caught: UnreadableIsAbsent by cmp_8_an_unreadable_envelope_fails_closed;
+    id_1_ignored_scopes_are_caught: ScopesIgnored by id_1_scope_and_key_name_a_record_together;
+    sto_4_an_idle_purge_is_caught: PurgeDoesNothing by
+        sto_4_purge_removes_what_is_over, sto_4_purge_takes_no_more_than_its_limit;
+    sto_4_a_greedy_purge_is_caught: PurgeTakesEverything by
+        sto_4_purge_keeps_what_is_live, sto_4_purge_from_two_instances_at_once;
+    acq_8_a_lock_left_by_a_drop_is_caught: DroppedCallsLeaveALock by
+        acq_8_a_dropped_look_leaves_nothing, run_1_a_dropped_beat_may_be_repeated, cmp_3_a_dropped_completion_may_be_repeated;
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +15,8 @@ use retryproof_core::store::{
     RecordSummary, SharedStore, Standing, StoreProfile, StoreStats,
 };
 use retryproof_core::{
-    Blob, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
+    Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
+    StoredResult,
 };
 use retryproof_testkit::Subject;
 use tokio::sync::Notify;
@@ -26,59 +27,84 @@ const MAX_VALUE: usize = 2 << 20;
 /// How long a dropped acquire blocks its key, where that is the defect.
 const STUCK: Duration = Duration::from_secs(1_000_000);
 
-/// What is wrong with the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Defect {
-    Nothing,
-    AnyOwnerCompletes,
-    AnyOwnerReleases,
-    AnyOwnerExtends,
-    CompletionOverwrites,
-    CompletionFencedByTime,
-    CompletionAnswersDoneTwice,
-    CompletionTtlFromAcquire,
-    CompletionDropsFingerprint,
-    EarlyTakeover,
-    TakeoverInTwoSteps,
-    TakeoverUnsaid,
-    TakeoverKeepsFingerprint,
-    ReleaseIsATakeover,
-    ReleaseKeepsTheRecord,
-    ReleaseNeverEnds,
-    ExtendRevivesResults,
-    ExtendMakesRecords,
-    ExtendNeedsALiveLease,
-    ExtendNeverShortens,
-    TokenRepeatsAfterRelease,
-    TokenDrawnBeforeTheLock,
-    SameOwnerGetsANewToken,
-    SameOwnerIsBusy,
-    SameOwnerTakesBackItsResult,
-    ResultOutlivesItsTtl,
-    ResultIsCutAtAZero,
-    LookDeletesExpiredLeases,
-    LookShowsExpiredLeases,
-    ReplayWrites,
-    WakeUpLost,
-    WakeUpOfOneWaiterOnly,
-    ChangedReturnsForNothing,
-    ChangedSleepsWithoutALook,
-    ChangedHoldsTheStore,
-    NamesJoinedWithoutLengths,
-    NamesFolded,
-    NamesTrimmed,
-    NamesCut,
-    NamesPrinted,
-    ClientsClock,
-    PurgeIgnoresTheLease,
-    PurgeIgnoresTheTtl,
-    PurgeIgnoresItsLimit,
-    PurgeForgetsResults,
-    CorruptIsAbsent,
-    TooLargeIsAccepted,
-    DroppedAcquireStays,
-    HandlesKeepTheirOwnRecords,
-    HandlesWakeTheirOwnWaiters,
+macro_rules! defects {
+    ($($defect:ident)*) => {
+        /// What is wrong with the store.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub(crate) enum Defect {
+            Nothing,
+            $($defect,)*
+        }
+
+        /// Every defect.
+        pub(crate) const ALL: &[Defect] = &[$(Defect::$defect),*];
+    };
+}
+
+defects! {
+    AcquireNeverReplays
+    AcquireSaysTakeover
+    BusyShowsAnotherToken
+    AnyOwnerCompletes
+    AnyOwnerReleases
+    AnyOwnerExtends
+    CompletionOverwrites
+    CompletionFencedByTime
+    CompletionAnswersDoneTwice
+    CompletionTtlFromAcquire
+    CompletionDropsFingerprint
+    EarlyTakeover
+    TakeoverInTwoSteps
+    TakeoverUnsaid
+    TakeoverKeepsFingerprint
+    ReleaseIsATakeover
+    ReleaseKeepsTheRecord
+    ReleaseNeverEnds
+    ExtendRevivesResults
+    ExtendMakesRecords
+    ExtendNeedsALiveLease
+    ExtendNeverShortens
+    TokenRepeatsAfterRelease
+    TokenDrawnBeforeTheLock
+    SameOwnerGetsANewToken
+    SameOwnerIsBusy
+    SameOwnerTakesBackItsResult
+    ResultOutlivesItsTtl
+    ResultIsCutAtAZero
+    LookDeletesExpiredLeases
+    LookShowsExpiredLeases
+    ReplayWrites
+    WakeUpLost
+    WakeUpOfOneWaiterOnly
+    ChangedReturnsForNothing
+    ChangedSleepsWithoutALook
+    ChangedHoldsTheStore
+    NamesJoinedWithoutLengths
+    NamesFolded
+    NamesTrimmed
+    NamesCut
+    NamesPrinted
+    ClientsClock
+    PurgeIgnoresTheLease
+    PurgeIgnoresTheTtl
+    PurgeIgnoresItsLimit
+    PurgeForgetsResults
+    CorruptIsAbsent
+    TooLargeIsAccepted
+    DroppedAcquireStays
+    HandlesKeepTheirOwnRecords
+    HandlesWakeTheirOwnWaiters
+    RemainingStandsStill
+    TokensFallAtTakeovers
+    ExtendChangesNothing
+    ChangedSleepsOn
+    ChangedIgnoresItsBound
+    EnvelopesAreRewritten
+    UnreadableIsAbsent
+    ScopesIgnored
+    PurgeDoesNothing
+    PurgeTakesEverything
+    DroppedCallsLeaveALock
 }
 
 type Name = (String, String);
@@ -90,6 +116,7 @@ pub(crate) struct Flawed {
     data: Arc<Data>,
     changes: Arc<Notify>,
     held_up: tokio::sync::Mutex<()>,
+    locked: AtomicBool,
 }
 
 #[derive(Default)]
@@ -130,6 +157,7 @@ pub(crate) fn subject(defect: Defect) -> Subject {
                 Arc::clone(&changes)
             },
             held_up: tokio::sync::Mutex::default(),
+            locked: AtomicBool::default(),
         }
     };
     let first = open();
@@ -159,6 +187,7 @@ fn name(defect: Defect, id: &Identity) -> Name {
     let (scope, key) = (id.scope().as_str().to_owned(), id.key().expose().to_owned());
     match defect {
         Defect::NamesJoinedWithoutLengths => (String::new(), scope + &key),
+        Defect::ScopesIgnored => (String::new(), scope.chars().take(13).collect::<String>() + &key),
         Defect::NamesFolded => (scope, key.to_lowercase()),
         Defect::NamesTrimmed => (scope, key.trim_end().to_owned()),
         Defect::NamesCut => (scope, key.chars().take(255).collect()),
@@ -173,6 +202,17 @@ impl Flawed {
 
     fn now(&self) -> Instant {
         if self.has(Defect::ClientsClock) { SystemClock.now() } else { self.clock.now() }
+    }
+
+    /// A lock that a drop leaves locked, where that is the defect.
+    async fn locked(&self) {
+        if self.has(Defect::DroppedCallsLeaveALock) {
+            if self.locked.swap(true, Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            tokio::task::yield_now().await;
+            self.locked.store(false, Ordering::SeqCst);
+        }
     }
 
     fn records(&self) -> MutexGuard<'_, HashMap<Name, Record>> {
@@ -206,9 +246,31 @@ impl Flawed {
         {
             return Ok(Standing::Absent);
         }
+        if self.has(Defect::UnreadableIsAbsent)
+            && record
+                .value
+                .as_ref()
+                .is_some_and(|value| StoredResult::new(value.clone(), None).open(None).is_err())
+        {
+            return Ok(Standing::Absent);
+        }
+        if self.has(Defect::RemainingStandsStill) && record.value.is_none() {
+            return Ok(Standing::Busy { remaining: Duration::from_secs(600), token: record.token });
+        }
+        if self.has(Defect::BusyShowsAnotherToken) && record.value.is_none() {
+            return Ok(Standing::Busy {
+                remaining: until - now,
+                token: FencingToken::new(record.token.get() + 1_000_000),
+            });
+        }
         Ok(match &record.value {
             Some(value) => {
                 let mut value = value.clone();
+                if self.has(Defect::EnvelopesAreRewritten)
+                    && let Some(body) = value.get(8..)
+                {
+                    value = Payload::new(CodecId::BYTES, 0, body).envelope().clone();
+                }
                 if self.has(Defect::ResultIsCutAtAZero)
                     && let Some(cut) = value.iter().skip(8).position(|byte| *byte == 0)
                 {
@@ -224,7 +286,10 @@ impl Flawed {
         if self.has(Defect::TokenRepeatsAfterRelease) {
             return FencingToken::new(found.map_or(1, |record| record.token.get() + 1));
         }
-        FencingToken::new(self.data.last_token.fetch_add(1, Ordering::SeqCst) + 1)
+        let drawn = self.data.last_token.fetch_add(1, Ordering::SeqCst) + 1;
+        let falls =
+            self.has(Defect::TokensFallAtTakeovers) && found.is_some_and(|record| record.value.is_none());
+        FencingToken::new(if falls { 1_000_000 - drawn } else { drawn })
     }
 
     /// Why the acquire is not granted, or the token that is kept and whether it is a takeover.
@@ -242,7 +307,11 @@ impl Flawed {
         }
         Ok(match self.standing(found, now)? {
             Standing::Busy { remaining, token } => Judged::Refused(Acquired::Busy { remaining, token }),
+            Standing::Complete(_) if self.has(Defect::AcquireNeverReplays) => {
+                Judged::Refused(Acquired::Busy { remaining: Duration::ZERO, token: FencingToken::new(0) })
+            }
             Standing::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
+            Standing::Absent if self.has(Defect::AcquireSaysTakeover) => Judged::Granted(None, true),
             Standing::Absent => {
                 let expired = found.is_some_and(|record| record.value.is_none());
                 Judged::Granted(None, expired && !self.has(Defect::TakeoverUnsaid))
@@ -325,6 +394,7 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.locked().await;
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
         let standing = self.standing(records.get(&name), now)?;
@@ -358,12 +428,21 @@ impl IdempotencyStore for Flawed {
         if !blind && !matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
             return Ok(());
         }
+        if self.has(Defect::ChangedSleepsOn) {
+            tokio::time::sleep(at_most).await;
+            return Ok(());
+        }
+        if self.has(Defect::ChangedIgnoresItsBound) {
+            change.await;
+            return Ok(());
+        }
         // Whether it was woken or not, its caller looks again.
         let _ = tokio::time::timeout(at_most, change).await;
         Ok(())
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.locked().await;
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
         if self.has(Defect::ExtendMakesRecords) && !records.contains_key(&name) {
@@ -389,6 +468,9 @@ impl IdempotencyStore for Flawed {
             return Ok(Fenced::Lost);
         }
         let until = now + lease;
+        if self.has(Defect::ExtendChangesNothing) {
+            return Ok(Fenced::Done);
+        }
         record.until = if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
         record.value = None;
         drop(records);
@@ -397,6 +479,7 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.locked().await;
         if done.value.len() > MAX_VALUE && !self.has(Defect::TooLargeIsAccepted) {
             return Err(Error::new(ErrorKind::TooLarge, "too large").for_identity(id));
         }
@@ -460,13 +543,15 @@ impl Purge for Flawed {
         let now = self.now();
         let mut records = self.records();
         let over = |record: &Record| {
-            let kept = match self.defect {
+            let wrongly = match self.defect {
                 Defect::PurgeIgnoresTheLease => record.value.is_none() && record.purge_after <= now,
                 Defect::PurgeIgnoresTheTtl => record.until <= now,
+                Defect::PurgeTakesEverything => true,
                 Defect::PurgeForgetsResults if record.value.is_some() => record.purge_after <= now,
                 _ => false,
             };
-            kept || (record.until <= now && record.purge_after <= now)
+            let over = record.until <= now && record.purge_after <= now;
+            (wrongly || over) && !self.has(Defect::PurgeDoesNothing)
         };
         let limit = if self.has(Defect::PurgeIgnoresItsLimit) { usize::MAX } else { limit };
         let gone: Vec<_> = records
