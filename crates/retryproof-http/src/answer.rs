@@ -11,7 +11,7 @@ use crate::body::ReplayBody;
 use crate::filter::Inner;
 use crate::headers::{ConnectionNames, Exchange, IDEMPOTENT_REPLAYED, Verdict, trailer_field};
 use crate::problem::Problem;
-use crate::stored::{COMMON_NAMES, Corrupt, Line, Name, StoredResponse};
+use crate::stored::{COMMON_NAMES, Corrupt, Line, Lines, Name, StoredResponse};
 
 const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -20,31 +20,23 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 static COMMON: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-/// What an answer of ours has to know of the request.
-#[derive(Debug, Clone)]
-pub(crate) struct Asked {
-    pub(crate) method: Method,
-    pub(crate) version: Version,
-}
-
-impl Asked {
-    pub(crate) fn exchange(&self) -> Exchange {
-        if self.method == Method::HEAD { Exchange::Head } else { Exchange::Other }
-    }
-}
-
 impl Inner {
     /// Renders a problem. A HEAD request gets the fields without the body.
-    pub(crate) fn render(&self, problem: &Problem, asked: &Asked) -> Response<ReplayBody> {
+    pub(crate) fn render(
+        &self,
+        problem: &Problem,
+        method: &Method,
+        version: Version,
+    ) -> Response<ReplayBody> {
         let mut response = match &self.format {
             Some(format) => format(problem),
             None => to_response(problem),
         };
         // Without it HTTP/1.x would go on in the middle of the unread body; on HTTP/2 the field is malformed (HTTP-4).
-        if problem.close && asked.version < Version::HTTP_2 {
+        if problem.close && version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if asked.exchange() == Exchange::Head {
+        if *method == Method::HEAD {
             let length = HeaderValue::from(response.body().len());
             response.headers_mut().insert(CONTENT_LENGTH, length);
             *response.body_mut() = Bytes::new();
@@ -68,35 +60,30 @@ fn to_response(problem: &Problem) -> Response<Bytes> {
 
 /// The stored answer with the marks of a replay (HTTP-8).
 pub(crate) fn replay(stored: &StoredResponse) -> Result<Response<ReplayBody>, Corrupt> {
-    let trailers = map_of(stored, stored.trailer_lines(), 0)?;
+    let trailers = match stored.trailer_lines() {
+        none if none.len() == 0 => None,
+        lines => Some(Box::new(map_of(stored, lines, 0)?)),
+    };
     // Cache-Control, the mark, and Trailer.
     let mut headers = map_of(stored, stored.header_lines(), 3)?;
     let full = |_| Corrupt::too_many_fields();
     // In the place of a stored one, if there was one.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
-    if !trailers.is_empty() {
+    if let Some(trailers) = &trailers {
         let names = trailer_field(trailers.keys().map(HeaderName::as_str));
         let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
         headers.try_insert(TRAILER, names).map_err(full)?;
     }
-    let mut response = Response::new(ReplayBody::new(stored.body(), Some(trailers)));
+    let mut response = Response::new(ReplayBody::new(stored.body(), trailers));
     *response.status_mut() = StatusCode::from_u16(stored.status()).map_err(|_| Corrupt::bad_field())?;
     *response.headers_mut() = headers;
     Ok(response)
 }
 
-fn map_of<'a>(
-    stored: &StoredResponse,
-    lines: impl Iterator<Item = (Name<'a>, &'a [u8])>,
-    spare: usize,
-) -> Result<HeaderMap, Corrupt> {
-    let lines = lines.into_iter();
-    let count = lines.size_hint().0;
-    if count == 0 && spare == 0 {
-        return Ok(HeaderMap::new());
-    }
-    let mut map = HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
+fn map_of<'a>(stored: &'a StoredResponse, lines: Lines<'a>, spare: usize) -> Result<HeaderMap, Corrupt> {
+    let mut map =
+        HeaderMap::try_with_capacity(lines.len() + spare).map_err(|_| Corrupt::too_many_fields())?;
     for (name, value) in lines {
         let name = match name {
             Name::Common(code) => COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?,

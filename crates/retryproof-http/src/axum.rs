@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::Deref;
 use std::pin::Pin;
 
@@ -23,6 +23,7 @@ use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{Admission, Guarded, admit, guarded};
 use crate::policy::Policy;
+use crate::then::then;
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
@@ -111,8 +112,9 @@ where
         Ok(())
     }
 
-    async fn late((): (), request: Request, state: &S) -> Result<T, Response> {
-        T::from_request(request, state).await.map_err(IntoResponse::into_response)
+    fn late((): (), request: Request, state: &S) -> impl Future<Output = Result<T, Response>> + Send {
+        let extracting = T::from_request(request, state);
+        then(extracting, |extracted| ready(extracted.map_err(IntoResponse::into_response)))
     }
 }
 
@@ -137,34 +139,50 @@ where
     Fut: Future<Output = R> + Send + 'static,
     R: IntoResponse,
 {
-    Box::pin(async move {
-        let keyed = match admit(&state.filter(), policy, &mut request) {
-            Admission::Pass => None,
-            Admission::Refused(answer) => return answer.map(axum_core::body::Body::new),
-            Admission::Keyed(keyed) => Some(keyed),
-        };
-        let (mut parts, body) = request.into_parts();
-        let early = match Early::from_request_parts(&mut parts, &state).await {
-            Ok(early) => early,
-            Err(rejection) => return rejection.into_response(),
-        };
-        let last = match Last::early(&mut parts, &state).await {
-            Ok(last) => last,
-            Err(rejection) => return rejection,
-        };
-        let request = Request::from_parts(parts, body);
-        let run = move |request| async move {
-            match Last::late(last, request, &state).await {
-                Ok(last) => run(early, last).await.into_response(),
-                // A rejected body argument: the function never ran, so the key is free again (ANN-6).
-                Err(rejection) => AnswerFate::Release.mark(rejection),
+    let handle = move |state: S, early: Early, last: Last::Early, request: Request| async move {
+        Ok::<_, Infallible>(match Last::late(last, request, &state).await {
+            Ok(last) => run(early, last).await.into_response(),
+            // A rejected body argument: the function never ran, so the key is free again (ANN-6).
+            Err(rejection) => AnswerFate::Release.mark(rejection),
+        })
+    };
+    // Decided before anything is boxed, so that each way through has a future of its own size.
+    match admit(&state.filter(), policy, &mut request) {
+        Admission::Refused(answer) => Box::pin(ready(answer.map(axum_core::body::Body::new))),
+        Admission::Pass => Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            match extract::<S, M, Early, Last>(&mut parts, &state).await {
+                Ok((early, last)) => {
+                    let Ok(response) = handle(state, early, last, Request::from_parts(parts, body)).await;
+                    response
+                }
+                Err(rejection) => rejection,
             }
-        };
-        let Some(keyed) = keyed else { return run(request).await };
-        let run = move |request| async move { Ok::<_, Infallible>(run(request).await) };
-        let Ok(response) = guarded(keyed, request, run).await;
-        response.map(GuardedBody::into_axum)
-    })
+        }),
+        Admission::Keyed(head) => {
+            let (mut parts, body) = request.into_parts();
+            Box::pin(async move {
+                let (early, last) = match extract::<S, M, Early, Last>(&mut parts, &state).await {
+                    Ok(extracted) => extracted,
+                    Err(rejection) => return rejection,
+                };
+                let run = move |request| handle(state, early, last, request);
+                let Ok(response) = guarded(head, parts, body, run).await;
+                response.map(GuardedBody::into_axum)
+            })
+        }
+    }
+}
+
+/// Extracts all arguments but the body; an `Err` is the rejection.
+async fn extract<S, M, Early, Last>(parts: &mut Parts, state: &S) -> Result<(Early, Last::Early), Response>
+where
+    S: Send + Sync,
+    Early: FromRequestParts<S>,
+    Last: LastArgument<S, M>,
+{
+    let early = Early::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
+    Ok((early, Last::early(parts, state).await?))
 }
 
 /// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).

@@ -27,8 +27,8 @@ pub struct ReplayBody {
 }
 
 impl ReplayBody {
-    pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { data, trailers: trailers.filter(|map| !map.is_empty()).map(Box::new) }
+    pub(crate) fn new(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { data, trailers: trailers.filter(|map| !map.is_empty()) }
     }
 }
 
@@ -251,7 +251,7 @@ impl Gathered {
 /// A request body, whole.
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
     /// The fingerprint, when a hasher was given.
     pub(crate) digest: Option<[u8; LEN]>,
 }
@@ -269,44 +269,47 @@ pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
 }
 
 /// Reads a request body up to `limit` bytes, hashing as it comes (HTTP-4, HTTP-5).
-pub(crate) async fn collect<B>(
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn collect<B>(
     body: B,
     limit: usize,
     mut hasher: Option<Hasher>,
-) -> Result<Collected, CollectError>
+) -> impl Future<Output = Result<Collected, CollectError>> + Send
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    let mut body = pin!(body);
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
-    let mut gathered = Gathered::default();
-    let mut trailers = None::<HeaderMap>;
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => {
-                if data.len() > limit - gathered.len() {
-                    return Err(CollectError::TooLarge(BodyRead::Partly));
+    async move {
+        let mut body = pin!(body);
+        let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
+        let mut gathered = Gathered::default();
+        let mut trailers = None::<Box<HeaderMap>>;
+        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => {
+                    if data.len() > limit - gathered.len() {
+                        return Err(CollectError::TooLarge(BodyRead::Partly));
+                    }
+                    if let Some(hasher) = &mut hasher {
+                        hasher.update(&data);
+                    }
+                    gathered.push(data, expected);
                 }
-                if let Some(hasher) = &mut hasher {
-                    hasher.update(&data);
+                Ok(Err(frame)) => {
+                    if let Ok(more) = frame.into_trailers() {
+                        trailers.get_or_insert_default().extend(more);
+                    }
                 }
-                gathered.push(data, expected);
-            }
-            Ok(Err(frame)) => {
-                if let Ok(more) = frame.into_trailers() {
-                    trailers.get_or_insert_default().extend(more);
+                Err(error) => {
+                    return Err(match is_length_limit(&*error.into()) {
+                        true => CollectError::TooLarge(BodyRead::Partly),
+                        false => CollectError::Unreadable,
+                    });
                 }
-            }
-            Err(error) => {
-                return Err(match is_length_limit(&*error.into()) {
-                    true => CollectError::TooLarge(BodyRead::Partly),
-                    false => CollectError::Unreadable,
-                });
             }
         }
+        Ok(Collected { data: gathered.into_bytes(), trailers, digest: hasher.map(Hasher::finish) })
     }
-    Ok(Collected { data: gathered.into_bytes(), trailers, digest: hasher.map(Hasher::finish) })
 }
 
 /// Whether a limit of somebody outside was met: its error arrives wrapped, so the whole chain is searched.

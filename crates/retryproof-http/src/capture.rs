@@ -21,67 +21,115 @@ use crate::catch::catch;
 use crate::decide::Finding;
 use crate::fate::AnswerFate;
 use crate::guard::Call;
+use crate::headers::Exchange;
 use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 
 /// The end of an action that returned: its answer is recorded as its fate says, and comes back fit to be sent.
-pub(crate) async fn capture<R>(call: &Call, held: Held, mut response: Response<R>) -> Response<GuardedBody<R>>
+///
+/// A block rather than an `async fn`, for its size: see [`guarded`](crate::guard::guarded).
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn capture<R>(
+    call: &Call,
+    held: Held,
+    mut parts: Parts,
+    body: R,
+) -> impl Future<Output = Response<GuardedBody<R>>> + Send
 where
-    R: Body<Data = Bytes>,
+    R: Body<Data = Bytes> + Send,
 {
-    strip_forged(response.headers_mut());
-    match AnswerFate::of(response.extensions()) {
-        AnswerFate::Store => {}
-        AnswerFate::Release => {
-            // A failing release is logged by the engine; the lease runs out then.
-            let _ = held.release().await;
-            return unrecorded(response);
+    async move {
+        strip_forged(&mut parts.headers);
+        match AnswerFate::of(&parts.extensions) {
+            AnswerFate::Store => {}
+            AnswerFate::Release => {
+                // A failing release is logged by the engine; the lease runs out then.
+                let _ = Box::pin(held.release()).await;
+                return Response::from_parts(parts, GuardedBody::inner(body));
+            }
+            AnswerFate::Hold => {
+                held.hold();
+                return Response::from_parts(parts, GuardedBody::inner(body));
+            }
         }
-        AnswerFate::Hold => {
-            held.hold();
-            return unrecorded(response);
-        }
-    }
-    let (parts, body) = response.into_parts();
-    let limit = call.filter.0.max_response;
-    if is_open_ended(&call.asked.method, &parts) || body.size_hint().lower() > limit as u64 {
-        let finished = held.complete_tombstone(tombstone(call, &parts)).await;
-        return end(call, finished, true, Response::from_parts(parts, GuardedBody::inner(body))).await;
-    }
-    // On the heap: what was not read goes on to the connection.
-    let mut body = Box::pin(body);
-    match catch(gather(body.as_mut(), limit)).await {
-        Ok(Gather::Whole(data, trailers)) => {
-            let (finished, tombstoned) = match encode(call, &parts, &data, trailers.as_ref()) {
-                Ok(payload) if payload.envelope().len() <= call.filter.0.max_value => {
-                    (held.complete(payload).await, false)
-                }
-                Ok(_) => (held.complete_tombstone(tombstone(call, &parts)).await, true),
-                Err(error) => (not_encoded(call, held, error).await, false),
-            };
-            let body = GuardedBody::replay(ReplayBody::new(data, trailers));
-            end(call, finished, tombstoned, Response::from_parts(parts, body)).await
-        }
-        Ok(Gather::Over(data)) => {
-            let finished = held.complete_tombstone(tombstone(call, &parts)).await;
-            end(call, finished, true, Response::from_parts(parts, GuardedBody::chain(data, body))).await
-        }
-        // The work is done, so it must not run again; a body that panics is one that breaks off.
-        Ok(Gather::Broken) | Err(_) => {
-            tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
-            let finding = match held.complete_tombstone(tombstone(call, &parts)).await {
-                // There is no response to return, whatever the policy.
-                Finished::Failed(_) => Finding::CompletionFailed(Recorded::No),
-                Finished::Fenced => return fenced(call, None).await,
-                _ => Finding::ResponseFailed,
-            };
-            call.refuse(finding).map(GuardedBody::replay)
+        let ending = Ending::of(call, &parts, body).await;
+        let finished = match ending.record {
+            Record::Response(payload) => held.complete(payload).await,
+            Record::Tombstone(tombstone) => held.complete_tombstone(tombstone).await,
+        };
+        let response = ending.body.map(|body| Response::from_parts(parts, body));
+        match (finished, ending.recorded) {
+            (Finished::Recorded, Ok(recorded)) => match response {
+                Some(response) => told(response, recorded),
+                None => call.head.refuse(Finding::ResponseFailed).map(GuardedBody::replay),
+            },
+            // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
+            (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
+                completion_failed(call, Recorded::Tombstone, response)
+            }
+            // On the heap: it is the rare case.
+            (Finished::Fenced, _) => Box::pin(fenced(call, response)).await,
+            // `Failed`, and whatever a later engine may add: not known to be recorded.
+            _ => completion_failed(call, Recorded::No, response),
         }
     }
 }
 
-/// A response that is not recorded on purpose.
-fn unrecorded<R>(response: Response<R>) -> Response<GuardedBody<R>> {
-    response.map(GuardedBody::inner)
+/// What is recorded of an answer, and what is left to send.
+struct Ending<R> {
+    record: Record,
+    /// What a completion that succeeds has recorded.
+    recorded: Result<Recorded, NotEncoded>,
+    /// None when it broke off.
+    body: Option<GuardedBody<R>>,
+}
+
+enum Record {
+    Response(Payload),
+    Tombstone(Tombstone),
+}
+
+/// The answer could not be encoded: a hook panicked.
+struct NotEncoded;
+
+impl<R: Body<Data = Bytes> + Send> Ending<R> {
+    /// Reads the body, unless it has no end or is known to be over the limit.
+    async fn of(call: &Call, parts: &Parts, body: R) -> Self {
+        let limit = call.head.filter().max_response;
+        if is_open_ended(call.head.method(), parts) || body.size_hint().lower() > limit as u64 {
+            return Self::tombstone(call, parts, Some(GuardedBody::inner(body)));
+        }
+        // On the heap: what was not read goes on to the connection.
+        let mut body = Box::pin(body);
+        match catch(gather(body.as_mut(), limit)).await {
+            Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
+            Ok(Gather::Over(data)) => Self::tombstone(call, parts, Some(GuardedBody::chain(data, body))),
+            // The work is done, so it must not run again; a body that panics is one that breaks off.
+            Ok(Gather::Broken) | Err(_) => {
+                tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
+                Self::tombstone(call, parts, None)
+            }
+        }
+    }
+
+    fn response(call: &Call, parts: &Parts, data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        let encoded = encode(call, parts, &data, trailers.as_deref());
+        let body = Some(GuardedBody::replay(ReplayBody::new(data, trailers)));
+        match encoded {
+            Ok(payload) if payload.envelope().len() <= call.head.filter().max_value => {
+                Self { record: Record::Response(payload), recorded: Ok(Recorded::Yes), body }
+            }
+            // Over the store's own limit with fields and envelope (HTTP-13).
+            Ok(_) => Self::tombstone(call, parts, body),
+            Err(error) => {
+                tracing::error!(identity = %call.ctx.identity(), %error, "the response is recorded as a tombstone");
+                Self { record: Record::Tombstone(Tombstone::new()), recorded: Err(NotEncoded), body }
+            }
+        }
+    }
+
+    fn tombstone(call: &Call, parts: &Parts, body: Option<GuardedBody<R>>) -> Self {
+        Self { record: Record::Tombstone(tombstone(call, parts)), recorded: Ok(Recorded::Tombstone), body }
+    }
 }
 
 /// Whether a response has no end that could be waited for: an upgrade, a tunnel, an event stream.
@@ -95,10 +143,14 @@ fn is_open_ended(method: &Method, parts: &Parts) -> bool {
         || parts.headers.get(CONTENT_TYPE).is_some_and(is_event_stream)
 }
 
+fn exchange_of(call: &Call) -> Exchange {
+    if *call.head.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
+}
+
 /// How the gathering of a response body ended.
 enum Gather {
     /// At its end, within the limit.
-    Whole(Bytes, Option<HeaderMap>),
+    Whole(Bytes, Option<Box<HeaderMap>>),
     /// At the frame that went over the limit, which is part of what was read.
     Over(Bytes),
     /// At an error.
@@ -108,7 +160,7 @@ enum Gather {
 async fn gather<R: Body<Data = Bytes>>(mut body: Pin<&mut R>, limit: usize) -> Gather {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
     let mut gathered = Gathered::default();
-    let mut trailers = None::<HeaderMap>;
+    let mut trailers = None::<Box<HeaderMap>>;
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => {
@@ -134,8 +186,8 @@ async fn gather<R: Body<Data = Bytes>>(mut body: Pin<&mut R>, limit: usize) -> G
 /// Encodes into the envelope's own buffer. A hook that panics makes the value one that cannot be encoded (CMP-9).
 fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>) -> Result<Payload, Error> {
     let build = || {
-        let filter = &*call.filter.0;
-        let exchange = call.asked.exchange();
+        let filter = call.head.filter();
+        let exchange = exchange_of(call);
         with_stored_fields(call, parts, |headers| {
             let trailers =
                 trailers.map(|trailers| filter.stored_lines(trailers, exchange, Sensitive::Stored));
@@ -172,8 +224,8 @@ fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
 
 /// Hands over the fields to store: judged, then edited by the hook, if there is one (HTTP-9).
 fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_>]) -> T) -> T {
-    let filter = &*call.filter.0;
-    let exchange = call.asked.exchange();
+    let filter = call.head.filter();
+    let exchange = exchange_of(call);
     let scope = call.ctx.identity().scope().as_str();
     let lines = filter.stored_lines(&parts.headers, exchange, Sensitive::Unstored { scope });
     let Some(edit) = &filter.edit else { return then(&lines) };
@@ -182,35 +234,10 @@ fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_
     then(&filter.stored_lines(&edited, exchange, Sensitive::Stored))
 }
 
-/// CMP-9: the work is done, so a tombstone; to its own caller a completion failure.
-async fn not_encoded(call: &Call, held: Held, error: Error) -> Finished {
-    tracing::error!(identity = %call.ctx.identity(), %error, "the response is recorded as a tombstone");
-    match held.complete_tombstone(Tombstone::new()).await {
-        Finished::Recorded => Finished::Tombstoned(error),
-        other => other,
-    }
-}
-
-/// What the caller of a finished call gets.
-async fn end<R>(
-    call: &Call,
-    finished: Finished,
-    tombstoned: bool,
-    response: Response<GuardedBody<R>>,
-) -> Response<GuardedBody<R>> {
-    match finished {
-        Finished::Recorded => told(response, if tombstoned { Recorded::Tombstone } else { Recorded::Yes }),
-        Finished::Tombstoned(_) => completion_failed(call, Recorded::Tombstone, Some(response)),
-        Finished::Fenced => fenced(call, Some(response)).await,
-        // `Failed`, and whatever a later engine may add: not known to be recorded.
-        _ => completion_failed(call, Recorded::No, Some(response)),
-    }
-}
-
 /// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
 /// (CMP-2).
 async fn fenced<R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> Response<GuardedBody<R>> {
-    match call.filter.0.engine.answer_fenced(&call.ctx).await {
+    match call.head.engine().answer_fenced(&call.ctx).await {
         Ok(Ok(stored)) => call.repeat(&stored).map(GuardedBody::replay),
         Ok(Err(in_flight)) => call.in_flight(in_flight).map(GuardedBody::replay),
         Err(error) => {
@@ -220,15 +247,15 @@ async fn fenced<R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> R
     }
 }
 
-/// CMP-4: by policy the response goes out all the same, or the call fails.
+/// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off cannot go out.
 fn completion_failed<R>(
     call: &Call,
     recorded: Recorded,
     response: Option<Response<GuardedBody<R>>>,
 ) -> Response<GuardedBody<R>> {
-    match (call.filter.0.engine.config().completion_failure_policy, response) {
+    match (call.head.engine().config().completion_failure_policy, response) {
         (CompletionFailurePolicy::LogAndReturn, Some(response)) => told(response, recorded),
-        _ => call.refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
+        _ => call.head.refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
     }
 }
 

@@ -2,21 +2,39 @@
 //! Polls a future to its end, or to its panic.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
 
 /// A panic on its way.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-/// Awaits `future`; a panic of it is an `Err`. What the future borrowed is not looked at again after a panic.
-pub(crate) async fn catch<F: Future>(future: F) -> Result<F::Output, Panic> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Ok(Poll::Pending) => Poll::Pending,
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
+pin_project! {
+    /// Its output is that of the future; a panic of it is an `Err`. What the future borrowed is not looked at again after
+    /// a panic. A type of its own, because an `async fn` would hold the future twice.
+    pub(crate) struct Catch<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+/// Awaits `future`, and catches.
+pub(crate) fn catch<F: Future>(future: F) -> Catch<F> {
+    Catch { future }
+}
+
+impl<F: Future> Future for Catch<F> {
+    type Output = Result<F::Output, Panic>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future;
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
 }

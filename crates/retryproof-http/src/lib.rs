@@ -149,6 +149,7 @@ mod route;
 mod scope;
 mod service;
 mod stored;
+mod then;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};

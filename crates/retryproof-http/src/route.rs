@@ -2,6 +2,7 @@
 //! Which route a request is on: for the default scope (HTTP-16), the fingerprint's path (FP-3) and "guarded already"
 //! (HTTP-15).
 
+use http::uri::PathAndQuery;
 use http::{Method, Request, Uri};
 use retryproof_core::{Error, ErrorKind, Scope};
 
@@ -11,8 +12,8 @@ pub(crate) struct Route {
     method: Method,
     /// The router's template; only axum tells one.
     template: Option<Template>,
-    /// As the client sent it, before a nested router stripped a prefix.
-    target: Uri,
+    /// Path and query as the client sent them, before a nested router stripped a prefix.
+    target: Option<PathAndQuery>,
 }
 
 #[cfg(feature = "axum")]
@@ -25,7 +26,7 @@ impl Route {
         Self {
             method: request.method().clone(),
             template: template_of(request).cloned(),
-            target: target_of(request).clone(),
+            target: target_of(request).path_and_query().cloned(),
         }
     }
 
@@ -38,14 +39,18 @@ impl Route {
         match (&self.template, template_of(request)) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
             // Outside of a nested service there is no template yet: compare paths.
-            (None, _) => self.target.path() == target_of(request).path(),
+            (None, _) => self.target.as_ref().map_or("", PathAndQuery::path) == target_of(request).path(),
             (Some(_), None) => false,
         }
     }
 
-    /// Method and path with query, as fingerprinted.
-    pub(crate) fn target(&self) -> &Uri {
-        &self.target
+    pub(crate) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Path and query, as fingerprinted.
+    pub(crate) fn target(&self) -> &str {
+        self.target.as_ref().map_or("", PathAndQuery::as_str)
     }
 
     /// `POST /orders/{}`.

@@ -55,7 +55,9 @@ where
                 // The one that was polled ready goes along; its clone takes the place (tower's contract).
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
-                ResponseFuture::guarded(Box::pin(guarded(keyed, request, move |request| ready.call(request))))
+                let (parts, body) = request.into_parts();
+                let run = move |request| ready.call(request);
+                ResponseFuture::guarded(Box::pin(guarded(keyed, parts, body, run)))
             }
         }
     }

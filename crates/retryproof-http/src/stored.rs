@@ -169,7 +169,7 @@ impl<'a> Name<'a> {
 }
 
 /// A response as it was stored, read in place. `Debug` shows status and lengths alone (ID-4).
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StoredResponse {
     record: Bytes,
     status: u16,
@@ -180,7 +180,7 @@ pub struct StoredResponse {
 }
 
 /// Where the lines of one kind stand in the record.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Section {
     start: usize,
     count: usize,
@@ -305,6 +305,8 @@ impl<'a> Iterator for Lines<'a> {
         (self.left, Some(self.left))
     }
 }
+
+impl ExactSizeIterator for Lines<'_> {}
 
 #[derive(Clone)]
 struct Reader<'a> {
