@@ -87,9 +87,6 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
         Synchronous::Full => "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON",
         Synchronous::Normal => "PRAGMA synchronous=NORMAL",
     };
-    // A checkpoint waits for the disk twice and writes each page once, however often the log has it: four times SQLite's
-    // default interval (16 MiB of log) takes an eighth off the cost of a busy writer.
-    conn.execute_batch("PRAGMA wal_autocheckpoint=4000").map_err(classify)?;
     conn.execute_batch(durability).map_err(classify)
 }
 
