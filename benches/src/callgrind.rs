@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instructions per operation by callgrind: exact, repeatable, and blind to what else the machine does.
 
+use std::collections::HashSet;
 use std::process::Command;
 
 /// Instructions per operation of `child ARGS.. COUNT`: the difference of a run with `many` and one with `few`, divided
@@ -29,10 +30,62 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
+/// As [`instructions`], without those of functions whose name contains `part`: for code that valgrind runs in software
+/// where a processor has instructions of its own (SHA-256).
+///
+/// # Errors
+/// As [`instructions`].
+pub fn instructions_without(part: &str, args: &[&str], few: u64, many: u64) -> Result<Option<f64>, String> {
+    let Some(all) = instructions(args, few, many)? else { return Ok(None) };
+    let profile = std::env::temp_dir().join(format!("retryproof-callgrind-{}", std::process::id()));
+    let own = |operations| {
+        run(args, operations, &profile.display().to_string())?;
+        let text = std::fs::read_to_string(&profile).map_err(|error| format!("the profile: {error}"))?;
+        Ok::<_, String>(spent_in(part, &text))
+    };
+    let counted = own(few).and_then(|less| Ok((less, own(many)?)));
+    // It may not be there.
+    let _ = std::fs::remove_file(&profile);
+    let (less, more) = counted?;
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    Ok(Some(all - more.saturating_sub(less) as f64 / many.saturating_sub(few).max(1) as f64))
+}
+
+/// The instructions of a callgrind profile that were spent in functions whose name contains `part`, callees left out.
+fn spent_in(part: &str, profile: &str) -> u64 {
+    // A name is spelled out once, behind its number, and is the number alone after that.
+    let mut wanted = HashSet::new();
+    let (mut inside, mut of_callee, mut spent) = (false, false, 0);
+    for line in profile.lines() {
+        if let Some(function) = line.strip_prefix("fn=").or_else(|| line.strip_prefix("cfn=")) {
+            let (number, name) = function.split_once(' ').unwrap_or((function, ""));
+            if name.contains(part) {
+                wanted.insert(number);
+            }
+            if line.starts_with("fn=") {
+                inside = wanted.contains(number);
+            }
+        } else if line.starts_with("calls=") {
+            of_callee = true;
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse::<u64>().ok());
+            if inside && !of_callee {
+                spent += cost.unwrap_or(0);
+            }
+            of_callee = false;
+        }
+    }
+    spent
+}
+
 fn count(args: &[&str], operations: u64) -> Result<u64, String> {
+    run(args, operations, "/dev/null")
+}
+
+fn run(args: &[&str], operations: u64, profile: &str) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--tool=callgrind", &format!("--callgrind-out-file={profile}")])
         .arg(program)
         .arg("child")
         .args(args)
@@ -45,4 +98,17 @@ fn count(args: &[&str], operations: u64) -> Result<u64, String> {
         .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
         .filter(|_| output.status.success())
         .ok_or_else(|| format!("callgrind of `child {}` failed: {text}", args.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_spent_in_the_function_itself_counts() {
+        let profile = "events: Ir\n\nfn=(1) main\n1 10\ncfn=(2) sha2::compress\ncalls=3 0\n* 300\n+1 5\n\n\
+                       fn=(2)\n7 290\ncfn=(3) memcpy\ncalls=1 0\n8 10\n\nfn=(3)\n9 10\n\nfn=(2)\n7 4\n";
+        assert_eq!(spent_in("sha2::", profile), 294);
+        assert_eq!(spent_in("main", profile), 15);
+    }
 }

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 
+use crate::callgrind;
 use crate::compare::{Contender, Median, interleave};
 use crate::heap::{HeapCounter, counted};
 use crate::report::{Plot, Report, Row};
@@ -22,13 +23,22 @@ const BATCH: u64 = 20_000;
 const CONNECTIONS: usize = 64;
 const ROUNDS: usize = 9;
 
-/// One way of asking: a name, the path, which keys.
-const WAYS: [(&str, &str, Keys); 7] = [
-    ("plain axum", "/plain", Keys::None),
+const PLAIN: &str = "plain axum";
+const PLAIN_KEYLESS: &str = "plain axum, keyless";
+
+/// One way of asking: a name, the path, which keys. Each stands beside plain axum sent the same request, key and all: to
+/// read the header is no work of the guard's.
+type Way = (&'static str, &'static str, Keys);
+
+const KEYED: [Way; 5] = [
+    (PLAIN, "/plain", Keys::Fresh),
     ("first execution, annotated", "/annotated", Keys::Fresh),
     ("first execution, layer", "/layered", Keys::Fresh),
     ("replay, annotated", "/annotated", Keys::Same),
     ("replay, layer", "/layered", Keys::Same),
+];
+const KEYLESS: [Way; 3] = [
+    (PLAIN_KEYLESS, "/plain", Keys::None),
     ("keyless, annotated", "/optional-annotated", Keys::None),
     ("keyless, layer", "/optional-layered", Keys::None),
 ];
@@ -36,9 +46,34 @@ const WAYS: [(&str, &str, Keys); 7] = [
 pub(crate) fn run() -> Result<Report, String> {
     let server = Server::start()?;
     let load = Load::new(server.address, CONNECTIONS)?;
+    let mut report = Report::new("http", "HTTP: server CPU per request");
+    let mut plot = Plot::new("Server CPU per request", "x plain axum");
+    for ways in [&KEYED[..], &KEYLESS[..]] {
+        let medians = measure(&server, &load, ways)?;
+        let floor = medians.first().map_or(PLAIN, |floor| floor.name);
+        for median in &medians {
+            let row = Row::new(median.name, median.cost, "us").beside(floor, median.ratio);
+            report.row(goal(row, median.name));
+        }
+        plot = medians.iter().skip(1).fold(plot, |plot, median| plot.bar(median.name, median.ratio));
+    }
+    report.plot(plot.bar(PLAIN, 1.0));
+    latency(&mut report, &load)?;
+    inside_rows(&mut report)?;
+    instruction_rows(&mut report)?;
+    report.note(format!(
+        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} connections, HTTP/1.1, memory store; \
+         {ROUNDS} rounds of {BATCH} requests each, in turn; plain axum is \
+         sent the same request as its neighbours, with a key or without; user and system time of the server process, pinned to one core."
+    ));
+    Ok(report)
+}
+
+/// The server's CPU of each way, in turn.
+fn measure(server: &Server, load: &Load, ways: &[Way]) -> Result<Vec<Median>, String> {
     let failure = std::cell::RefCell::new(None);
-    let contenders = WAYS.map(|(name, path, keys)| {
-        let (server, load, failure) = (&server, &load, &failure);
+    let contenders = ways.iter().map(|&(name, path, keys)| {
+        let failure = &failure;
         Contender::new(name, move || {
             let before = server.cpu_micros();
             if let Err(problem) = load.batch(path, keys, BATCH) {
@@ -47,30 +82,8 @@ pub(crate) fn run() -> Result<Report, String> {
             (server.cpu_micros() - before) / BATCH as f64
         })
     });
-    let medians = interleave(ROUNDS, contenders.into());
-    if let Some(problem) = failure.into_inner() {
-        return Err(problem);
-    }
-    let mut report = Report::new("http", "HTTP: server CPU per request");
-    for median in &medians {
-        report.row(goal(row(median), median.name));
-    }
-    latency(&mut report, &load)?;
-    inside_rows(&mut report)?;
-    let bars =
-        medians.iter().skip(1).fold(Plot::new("Server CPU per request", "x plain axum"), |plot, median| {
-            plot.bar(median.name, median.ratio)
-        });
-    report.plot(bars.bar("plain axum", 1.0));
-    report.note(format!(
-        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} connections, HTTP/1.1, memory store; \
-         {ROUNDS} rounds of {BATCH} requests each, in turn; user and system time of the server process, pinned to one core."
-    ));
-    Ok(report)
-}
-
-fn row(median: &Median) -> Row {
-    Row::new(median.name, median.cost, "us").beside("plain axum", median.ratio)
+    let medians = interleave(ROUNDS, contenders.collect());
+    failure.into_inner().map_or(Ok(medians), Err)
 }
 
 fn goal(row: Row, name: &str) -> Row {
@@ -87,13 +100,13 @@ fn latency(report: &mut Report, load: &Load) -> Result<(), String> {
     let mut ratios = Vec::new();
     let mut p99 = 0.0;
     for _ in 0..5 {
-        let plain = load.batch("/plain", Keys::None, BATCH)?;
+        let plain = load.batch("/plain", Keys::Fresh, BATCH)?;
         let first = load.batch("/annotated", Keys::Fresh, BATCH)?;
         p99 = first.p99_micros;
         ratios.push(first.p99_micros / plain.p99_micros);
     }
     let row = Row::new("p99 latency of a first execution", p99, "us");
-    report.row(row.beside("plain axum", crate::compare::median(ratios)).ratio_at_most(3.0));
+    report.row(row.beside(PLAIN, crate::compare::median(ratios)).ratio_at_most(3.0));
     Ok(())
 }
 
@@ -114,11 +127,29 @@ fn inside_rows(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
+/// Instructions of a call straight into the router, without a socket: what does not wander with the machine. SHA-256 is
+/// left out, which valgrind runs in software.
+fn instruction_rows(report: &mut Report) -> Result<(), String> {
+    let mut plain = None;
+    for way in ["plain", "first", "replay", "keyless"] {
+        let what = format!("instructions in the router, SHA-256 left out: {way}");
+        let Some(own) = callgrind::instructions_without("sha2::", &["http", "call", way], 1_000, 2_000)?
+        else {
+            report.row(Row::missing(what, "valgrind is not installed"));
+            continue;
+        };
+        let floor = *plain.get_or_insert(own);
+        report.row(Row::new(what, own, "").beside(PLAIN, own / floor));
+    }
+    Ok(())
+}
+
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     match args.first().map(String::as_str) {
         Some("serve") => server::serve(SocketAddr::from(([127, 0, 0, 1], 0))),
         Some("inside") => inside::count(heap),
         Some("call") => inside::repeat(&args[1..]),
-        _ => Err("http: the child serves, counts or calls".into()),
+        Some("load") => load::one(&args[1..]),
+        _ => Err("http: the child serves, counts, calls or loads".into()),
     }
 }

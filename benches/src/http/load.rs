@@ -105,6 +105,20 @@ impl Load {
     }
 }
 
+/// One batch at a server that runs already: `ADDRESS PATH none|same|fresh COUNT`, for a profiler beside it.
+pub(super) fn one(args: &[String]) -> Result<(), String> {
+    let [address, path, keys, count] = args else { return Err("http load: ADDRESS PATH KEYS COUNT".into()) };
+    let address = address.parse().map_err(|_| "http load: which address?")?;
+    let keys = match keys.as_str() {
+        "none" => Keys::None,
+        "same" => Keys::Same,
+        "fresh" => Keys::Fresh,
+        _ => return Err(format!("http load: no keys {keys:?}")),
+    };
+    let count = count.parse().map_err(|_| "http load: how many?")?;
+    Load::new(address, super::CONNECTIONS)?.batch(path, keys, count).map(drop)
+}
+
 /// Writes one request and reads one answer, whose status it returns.
 async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> std::io::Result<u16> {
     stream.write_all(request).await?;
