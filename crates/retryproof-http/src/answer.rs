@@ -4,7 +4,9 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER};
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 
 use crate::body::ReplayBody;
@@ -97,16 +99,33 @@ fn map_of<'a>(stored: &'a StoredResponse, lines: Lines<'a>, spare: usize) -> Res
     Ok(map)
 }
 
-/// Takes a forged replay mark off an answer (HTTP-8). The map is rebuilt: `remove` would swap the last field into the gap.
+/// Takes a forged replay mark off an answer (HTTP-8).
 pub(crate) fn strip_forged(headers: &mut HeaderMap) {
-    if !headers.contains_key(&REPLAYED) {
+    strip(headers, &REPLAYED);
+}
+
+/// Makes an answer's framing fit a body that was put together from its pieces: hyper trusts the fields that it finds, so a
+/// `Transfer-Encoding` of another server or a wrong `Content-Length` would break the connection (HTTP-6, HTTP-9). An empty
+/// body may stand for a longer one (HEAD, 304).
+pub(crate) fn reframe(headers: &mut HeaderMap, length: usize) {
+    strip(headers, &TRANSFER_ENCODING);
+    let mut said = headers.get_all(CONTENT_LENGTH).iter();
+    let fits = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse() == Ok(length));
+    if length > 0 && !said.all(fits) {
+        strip(headers, &CONTENT_LENGTH);
+    }
+}
+
+/// Takes a field off. The map is rebuilt: `remove` would swap the last field into the gap.
+fn strip(headers: &mut HeaderMap, gone: &HeaderName) {
+    if !headers.contains_key(gone) {
         return;
     }
     let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
     let mut last = None;
     for (name, value) in old {
         // A further line of one field comes without its name.
-        let name = name.or_else(|| last.take()).filter(|name| *name != REPLAYED);
+        let name = name.or_else(|| last.take()).filter(|name| name != gone);
         if let Some(name) = &name {
             headers.append(name.clone(), value);
         }

@@ -15,7 +15,7 @@ use retryproof_core::{
     CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
 };
 
-use crate::answer::{Sensitive, strip_forged, to_map};
+use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
 use crate::decide::Finding;
@@ -51,7 +51,7 @@ where
                 return Response::from_parts(parts, GuardedBody::inner(body));
             }
         }
-        let ending = Ending::of(call, &parts, body).await;
+        let ending = Ending::of(call, &mut parts, body).await;
         let finished = match ending.record {
             Record::Response(payload) => held.complete(payload).await,
             Record::Tombstone(tombstone) => held.complete_tombstone(tombstone).await,
@@ -93,7 +93,7 @@ struct NotEncoded;
 
 impl<R: Body<Data = Bytes> + Send> Ending<R> {
     /// Reads the body, unless it has no end or is known to be over the limit.
-    async fn of(call: &Call, parts: &Parts, body: R) -> Self {
+    async fn of(call: &Call, parts: &mut Parts, body: R) -> Self {
         let limit = call.head.filter().max_response;
         if is_open_ended(call.head.method(), parts) || body.size_hint().lower() > limit as u64 {
             return Self::tombstone(call, parts, Some(GuardedBody::inner(body)));
@@ -101,7 +101,10 @@ impl<R: Body<Data = Bytes> + Send> Ending<R> {
         // On the heap: what was not read goes on to the connection.
         let mut body = Box::pin(body);
         match catch(gather(body.as_mut(), limit)).await {
-            Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
+            Ok(Gather::Whole(data, trailers)) => {
+                reframe(&mut parts.headers, data.len());
+                Self::response(call, parts, data, trailers)
+            }
             Ok(Gather::Over(data)) => Self::tombstone(call, parts, Some(GuardedBody::chain(data, body))),
             // The work is done, so it must not run again; a body that panics is one that breaks off.
             Ok(Gather::Broken) | Err(_) => {

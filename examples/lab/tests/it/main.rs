@@ -6,5 +6,6 @@ mod bad_input;
 mod client;
 mod disconnect;
 mod duplicates;
+mod hostile;
 mod processes;
 mod server;

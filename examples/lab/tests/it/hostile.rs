@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a hostile operator and a hostile client found: each test failed once.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::{Ask, h2};
+use crate::server::Lab;
+
+/// `run_5`: SIGTERM drains from the moment on at which the lab says that it listens, not a moment later.
+#[tokio::test]
+async fn run_5_sigterm_right_behind_the_listening_line_is_heard() {
+    for _ in 0..12 {
+        let lab = Lab::start().await;
+        lab.signal("TERM").await;
+        assert_eq!(lab.exit(Duration::from_secs(10)).await.code(), Some(0));
+    }
+}
+
+/// A handler that hands on another server's answer has that server's framing among its fields. The guard has put the
+/// pieces together, so the framing is made anew, for the first answer as for its replay (HTTP-6, HTTP-9).
+#[tokio::test]
+async fn http_9_a_first_answer_is_framed_anew_whatever_the_handler_said_of_its_framing() {
+    let lab = Lab::start().await;
+    let framings = [
+        json!([["transfer-encoding", "chunked"]]),
+        json!([["transfer-encoding", "gzip, chunked"]]),
+        json!([["content-length", "1"]]),
+        json!([["content-length", "9"]]),
+        json!([["content-length", "3"]]),
+        json!([["x-one", "1"], ["transfer-encoding", "chunked"], ["x-two", "2"]]),
+    ];
+    for (number, headers) in framings.iter().enumerate() {
+        for path in ["/lab/std", "/lab/layered"] {
+            let script = json!({ "chunked": true, "body": "abc", "headers": headers });
+            let ask = Ask::post(path).key(format!("f-{number}")).script(&script);
+            let first = ask.send(lab.address).await;
+            assert_eq!(
+                (first.status.as_u16(), &first.body[..], first.is_replay()),
+                (200, &b"abc"[..], false)
+            );
+            let again = ask.send(lab.address).await;
+            assert!(again.is_replay());
+            assert_eq!(first.repeated(), again.repeated(), "{headers}");
+        }
+    }
+    let connection = h2(lab.address).await;
+    let script = json!({ "chunked": true, "body": "abc", "headers": [["content-length", "9"]] });
+    let ask = Ask::post("/lab/std").key("f-h2").script(&script);
+    assert_eq!(&ask.send_h2(lab.address, &connection).await.body[..], b"abc");
+}
