@@ -106,13 +106,15 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
     let address = listener.local_addr().map_err(|error| Failure::Start(error.to_string()))?;
+    // Heard from before the line on: whoever reads it may send SIGTERM at once.
+    let stop = termination().map_err(|error| Failure::Start(format!("signals cannot be heard: {error}")))?;
     // One line, and nothing buffered: a parent process waits for it.
     println!("listening on http://{address}");
     std::io::Write::flush(&mut std::io::stdout()).map_err(|error| Failure::Start(error.to_string()))?;
 
     let (stopping, mut stopped) = tokio::sync::watch::channel(false);
     let stop = async move {
-        terminated().await;
+        stop.await;
         let _ = stopping.send(true);
     };
     let server = axum::serve(listener, router).with_graceful_shutdown(stop);
@@ -136,14 +138,13 @@ async fn serve(options: Options) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn terminated() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+/// Resolves at SIGTERM or SIGINT, also at one that comes before it is polled.
+fn termination() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }

@@ -116,12 +116,14 @@ pub(crate) async fn serve(listen: SocketAddr, db: &Path) -> Result<(), BoxError>
     let router = Router::new().route("/payments", post(pay).get(list)).with_state(app);
     let listener =
         TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
+    // Heard from before the line on: whoever reads it may send SIGTERM at once.
+    let stop = stop()?;
     println!("listening on http://{}", listener.local_addr()?);
     println!("pay with: curl -i http://{}/payments -H 'Idempotency-Key: order-1' \\", listener.local_addr()?);
     println!(
         "  --json '{{\"account\":\"alice\",\"amount\":4200,\"reference\":\"one bicycle bell\"}}'   (then again)"
     );
-    axum::serve(listener, router).with_graceful_shutdown(stop()).await?;
+    axum::serve(listener, router).with_graceful_shutdown(stop).await?;
     let left = filter.shutdown(Duration::from_secs(10)).await;
     if left > 0 {
         tracing::warn!(left, "stopping with payments unfinished; their leases run out");
@@ -129,14 +131,13 @@ pub(crate) async fn serve(listen: SocketAddr, db: &Path) -> Result<(), BoxError>
     Ok(())
 }
 
-async fn stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+/// Resolves at SIGTERM or Ctrl-C, also at one that comes before it is polled.
+fn stop() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
