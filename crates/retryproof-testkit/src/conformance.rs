@@ -42,6 +42,7 @@ pub mod forms;
 pub mod grant;
 pub mod handles;
 pub mod identity;
+pub mod inspect;
 pub mod look;
 pub mod property;
 pub mod purge;
@@ -271,6 +272,9 @@ macro_rules! __each_case {
                 sto_4_purge_keeps_a_record_that_was_used_again
                 sto_4_purge_goes_by_the_completions_ttl
                 sto_4_purge_from_two_instances_at_once;
+            inspect:
+                sto_2_an_operator_sees_where_a_record_stands
+                sto_2_an_operator_counts_the_records;
             handles:
                 acq_1_a_holder_is_seen_through_every_handle
                 cmp_1_a_result_is_replayed_through_every_handle

@@ -103,6 +103,10 @@ impl Subject {
         if self.store.can_purge() { Some(()) } else { skipped("purge") }
     }
 
+    pub(crate) fn inspected(&self) -> Option<()> {
+        if self.hooks.can_inspect { Some(()) } else { skipped("inspection") }
+    }
+
     pub(crate) fn can_inspect(&self) -> bool {
         self.hooks.can_inspect
     }

@@ -160,10 +160,15 @@ impl Run<'_> {
     }
 }
 
-/// Whatever the steps, each answer is one that the contract allows. A failure names the seed; `RETRYPROOF_SEED` repeats it alone.
+fn from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+/// Whatever the steps, each answer is one that the contract allows. A failure names the seed; `RETRYPROOF_SEED` repeats it alone,
+/// and `RETRYPROOF_SEQUENCES` sets how many seeds there are.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
-    let alone = std::env::var("RETRYPROOF_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let seeds = alone.map_or(0..u64::from(s.sequences()), |seed| seed..seed + 1);
+    let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));
+    let seeds = from_env("RETRYPROOF_SEED").map_or(0..sequences, |seed| seed..seed + 1);
     let mut handles = vec![s.store().clone()];
     handles.extend(s.another().await);
     for seed in seeds {

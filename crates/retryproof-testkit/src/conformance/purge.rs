@@ -125,14 +125,14 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     let owner = s.caller(&extended).with_ttl(MS);
     granted(owner.acquire(10 * MS).await);
     s.expire(&extended, 10 * MS).await;
-    assert_eq!(owner.extend(LONG).await, Fenced::Done);
+    let saved = owner.extend(LONG).await;
     // A lease past the ttl of its acquire, completed with a longer one.
     let kept = s.id("completed");
     let completer = s.caller(&kept).with_ttl(MS);
     granted(completer.acquire(10 * MS).await);
     s.expire(&kept, 10 * MS).await;
     let done = Completion::new(envelope(b"kept"), LONG, None);
-    assert_eq!(completer.complete_with(&done).await, Fenced::Done);
+    let counted = completer.complete_with(&done).await;
     // A dead lease past its ttl, asked for again by its owner.
     let asked_again = s.id("asked again");
     let asking = s.caller(&asked_again).with_ttl(MS);
@@ -143,9 +143,16 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.pass(50 * MS).await;
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
-    is_busy(owner.look().await);
-    assert_eq!(body(&is_complete(completer.look().await)), b"kept");
     is_busy(asking.look().await);
+    // What is over in every respect may have been reclaimed before; but what was answered holds.
+    match saved {
+        Fenced::Done => assert!(is_busy(owner.look().await).0 > LONG / 2),
+        _ => is_absent(owner.look().await),
+    }
+    match counted {
+        Fenced::Done => assert_eq!(body(&is_complete(completer.look().await)), b"kept"),
+        _ => is_absent(completer.look().await),
+    }
 }
 
 /// A result stays for the ttl of its completion, however short the ttl of its acquire was.

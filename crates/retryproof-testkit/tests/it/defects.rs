@@ -156,4 +156,6 @@ catches! {
         sto_4_purge_keeps_what_is_live, sto_4_purge_from_two_instances_at_once;
     acq_8_a_lock_left_by_a_drop_is_caught: DroppedCallsLeaveALock by
         acq_8_a_dropped_look_leaves_nothing, run_1_a_dropped_beat_may_be_repeated, cmp_3_a_dropped_completion_may_be_repeated;
+    sto_2_hidden_records_are_caught: InspectHidesTheDead by sto_2_an_operator_sees_where_a_record_stands;
+    sto_2_counts_of_nothing_are_caught: InspectCountsNothing by sto_2_an_operator_counts_the_records;
 }

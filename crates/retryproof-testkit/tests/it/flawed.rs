@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Flawed`]: a correct store into which one defect is planted.
+//!
+//! Over 400 lines because a defect has to be planted where the right code stands.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -105,6 +107,8 @@ defects! {
     PurgeDoesNothing
     PurgeTakesEverything
     DroppedCallsLeaveALock
+    InspectHidesTheDead
+    InspectCountsNothing
 }
 
 type Name = (String, String);
@@ -570,7 +574,8 @@ impl Purge for Flawed {
 impl Inspect for Flawed {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
-        Ok(self.records().get(&self.name(id)).map(|record| {
+        let hidden = |record: &&Record| !self.has(Defect::InspectHidesTheDead) || record.until > now;
+        Ok(self.records().get(&self.name(id)).filter(hidden).map(|record| {
             let state = if record.value.is_some() { RecordState::Complete } else { RecordState::InProgress };
             let remaining = (record.until > now).then(|| record.until - now);
             let bytes = record.value.as_ref().map_or(0, |value| value.len());
@@ -579,6 +584,9 @@ impl Inspect for Flawed {
     }
 
     async fn stats(&self) -> Result<StoreStats> {
+        if self.has(Defect::InspectCountsNothing) {
+            return Ok(StoreStats::default());
+        }
         let records = self.records();
         let running = records.values().filter(|record| record.value.is_none()).count();
         Ok(StoreStats::new(records.len() as u64, running as u64, 0))

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an operator sees: where each record stands, expired or not, without its value.
+
+use retryproof_core::Identity;
+use retryproof_core::store::{Fenced, RecordState, RecordSummary};
+
+use super::caller::{DAY, LONG, envelope, granted};
+use crate::subject::Subject;
+
+impl Subject {
+    async fn summary(&self, id: &Identity) -> Option<RecordSummary> {
+        self.store().get(id).await.expect("an inspection is answered")
+    }
+}
+
+/// In progress, dead, complete: each with its token, what is left of it, its size and whether it has a fingerprint.
+pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
+    let Some(()) = s.inspected() else { return };
+    let id = s.id("k");
+    assert!(s.summary(&id).await.is_none());
+    let holder = s.caller(&id).with_fingerprint(1);
+    let token = granted(holder.acquire(LONG).await).token;
+    let seen = s.summary(&id).await.expect("a record");
+    assert_eq!((seen.state, seen.token, seen.value_bytes), (RecordState::InProgress, token, 0));
+    assert!(seen.has_fingerprint);
+    let left = seen.remaining.expect("it is not over");
+    assert!(left <= LONG && left > LONG / 2, "{left:?}");
+
+    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    s.expire(&id, s.short()).await;
+    let seen = s.summary(&id).await.expect("a dead lease is still to be seen");
+    assert_eq!((seen.state, seen.token, seen.remaining), (RecordState::InProgress, token, None));
+
+    assert_eq!(holder.complete(b"a value").await, Fenced::Done);
+    let seen = s.summary(&id).await.expect("a record");
+    assert_eq!((seen.state, seen.token), (RecordState::Complete, token));
+    assert_eq!(seen.value_bytes, envelope(b"a value").len());
+    assert!(seen.has_fingerprint);
+    let left = seen.remaining.expect("it is not over");
+    assert!(left <= DAY && left > DAY / 2, "{left:?}");
+}
+
+/// Records are counted, those in progress apart. Other subjects may share the store, so the counts are lower bounds.
+pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
+    let Some(()) = s.inspected() else { return };
+    for at in 0..6 {
+        let holder = s.caller(&s.id(&format!("k{at}")));
+        granted(holder.acquire(LONG).await);
+        if at < 2 {
+            assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        }
+    }
+    let stats = s.store().stats().await.expect("stats are answered").expect("the store can inspect");
+    assert!(stats.records >= 6 && stats.in_progress >= 4, "{stats:?}");
+    assert!(stats.in_progress + 2 <= stats.records, "{stats:?}");
+}
