@@ -116,6 +116,8 @@ where
                 subject.pause();
                 PATIENCE_WHILE_PAUSED
             }
+            // As long as it takes, when somebody asked for more.
+            Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => PATIENCE_WHILE_PAUSED,
             Time::Real => PATIENCE,
         };
         let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
