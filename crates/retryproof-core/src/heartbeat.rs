@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::lock::Mutex;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep;
 
@@ -178,7 +179,10 @@ type Extend = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
 ///
 /// A failed try is repeated after lease / 20. One that hangs is not waited for: another goes out beside it after
 /// lease / 10, so that an outage of 0.4 lease that swallows calls is survived as one that refuses them. Each is cut
-/// off just below lease / 4 (RUN-1).
+/// off just below lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
+///
+/// The end of the execution awaits this beat (RUN-3), and may wait for itself no longer than `operation-timeout`: once
+/// it is told to stop, a beat between two tries is over, and one that hangs gets a moment.
 async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
     let engine = &lease.engine;
     let hold_until = lease.granted_at + engine.config.max_hold;
@@ -186,12 +190,25 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
         lease.lose(Loss::MaxHold);
         return None;
     }
-    let (cut_off, beside, again) = (lease.lease.mul_f64(0.24), lease.lease / 10, lease.lease / 20);
+    let operation = engine.gate.operation_timeout();
+    let (cut_off, beside, again) =
+        (lease.lease.mul_f64(0.24).min(operation), lease.lease / 10, lease.lease / 20);
+    let moment = beside.min(operation / 4);
+    let mut leave_by = None::<Instant>;
     let mut unanswered: Vec<(Instant, Extend)> = Vec::with_capacity(1);
     let mut next_try = engine.now();
     loop {
         let now = engine.now();
-        if now >= next_try && unanswered.len() < UNANSWERED {
+        let stopped = lease.changed.notified();
+        let mut stopped = std::pin::pin!(stopped);
+        // Registered before the look, so that a stop between the two is not missed.
+        stopped.as_mut().enable();
+        if lease.beating.lock().stopped {
+            let by = *leave_by.get_or_insert(now + moment);
+            if unanswered.is_empty() || now >= by {
+                return None;
+            }
+        } else if now >= next_try && unanswered.len() < UNANSWERED {
             let call = engine.dyn_store().dyn_extend(lease.identity.clone(), lease.owner, lease.lease);
             unanswered.push((now, call));
             next_try = now + beside;
@@ -205,7 +222,10 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
         if until > now {
             wake = wake.min(until);
         }
-        match first_answer(&mut unanswered, wake.saturating_duration_since(now)).await {
+        if let Some(by) = leave_by {
+            wake = wake.min(by);
+        }
+        match first_answer(&mut unanswered, wake.saturating_duration_since(now), stopped).await {
             Some((sent, Ok(Fenced::Done | Fenced::AlreadyDone))) => {
                 engine.gate.answered();
                 lease.beating.lock().until = sent + lease.lease;
@@ -227,22 +247,20 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
         while unanswered.first().is_some_and(|(sent, _)| now >= *sent + cut_off) {
             drop(unanswered.remove(0));
             engine.gate.failed(&Error::unavailable("no answer"));
+            next_try = next_try.min(now + again);
         }
         if now >= lease.until() {
             lease.lose(Loss::Expired);
             return None;
         }
-        if lease.beating.lock().stopped {
-            // The end of the execution awaits this beat: no further try, and no wait for a hanging one.
-            return None;
-        }
     }
 }
 
-/// The first of the calls to answer, with when it was sent; `None` after `at_most`.
+/// The first of the calls to answer, with when it was sent; `None` after `at_most`, or when `stopped` resolves.
 async fn first_answer(
     calls: &mut Vec<(Instant, Extend)>,
     at_most: Duration,
+    mut stopped: Pin<&mut Notified<'_>>,
 ) -> Option<(Instant, Result<Fenced>)> {
     let mut rest = std::pin::pin!(sleep(at_most));
     poll_fn(|cx| {
@@ -251,6 +269,9 @@ async fn first_answer(
                 let (sent, _) = calls.remove(at);
                 return Poll::Ready(Some((sent, answer)));
             }
+        }
+        if stopped.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
         }
         rest.as_mut().poll(cx).map(|()| None)
     })

@@ -44,7 +44,7 @@ pub(crate) struct LeaseState {
     pub(crate) lease: Duration,
     pub(crate) granted_at: Instant,
     pub(crate) beating: Mutex<Beating>,
-    /// Told when the lease is lost and when a beat has ended.
+    /// Told when the lease is lost, when a beat is to end and when it has ended.
     pub(crate) changed: Notify,
     /// Set by the one terminal event.
     pub(crate) ended: AtomicBool,
@@ -205,11 +205,14 @@ impl LeaseState {
 
     /// Lets no further beat start.
     pub(crate) fn stop_beats(&self) {
-        let due = {
+        let (due, in_flight) = {
             let mut beating = self.beating.lock();
             beating.stopped = true;
-            beating.due.take()
+            (beating.due.take(), beating.in_flight)
         };
+        if in_flight {
+            self.changed.notify_waiters();
+        }
         if let Some(due) = due {
             self.engine.beats.remove(due);
         }

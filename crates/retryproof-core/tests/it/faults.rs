@@ -15,6 +15,7 @@ use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder, Said}
 use tokio::time::{Instant, sleep};
 
 mod drops;
+mod long;
 mod lost;
 mod outage;
 mod slow;
