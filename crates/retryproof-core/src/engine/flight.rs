@@ -34,7 +34,8 @@ pub(crate) struct Flight {
 #[derive(Debug)]
 struct State {
     seen: Seen,
-    result: Option<StoredResult>,
+    /// With the holder that its finder waited for.
+    result: Option<(StoredResult, FencingToken)>,
 }
 
 #[derive(Debug)]
@@ -113,21 +114,23 @@ impl Flight {
 
 impl Seat<'_> {
     /// The result that an earlier leader found, if it is one for this waiter: found while waiting for the holder
-    /// that this waiter saw, or for a later one. Otherwise this waiter looks for itself.
+    /// that this waiter saw, or for a later one. Otherwise this waiter looks for itself: it came behind that result,
+    /// whose ttl was over (CMP-6).
     pub(crate) fn result(&self) -> Option<StoredResult> {
         let state = self.flight.state.lock();
-        state.result.clone().filter(|_| self.own <= state.seen.token)
+        state.result.as_ref().filter(|(_, of)| self.own <= *of).map(|(result, _)| result.clone())
     }
 
-    /// Leaves the result for the flight's other waiters; later callers begin a new flight.
-    pub(crate) fn land(&self, result: &StoredResult) {
+    /// Leaves a result, found after the wait for the holder `of`, for the flight's other waiters; later callers begin
+    /// a new flight.
+    pub(crate) fn land(&self, result: &StoredResult, of: Seen) {
         let mut table = self.flights.table.lock();
         if let Entry::Occupied(entry) = table.flights.entry(self.identity.clone())
             && Arc::ptr_eq(&entry.get().0, &self.flight)
         {
             entry.remove();
         }
-        self.flight.state.lock().result = Some(result.clone());
+        self.flight.state.lock().result = Some((result.clone(), of.token));
     }
 }
 
@@ -143,5 +146,28 @@ impl Drop for Seat<'_> {
                 entry.remove();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::Blob;
+    use crate::clock::{Clock, SystemClock};
+
+    #[test]
+    fn cmp_6_a_result_that_was_found_before_a_later_holder_began_is_not_that_holders() {
+        let identity = Identity::of("s", "k").unwrap();
+        let flights = Flights::new(10);
+        let until = Clock::now(&SystemClock);
+        let seen = |token| Seen { token: FencingToken::new(token), until };
+        let leader = flights.join(&identity, seen(1)).unwrap();
+        let beside = flights.join(&identity, seen(1)).unwrap();
+        let before = leader.flight.seen();
+        // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that one.
+        let behind = flights.join(&identity, seen(2)).unwrap();
+        leader.land(&StoredResult::new(Blob::from(vec![1]), None), before);
+        assert!(beside.result().is_some());
+        assert!(behind.result().is_none(), "it looks for itself");
     }
 }

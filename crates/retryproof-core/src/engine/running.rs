@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::error::ErrorKind;
+
 #[derive(Debug)]
 pub(crate) struct Running {
     count: AtomicUsize,
@@ -29,26 +31,34 @@ impl Running {
         })
     }
 
-    /// A permit, unless `max-running` are out.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Permit> {
-        self.count
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-                (count < self.max).then_some(count + 1)
-            })
-            .ok()
-            .map(|_| Permit(Arc::clone(self)))
+    /// A permit, unless `max-running` are out or no more are given.
+    ///
+    /// It counts, then looks whether it is closed; `shutdown` closes, then counts. So one sees the other, and no action
+    /// begins behind the back of a shutdown that found none; that takes one order of all four (`SeqCst`).
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, ErrorKind> {
+        if self.is_closing() {
+            return Err(ErrorKind::ShuttingDown);
+        }
+        let counted = self.count.fetch_update(Ordering::SeqCst, Ordering::Acquire, |count| {
+            (count < self.max).then_some(count + 1)
+        });
+        let permit = counted.is_ok().then(|| Permit(Arc::clone(self)));
+        if self.is_closing() {
+            return Err(ErrorKind::ShuttingDown);
+        }
+        permit.ok_or(ErrorKind::TooBusy)
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst)
     }
 
     pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
+        self.closing.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.closing.load(Ordering::SeqCst)
     }
 
     /// Resolves when a permit comes back after this call.
@@ -74,5 +84,41 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
         self.0.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_5_no_permit_is_given_behind_a_shutdown_that_found_nothing_running() {
+        let rounds: Vec<_> = (0..20_000).map(|_| Running::new(None)).collect();
+        let ready = AtomicUsize::new(0);
+        let together = |round: usize| {
+            ready.fetch_add(1, Ordering::SeqCst);
+            while ready.load(Ordering::SeqCst) < 2 * (round + 1) {
+                std::thread::yield_now();
+            }
+        };
+        let (found, permits) = std::thread::scope(|scope| {
+            let closer = scope.spawn(|| {
+                let close = |(round, running): (usize, &Arc<Running>)| {
+                    together(round);
+                    running.close();
+                    running.count()
+                };
+                rounds.iter().enumerate().map(close).collect::<Vec<_>>()
+            });
+            let admit = |(round, running): (usize, &Arc<Running>)| {
+                together(round);
+                running.admit().ok()
+            };
+            let permits: Vec<_> = rounds.iter().enumerate().map(admit).collect();
+            (closer.join().unwrap(), permits)
+        });
+        for (found, permit) in found.iter().zip(&permits) {
+            assert!(permit.is_none() || *found == 1, "an action runs, and the shutdown found {found}");
+        }
     }
 }

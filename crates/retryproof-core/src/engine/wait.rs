@@ -127,10 +127,12 @@ impl Attempting<'_> {
                     None => continue,
                 },
             };
+            // Whoever joined until now saw a holder that the acquire comes behind.
+            let behind = seat.flight.seen();
             match self.acquire(permit).await? {
                 Found::End(end) => {
                     match &end {
-                        Acquisition::Complete(result) => seat.land(result),
+                        Acquisition::Complete(result) => seat.land(result, behind),
                         // The others go on waiting, for this one.
                         Acquisition::Granted(held) => seat.flight.saw(held.seen()),
                         Acquisition::InFlight(_) => {}
@@ -149,9 +151,10 @@ impl Attempting<'_> {
 
     /// A waiter that may not acquire now, for want of a permit, watches on: the result may still come (RUN-5).
     async fn look_on(&self, seat: &Seat<'_>, kind: ErrorKind) -> Result<Option<Acquisition>> {
+        let behind = seat.flight.seen();
         match self.look().await? {
             Standing::Complete(result) => {
-                seat.land(&result);
+                seat.land(&result, behind);
                 return Ok(Some(Acquisition::Complete(result)));
             }
             Standing::Busy { remaining, token } => {
@@ -173,13 +176,10 @@ impl Attempting<'_> {
 
     /// Leave to acquire: not while shutting down, and a permit for a tracked action.
     fn leave(&self) -> Result<Option<Permit>, ErrorKind> {
-        if self.engine.running.is_closing() {
-            return Err(ErrorKind::ShuttingDown);
+        if self.tracked {
+            return self.engine.running.admit().map(Some);
         }
-        if !self.tracked {
-            return Ok(None);
-        }
-        self.engine.running.admit().map(Some).ok_or(ErrorKind::TooBusy)
+        if self.engine.running.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
     }
 
     async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
