@@ -2,8 +2,11 @@
 //! [`Scope`], [`Key`] and [`Identity`]: validated once, compared byte for byte, printed masked (ID-1 to ID-4).
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
+use std::sync::{Arc, OnceLock};
 
+use foldhash::SharedSeed;
+use foldhash::quality::FoldHasher;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -155,8 +158,11 @@ impl Key {
 }
 
 /// A record's identity: scope and key together, compared byte for byte (ID-1, ID-2). Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 pub struct Identity {
+    /// Taken once: every call of a store in memory needs it, and so does whoever waits. It says that two differ, never
+    /// that they are the same.
+    hash: u64,
     scope: Scope,
     key: Key,
 }
@@ -165,7 +171,7 @@ impl Identity {
     /// Joins two validated halves.
     #[must_use]
     pub fn new(scope: Scope, key: Key) -> Self {
-        Self { scope, key }
+        Self { hash: hash_of(&scope, &key), scope, key }
     }
 
     /// Validates both halves.
@@ -173,7 +179,7 @@ impl Identity {
     /// # Errors
     /// [`ErrorKind::Invalid`] as [`Scope::new`] and [`Key::new`].
     pub fn of(scope: impl IntoScope, key: impl AsRef<str>) -> Result<Self> {
-        Ok(Self { scope: scope.into_scope()?, key: Key::new(key)? })
+        Ok(Self::new(scope.into_scope()?, Key::new(key)?))
     }
 
     /// The scope.
@@ -187,6 +193,41 @@ impl Identity {
     pub fn key(&self) -> &Key {
         &self.key
     }
+
+    /// A hash of both halves under a key of this process: the same for equal identities, and nobody outside can aim at
+    /// another's.
+    #[inline]
+    pub(crate) fn keyed_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.scope == other.scope && self.key == other.key
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Random per process: keys come from clients, who must not be able to aim many at one place of a table.
+fn hash_of(scope: &Scope, key: &Key) -> u64 {
+    static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
+    let (seed, shared) = SEED.get_or_init(|| {
+        let random = RandomState::new();
+        (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
+    });
+    let mut hasher = FoldHasher::with_seed(*seed, shared);
+    // It need not tell ("ab", "c") from ("a", "bc"): the comparison does (ID-2).
+    hasher.write(scope.as_str().as_bytes());
+    hasher.write(key.expose().as_bytes());
+    hasher.finish()
 }
 
 /// `scope#` and 16 hex digits (ID-4).
@@ -257,6 +298,8 @@ mod tests {
         assert_ne!(id("a", "k "), id("a", "k"));
         assert_ne!(id("a", "\u{e9}"), id("a", "e\u{301}"));
         assert_eq!(id("a", "k"), Identity::of("a", "k").unwrap());
+        let meet = id("a", "bc");
+        assert_ne!(Identity { hash: meet.hash, ..id("ab", "c") }, meet, "the same hash settles nothing");
     }
 
     #[test]

@@ -8,13 +8,9 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-
-use foldhash::SharedSeed;
-use foldhash::quality::FoldHasher;
 
 use crate::clock::{Clock, Instant};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +23,7 @@ use crate::store::{
 
 mod budget;
 mod builder;
+mod busy;
 mod chunked;
 mod record;
 mod scopes;
@@ -44,16 +41,16 @@ mod wheel;
 use budget::Budget;
 pub use builder::MemoryStoreBuilder;
 use record::{Done, Replay};
-use shard::{Granted, Shard, Wanted};
+use shard::{Granted, Shard};
 use sync::{Mutex, MutexGuard};
-use time::{Time, nanos, until};
+use time::{Now, Time, after, nanos};
 
 /// No place: the end of a list.
 const NONE: u32 = u32::MAX;
 /// In no list of the wheel.
 const UNFILED: u32 = u32::MAX - 1;
-/// Most slots that a grant looks at for expired records on its way out.
-const TIDY: usize = 4;
+/// Most slots that every eighth grant looks at for expired records on its way out.
+const TIDY: usize = 32;
 
 /// Keeps records in this process; they go with it.
 ///
@@ -77,15 +74,10 @@ const TIDY: usize = 4;
 /// # Waiting
 /// Pushed: completion, release and takeover wake the waiters (ACQ-4). [`changed`](IdempotencyStore::changed) sleeps on
 /// tokio's timer, so it wants a runtime with time enabled; nothing else here does.
-///
-/// # Panics
-/// Making one panics when the operating system has no random bytes to give, which key the hash against aimed keys.
 pub struct MemoryStore {
     shards: Box<[Padded]>,
     /// Shards minus one; their number is a power of two.
     mask: usize,
-    seed: u64,
-    shared_seed: SharedSeed,
     time: Time,
     budget: Budget,
     max_records: usize,
@@ -114,14 +106,11 @@ impl MemoryStore {
         MemoryStoreBuilder::new()
     }
 
-    /// The identity's shard, and what is left of the hash for the table in it.
+    /// The identity's shard, and what is left of its hash for the table in it. The hash is keyed, so a client cannot aim
+    /// keys at one shard or one chain.
     #[inline(always)]
     fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
-        let mut hasher = FoldHasher::with_seed(self.seed, &self.shared_seed);
-        // The hash need not tell ("ab", "c") from ("a", "bc"), the comparison does (ID-2).
-        hasher.write(id.scope().as_str().as_bytes());
-        hasher.write(id.key().expose().as_bytes());
-        let hash = hasher.finish();
+        let hash = id.keyed_hash();
         #[expect(clippy::cast_possible_truncation, reason = "one half picks the shard, the other the bucket")]
         let (high, low) = ((hash >> 32) as usize, hash as u32);
         (&self.shards[high & self.mask].0, low)
@@ -134,14 +123,14 @@ impl MemoryStore {
         let now = self.time.read();
         let mut locked = shard.lock();
         match locked.replay(id, hash, now, &self.time) {
-            Some(replay) => {
+            Ok(replay) => {
                 drop(locked);
                 match replay.into_value() {
                     Ok(value) => Poll::Ready(Ok(Acquired::Complete(StoredResult::new(value, None)))),
                     Err(replay) => with_fingerprint(replay),
                 }
             }
-            None => self.grant(id, req, (shard, hash), locked, now),
+            Err(found) => self.grant(id, req, locked, found, now),
         }
     }
 
@@ -150,43 +139,52 @@ impl MemoryStore {
         &'a self,
         id: &Identity,
         req: &AcquireRequest,
-        (shard, hash): (&'a Mutex<Shard>, u32),
         mut locked: MutexGuard<'a, Shard>,
-        read: Instant,
+        mut found: Option<u32>,
+        now: Instant,
     ) -> Poll<Result<Acquired>> {
-        let now = self.time.nanos(read);
+        let granted =
+            |token, took_over| Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over));
         let mut searched = false;
         loop {
-            let wanted = Wanted {
-                owner: req.owner,
-                expires: now.saturating_add(nanos(req.lease)),
-                purge_after: now.saturating_add(nanos(req.ttl)),
-                has_fingerprint: req.fingerprint.is_some(),
-            };
-            let (granted, left) = locked.grant(id, hash, now, wanted, &self.budget);
-            let litter = locked.has_litter(now).then(|| locked.sweep_some(now, TIDY, &self.budget));
-            drop(locked);
-            left.settle();
-            drop(litter);
-            return Poll::Ready(Ok(match granted {
-                Granted::Yes { token, took_over } => {
-                    Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over))
+            let bytes = match found {
+                Some(at) => {
+                    let (answer, left) = locked.contend(at, id, req, now, &self.budget);
+                    drop(locked);
+                    left.settle();
+                    return Poll::Ready(Ok(match answer {
+                        Granted::Yes { token, took_over } => granted(token, took_over),
+                        Granted::Busy { expires, token } => {
+                            let remaining = expires.saturating_duration_since(now);
+                            Acquired::Busy { remaining, token: FencingToken::new(token) }
+                        }
+                    }));
                 }
-                Granted::Busy { expires, token } => {
-                    Acquired::Busy { remaining: until(expires, now), token: FencingToken::new(token) }
-                }
-                Granted::Full { bytes } if !searched && self.make_room(now, bytes) => {
-                    searched = true;
-                    locked = shard.lock();
-                    // Anything may have happened meanwhile.
-                    if let Some(replay) = locked.replay(id, hash, read, &self.time) {
-                        drop(locked);
-                        return with_fingerprint(replay);
+                None => match locked.first(id, req, now, &self.budget) {
+                    Ok(token) => {
+                        if locked.has_litter(now, &self.time) {
+                            self.tidy(locked, now);
+                        }
+                        return Poll::Ready(Ok(granted(token, false)));
                     }
-                    continue;
+                    Err(bytes) => bytes,
+                },
+            };
+            drop(locked);
+            if searched || !self.make_room(Now { at: now, nanos: self.time.nanos(now) }, bytes) {
+                return Poll::Ready(Err(self.full(id)));
+            }
+            searched = true;
+            let (shard, hash) = self.locate(id);
+            locked = shard.lock();
+            // Anything may have happened meanwhile.
+            match locked.replay(id, hash, now, &self.time) {
+                Err(slot) => found = slot,
+                Ok(replay) => {
+                    drop(locked);
+                    return with_fingerprint(replay);
                 }
-                Granted::Full { .. } => return Poll::Ready(Err(self.full(id))),
-            }));
+            }
         }
     }
 
@@ -194,20 +192,31 @@ impl MemoryStore {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
         let mut locked = shard.lock();
-        if let Some(replay) = locked.replay(id, hash, now, &self.time) {
-            drop(locked);
-            return match replay.into_value() {
-                Ok(value) => Poll::Ready(Ok(Standing::Complete(StoredResult::new(value, None)))),
-                Err(replay) => Poll::Ready(Ok(Standing::Complete(replay.into_result()))),
-            };
-        }
-        let now = self.time.nanos(now);
-        Poll::Ready(Ok(match locked.holder(id, hash) {
-            Some((expires, token)) if expires > now => {
-                Standing::Busy { remaining: until(expires, now), token: FencingToken::new(token) }
+        let found = match locked.replay(id, hash, now, &self.time) {
+            Ok(replay) => {
+                drop(locked);
+                return Poll::Ready(Ok(Standing::Complete(match replay.into_value() {
+                    Ok(value) => StoredResult::new(value, None),
+                    Err(replay) => replay.into_result(),
+                })));
             }
+            Err(found) => found,
+        };
+        Poll::Ready(Ok(match found.and_then(|at| locked.holder(at)) {
+            Some((expires, token)) if expires > now => Standing::Busy {
+                remaining: expires.saturating_duration_since(now),
+                token: FencingToken::new(token),
+            },
             _ => Standing::Absent,
         }))
+    }
+
+    /// Reclaims a little, and frees it after the lock.
+    #[cold]
+    fn tidy(&self, mut locked: MutexGuard<'_, Shard>, now: Instant) {
+        let litter = locked.sweep_some(self.time.nanos(now), TIDY, &self.budget);
+        drop(locked);
+        drop(litter);
     }
 
     #[cold]
@@ -219,19 +228,21 @@ impl MemoryStore {
             .with("max bytes", self.max_bytes)
     }
 
-    #[inline]
-    fn complete_now(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    fn complete_now(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Poll<Result<Fenced>> {
         if done.value.len() as u64 > self.max_bytes {
-            return Err(self.too_large(id, done.value.len()));
+            return Poll::Ready(Err(self.too_large(id, done.value.len())));
         }
         let (shard, hash) = self.locate(id);
         let now = self.time.nanos(self.time.read());
         // Laid out before the lock is taken; dropped, like all that goes, after it is released.
-        let expires = now.saturating_add(nanos(done.ttl));
+        let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
-        let (fenced, left) = shard.lock().complete(id, hash, owner, record, &self.budget);
-        left.settle();
-        Ok(fenced)
+        let mut record = Some(record);
+        let (fenced, left) = shard.lock().complete(id, hash, owner, (&mut record, expires), &self.budget);
+        if let Some(ended) = left.ended {
+            ended.fire();
+        }
+        Poll::Ready(Ok(fenced))
     }
 
     #[cold]
@@ -279,24 +290,29 @@ impl IdempotencyStore for MemoryStore {
 
     async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
         let (shard, hash) = self.locate(id);
-        let now = self.time.nanos(self.time.read());
+        let now = self.time.read();
         // Look and subscription are one step under the lock: a change comes before both or wakes us.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
-            ended.wait(at_most.min(until(expires, now))).await;
+            ended.wait(at_most.min(expires.saturating_duration_since(now))).await;
         }
         Ok(())
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
         let (shard, hash) = self.locate(id);
-        let expires = self.time.nanos(self.time.read()).saturating_add(nanos(lease));
+        let expires = after(self.time.read(), lease);
         let own = shard.lock().extend(id, hash, owner, expires);
         Ok(if own { Fenced::Done } else { Fenced::Lost })
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
-        self.complete_now(id, owner, done)
+    fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> impl Future<Output = Result<Fenced>> + Send {
+        poll_fn(move |_| self.complete_now(id, owner, done))
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {

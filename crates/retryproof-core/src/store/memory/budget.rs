@@ -51,7 +51,7 @@ impl Budget {
     /// Takes room for one more record of `bytes`. `false` takes nothing.
     #[inline]
     pub(super) fn admit(&self, credit: &mut Credit, bytes: u64) -> bool {
-        let bytes = signed(bytes);
+        let bytes = bytes.cast_signed();
         if (credit.records < 1 || credit.bytes < bytes) && !self.draw(credit, bytes) {
             return false;
         }
@@ -71,24 +71,27 @@ impl Budget {
         credit.records >= 1 && credit.bytes >= bytes
     }
 
-    /// A record that stays changes its size. Never refused: the result of a lease that was granted must not be lost.
+    /// A record that stays changes its size, and expires at `expires` if that is known. Never refused: the result of a
+    /// lease that was granted must not be lost.
     #[inline]
-    pub(super) fn resize(&self, credit: &mut Credit, before: u64, after: u64) {
-        credit.bytes += signed(before) - signed(after);
-        self.settle(credit);
+    pub(super) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
+        credit.bytes += before.cast_signed() - after.cast_signed();
+        let until = self.full_until.load(Ordering::Relaxed);
+        if credit.bytes < 0 || credit.bytes > 2 * self.byte_batch || until != 0 {
+            // A store that is full looks again when it can expect room.
+            if until > expires {
+                self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
+            }
+            self.balance(credit);
+        }
     }
 
     /// A record of `bytes` is gone.
     #[inline]
     pub(super) fn free(&self, credit: &mut Credit, bytes: u64) {
         credit.records += 1;
-        credit.bytes += signed(bytes);
-        self.settle(credit);
-    }
-
-    #[inline]
-    fn settle(&self, credit: &mut Credit) {
-        let much = credit.records > 2 * self.record_batch || credit.bytes > 2 * self.byte_batch.max(1);
+        credit.bytes += bytes.cast_signed();
+        let much = credit.records > 2 * self.record_batch || credit.bytes > 2 * self.byte_batch;
         if much || credit.bytes < 0 || self.full_until.load(Ordering::Relaxed) != 0 {
             self.balance(credit);
         }
@@ -118,7 +121,7 @@ impl Budget {
     /// Whether the pool alone has room for so many records of `bytes` each.
     pub(super) fn has_room(&self, records: u32, bytes: u64) -> bool {
         self.records.load(Ordering::Relaxed) >= i64::from(records)
-            && self.bytes.load(Ordering::Relaxed) >= signed(bytes).saturating_mul(i64::from(records))
+            && self.bytes.load(Ordering::Relaxed) >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
     /// Whether a search for room may find some.
@@ -129,15 +132,6 @@ impl Budget {
     /// A search has found nothing; the next record expires at `due`, as far as is known.
     pub(super) fn found_none(&self, now: u64, due: u64) {
         self.full_until.store(due.min(now.saturating_add(SEARCH_PAUSE)).max(1), Ordering::Relaxed);
-    }
-
-    /// A record will expire at `expires`. Nothing to note unless the store is full.
-    #[inline]
-    pub(super) fn expires(&self, expires: u64) {
-        let until = self.full_until.load(Ordering::Relaxed);
-        if until > expires {
-            self.full_until.fetch_min(expires.max(1), Ordering::Relaxed);
-        }
     }
 }
 
@@ -154,10 +148,6 @@ fn up_to(pool: &AtomicI64, want: i64) -> i64 {
             Err(now) => have = now,
         }
     }
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -184,7 +174,7 @@ mod tests {
         let budget = Budget::new(1_000, 1_000, 1);
         let mut credit = Credit::default();
         assert!(budget.admit(&mut credit, 100));
-        budget.resize(&mut credit, 100, 5_000);
+        budget.resize(&mut credit, 100, 5_000, u64::MAX);
         budget.collect(&mut credit);
         assert!(!budget.admit(&mut credit, 1));
         budget.free(&mut credit, 5_000);
@@ -198,9 +188,10 @@ mod tests {
         let budget = Budget::new(1, 1_000, 1);
         let mut credit = Credit::default();
         assert!(budget.admit(&mut credit, 10));
+        budget.collect(&mut credit);
         budget.found_none(50, u64::MAX);
         assert!(!budget.worth_a_search(51) && budget.worth_a_search(50 + SEARCH_PAUSE));
-        budget.expires(60);
+        budget.resize(&mut credit, 10, 10, 60);
         assert!(!budget.worth_a_search(59) && budget.worth_a_search(60));
         budget.found_none(60, u64::MAX);
         budget.free(&mut credit, 10);

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use foldhash::SharedSeed;
-
 use super::budget::Budget;
 use super::shard::Shard;
 use super::sync::Mutex;
@@ -55,16 +53,9 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// An empty store. See the [store](MemoryStore#panics) for when this panics.
+    /// An empty store.
     #[must_use]
     pub fn build(self) -> MemoryStore {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).expect("the operating system gives random bytes");
-        let [seed, shared] = [0, 8].map(|at| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&random[at..at + 8]);
-            u64::from_le_bytes(word)
-        });
         let shards = shards();
         let capacity = self.capacity.min(self.max_records).div_ceil(shards);
         let capacity = u32::try_from(capacity).unwrap_or(u32::MAX / 2);
@@ -74,8 +65,6 @@ impl MemoryStoreBuilder {
         MemoryStore {
             shards: (0..shards).map(shard).collect(),
             mask: shards - 1,
-            seed,
-            shared_seed: SharedSeed::from_u64(shared),
             budget: Budget::new(self.max_records, self.max_bytes, shards),
             max_records: self.max_records,
             max_bytes: self.max_bytes,

@@ -30,20 +30,26 @@ impl<T, const N: usize> Chunked<T, N> {
         Some(&self.chunks.get((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// Appends `value` and says where. The caller sees to it that the length stays below `u32::MAX`.
+    /// The same, to be changed.
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        Some(&mut self.chunks.get_mut((at >> Self::BITS) as usize)?[at as usize % N])
+    }
+
+    /// Makes one more place and says where; it holds what `filler` makes. The caller sees to it that the length stays
+    /// below `u32::MAX`.
     #[inline]
-    pub(super) fn push(&mut self, value: T, filler: fn() -> T) -> u32 {
+    pub(super) fn push_with(&mut self, filler: impl Fn() -> T) -> u32 {
         let at = self.len;
         if (at as usize).is_multiple_of(N) {
             self.add_chunk(filler);
         }
         self.len += 1;
-        self[at] = value;
         at
     }
 
     #[cold]
-    fn add_chunk(&mut self, filler: fn() -> T) {
+    fn add_chunk(&mut self, filler: impl Fn() -> T) {
         self.chunks.push(Box::new(std::array::from_fn(|_| filler())));
     }
 }
@@ -72,7 +78,8 @@ mod tests {
     fn places_stay_valid_over_growth() {
         let mut array: Chunked<u32, 16> = Chunked::new();
         for n in 0..1_000 {
-            assert_eq!(array.push(n, || 0), n);
+            assert_eq!(array.push_with(|| 0), n);
+            array[n] = n;
         }
         array[500] = 7;
         assert!((0..1_000).all(|n| array[n] == if n == 500 { 7 } else { n }));

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is kept for an identity: [`Done`], one immutable allocation, or [`Busy`], a place in a slab.
+//! [`Done`], a COMPLETE record: one immutable allocation.
 
 use std::sync::Arc;
 
-use super::NONE;
-use super::chunked::Chunked;
-use super::wait::Ended;
 use crate::blob::Blob;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
@@ -21,8 +18,6 @@ const EXPIRES: usize = TOKEN + 8;
 const KEY_LEN: usize = EXPIRES + 8;
 const FINGERPRINT_LEN: usize = KEY_LEN + 2;
 const HEADER: usize = FINGERPRINT_LEN + 1;
-/// Records up to this size are laid out on the stack, which costs less than clearing fresh memory.
-const SMALL: usize = 512;
 
 impl Done {
     /// A record without its token, which only the shard knows: see [`set_token`](Self::set_token).
@@ -37,7 +32,9 @@ impl Done {
         let (key, fingerprint) =
             (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
-        let fill = |buffer: &mut [u8]| {
+        // One allocation, cleared at once and filled in place; collecting the parts themselves goes byte by byte.
+        let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
+        if let Some(buffer) = Arc::get_mut(&mut whole) {
             let (header, rest) = buffer.split_at_mut(HEADER);
             header[..TOKEN].copy_from_slice(owner.as_bytes());
             header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
@@ -48,17 +45,10 @@ impl Done {
             let (place, rest) = rest.split_at_mut(key.len());
             place.copy_from_slice(key);
             let (place, rest) = rest.split_at_mut(fingerprint.len());
-            place.copy_from_slice(fingerprint);
-            rest[..value.len()].copy_from_slice(value);
-        };
-        if size <= SMALL {
-            let mut buffer = [0; SMALL];
-            fill(&mut buffer);
-            return Self(Arc::from(&buffer[..size]));
-        }
-        let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
-        if let Some(buffer) = Arc::get_mut(&mut whole) {
-            fill(buffer);
+            if !fingerprint.is_empty() {
+                place.copy_from_slice(fingerprint);
+            }
+            rest.copy_from_slice(value);
         }
         Self(whole)
     }
@@ -187,124 +177,6 @@ impl Replay {
         let stored = whole.get(start..value).and_then(|stored| Fingerprint::new(stored).ok());
         let end = whole.len();
         StoredResult::new(Blob::window(whole, value..end), stored)
-    }
-}
-
-/// An IN_PROGRESS record. It lives in a slab that reuses its places, so a grant allocates nothing.
-pub(super) struct Busy {
-    /// `None` while the place is free.
-    pub(super) key: Option<Key>,
-    pub(super) owner: OwnerId,
-    pub(super) token: u64,
-    /// The lease's end.
-    pub(super) expires: u64,
-    /// When purge may take it, if its lease is over too: ttl after the acquire (STO-4).
-    pub(super) purge_after: u64,
-    /// Where its slot is; while the place is free, the next free one.
-    pub(super) slot: u32,
-    pub(super) has_fingerprint: bool,
-    /// Made by the first waiter.
-    pub(super) ended: Option<Arc<Ended>>,
-}
-
-impl Busy {
-    fn free() -> Self {
-        Self {
-            key: None,
-            owner: OwnerId::from_bytes([0; 16]),
-            token: 0,
-            expires: 0,
-            purge_after: 0,
-            slot: NONE,
-            has_fingerprint: false,
-            ended: None,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn has_key(&self, key: &str) -> bool {
-        // Mostly it is the caller's own.
-        self.key.as_ref().is_some_and(|kept| std::ptr::eq(kept.expose(), key) || kept.expose() == key)
-    }
-
-    /// When purge may take it, as it stands.
-    #[inline]
-    pub(super) fn due(&self) -> u64 {
-        self.expires.max(self.purge_after)
-    }
-
-    /// What an IN_PROGRESS record takes besides its slot. The key is shared with the caller's, and counted all the same.
-    #[inline]
-    pub(super) fn size_with(key: &Key) -> u64 {
-        (size_of::<Self>() + key.expose().len() + 16) as u64
-    }
-
-    #[inline]
-    pub(super) fn size(&self) -> u64 {
-        self.key.as_ref().map_or(0, Self::size_with)
-    }
-}
-
-/// The IN_PROGRESS records of a shard.
-pub(super) struct BusySlab {
-    places: Chunked<Busy, 16>,
-    free: u32,
-    len: u32,
-}
-
-impl BusySlab {
-    pub(super) const fn new() -> Self {
-        Self { places: Chunked::new(), free: NONE, len: 0 }
-    }
-
-    /// How many are in progress.
-    #[inline]
-    pub(super) fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// How many places there are, free ones included.
-    pub(super) fn places(&self) -> u32 {
-        self.places.len()
-    }
-
-    #[inline]
-    pub(super) fn insert(&mut self, busy: Busy) -> u32 {
-        self.len += 1;
-        if self.free == NONE {
-            return self.places.push(busy, Busy::free);
-        }
-        let at = self.free;
-        let place = &mut self.places[at];
-        self.free = place.slot;
-        *place = busy;
-        at
-    }
-
-    /// Frees a place. What was there may hold the last reference to something: drop it after the lock.
-    #[inline]
-    pub(super) fn remove(&mut self, at: u32) -> (Option<Key>, Option<Arc<Ended>>) {
-        self.len -= 1;
-        let place = &mut self.places[at];
-        place.slot = self.free;
-        self.free = at;
-        (place.key.take(), place.ended.take())
-    }
-}
-
-impl std::ops::Index<u32> for BusySlab {
-    type Output = Busy;
-
-    #[inline]
-    fn index(&self, at: u32) -> &Busy {
-        &self.places[at]
-    }
-}
-
-impl std::ops::IndexMut<u32> for BusySlab {
-    #[inline]
-    fn index_mut(&mut self, at: u32) -> &mut Busy {
-        &mut self.places[at]
     }
 }
 

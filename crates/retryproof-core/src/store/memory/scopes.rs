@@ -48,12 +48,22 @@ impl Scopes {
     /// The number of `scope`, for one more record.
     #[inline]
     pub(super) fn enter(&mut self, scope: &Scope) -> u32 {
-        if !self.is(self.last, scope) {
-            self.last = match self.by_text.get(scope.as_str()) {
-                Some(at) => *at,
-                None => self.add(scope),
-            };
+        let text = scope.as_str();
+        if let Some(last) = self.places.get_mut(self.last as usize)
+            && last.address == text.as_ptr().addr()
+            && last.len == text.len()
+        {
+            last.records += 1;
+            return self.last;
         }
+        self.enter_another(scope)
+    }
+
+    fn enter_another(&mut self, scope: &Scope) -> u32 {
+        self.last = match self.by_text.get(scope.as_str()) {
+            Some(at) => *at,
+            None => self.add(scope),
+        };
         self.places[self.last as usize].records += 1;
         self.last
     }

@@ -4,18 +4,19 @@
 
 use std::sync::Arc;
 
+use super::UNFILED;
 use super::budget::{Budget, Credit};
-use super::record::{Busy, BusySlab, Done, Replay};
+use super::busy::{Busy, BusySlab, Left};
+use super::record::{Done, Replay};
 use super::scopes::Scopes;
 use super::table::{Body, SLOT_BYTES, Table};
 use super::time::{Ahead, Time};
 use super::wait::Ended;
 use super::wheel::Wheel;
-use super::{NONE, UNFILED};
 use crate::clock::Instant;
-use crate::identity::{Identity, Key};
+use crate::identity::Identity;
 use crate::owner::OwnerId;
-use crate::store::Fenced;
+use crate::store::{AcquireRequest, Fenced};
 
 pub(super) struct Shard {
     pub(super) table: Table,
@@ -23,44 +24,25 @@ pub(super) struct Shard {
     scopes: Scopes,
     pub(super) wheel: Wheel,
     pub(super) credit: Credit,
-    ahead: Ahead,
+    pub(super) ahead: Ahead,
     /// The last token drawn here. It outlives every record, so no release or purge lets a smaller one follow (ACQ-10).
-    last_token: u64,
+    pub(super) last_token: u64,
     /// Bytes in use.
     bytes: u64,
-    /// No IN_PROGRESS record may be purged before this.
-    pub(super) busy_due: u64,
+    /// No IN_PROGRESS record may be purged before this; `None` when there is none.
+    pub(super) busy_due: Option<Instant>,
 }
 
-/// What a grant wants written.
-pub(super) struct Wanted {
-    pub(super) owner: OwnerId,
-    pub(super) expires: u64,
-    pub(super) purge_after: u64,
-    pub(super) has_fingerprint: bool,
-}
-
-/// What became of it.
+/// What became of it where there was a record.
 pub(super) enum Granted {
-    Yes {
-        token: u64,
-        took_over: bool,
-    },
-    Busy {
-        expires: u64,
-        token: u64,
-    },
-    /// A new key finds no room for its record of so many bytes.
-    Full {
-        bytes: u64,
-    },
+    Yes { token: u64, took_over: bool },
+    Busy { expires: Instant, token: u64 },
 }
 
 /// What a call hands out of the lock: to be fired, to be dropped.
 #[derive(Default)]
 pub(super) struct Leftover {
-    ended: Option<Arc<Ended>>,
-    key: Option<Key>,
+    busy: Left,
     done: Option<Done>,
 }
 
@@ -68,7 +50,7 @@ impl Leftover {
     /// Wakes the waiters of the grant that is over, and frees. Call it after the lock is released.
     #[inline]
     pub(super) fn settle(self) {
-        if let Some(ended) = self.ended {
+        if let Some(ended) = self.busy.ended {
             ended.fire();
         }
     }
@@ -76,6 +58,20 @@ impl Leftover {
 
 /// What reclaiming hands out of the lock.
 pub(super) type Reclaimed = Vec<Leftover>;
+
+/// The half of the hash that finds a record within its shard.
+#[expect(clippy::cast_possible_truncation, reason = "the other half has picked the shard")]
+pub(super) fn bucket_hash(id: &Identity) -> u32 {
+    id.keyed_hash() as u32
+}
+
+/// Lowers a bound to `due`. A lease's end will do for when a record may be purged: it is never later.
+#[inline]
+pub(super) fn note(bound: &mut Option<Instant>, due: Instant) {
+    if bound.is_none_or(|bound| due < bound) {
+        *bound = Some(due);
+    }
+}
 
 impl Shard {
     pub(super) fn new(first_token: u64, capacity: u32, ahead: Ahead) -> Self {
@@ -88,7 +84,7 @@ impl Shard {
             ahead,
             last_token: first_token,
             bytes: 0,
-            busy_due: u64::MAX,
+            busy_due: None,
         }
     }
 
@@ -117,121 +113,111 @@ impl Shard {
         None
     }
 
-    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6). The same walk as [`find`](Self::find),
-    /// which meets nothing else most of the time.
+    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it has one. The same walk
+    /// as [`find`](Self::find), written for the case that it ends well.
     #[inline(always)]
-    pub(super) fn replay(&mut self, id: &Identity, hash: u32, now: Instant, time: &Time) -> Option<Replay> {
-        let key = id.key().expose().as_bytes();
+    pub(super) fn replay(
+        &mut self,
+        id: &Identity,
+        hash: u32,
+        now: Instant,
+        time: &Time,
+    ) -> Result<Replay, Option<u32>> {
+        let key = id.key().expose();
         let mut at = self.table.chain(hash);
         while let Some(slot) = self.table.slots.get(at) {
-            if slot.hash == hash
-                && let Body::Done(done) = &slot.body
-                && let Some(view) = done.view()
-                && view.has_key(key)
-                && self.scopes.is(slot.scope, id.scope())
-            {
-                return self.ahead.is_live(view.expires(), now, time).then(|| done.share(view));
+            if slot.hash == hash {
+                match &slot.body {
+                    Body::Done(done) => {
+                        if let Some(view) = done.view()
+                            && view.has_key(key.as_bytes())
+                            && self.scopes.is(slot.scope, id.scope())
+                        {
+                            let live = self.ahead.is_live(view.expires(), now, time);
+                            return if live { Ok(done.share(view)) } else { Err(Some(at)) };
+                        }
+                    }
+                    Body::Busy(place) => {
+                        if self.busy[*place].has_key(key) && self.scopes.is(slot.scope, id.scope()) {
+                            return Err(Some(at));
+                        }
+                    }
+                }
             }
             at = slot.chain;
         }
-        None
+        Err(None)
     }
 
-    /// The lease's end and the token of this identity's record, if it is IN_PROGRESS.
-    pub(super) fn holder(&self, id: &Identity, hash: u32) -> Option<(u64, u64)> {
-        match self.table.slots[self.find(id, hash)?].body {
+    /// The lease's end and the token of the record in this slot, if it is IN_PROGRESS.
+    pub(super) fn holder(&self, at: u32) -> Option<(Instant, u64)> {
+        match self.table.slots[at].body {
             Body::Busy(place) => Some((self.busy[place].expires, self.busy[place].token)),
             Body::Done(_) => None,
         }
     }
 
-    /// Grants, or says why not, where there is no COMPLETE record within its ttl.
+    /// A grant for an identity without a record: its token, or the bytes for which there is no room.
     #[inline]
-    pub(super) fn grant(
+    pub(super) fn first(
         &mut self,
         id: &Identity,
-        hash: u32,
-        now: u64,
-        wanted: Wanted,
+        req: &AcquireRequest,
+        now: Instant,
+        budget: &Budget,
+    ) -> Result<u64, u64> {
+        let bytes = SLOT_BYTES + Busy::size_with(id.key());
+        // Four billion records in one shard, or no room.
+        if self.table.is_full() || !budget.admit(&mut self.credit, bytes) {
+            return Err(bytes);
+        }
+        self.bytes += bytes;
+        self.last_token += 1;
+        let scope = self.scopes.enter(id.scope());
+        let (place, busy) = self.busy.add(now);
+        let at = self.table.insert(bucket_hash(id), scope, Body::Busy(place));
+        busy.start(id.key(), at, self.last_token, req, now);
+        note(&mut self.busy_due, busy.expires);
+        Ok(self.last_token)
+    }
+
+    /// An acquire that meets the record in this slot, which is not COMPLETE within its ttl.
+    #[inline]
+    pub(super) fn contend(
+        &mut self,
+        at: u32,
+        id: &Identity,
+        req: &AcquireRequest,
+        now: Instant,
         budget: &Budget,
     ) -> (Granted, Leftover) {
-        match self.find(id, hash) {
-            None => (self.first(id, hash, wanted, budget), Leftover::default()),
-            Some(at) => match self.table.slots[at].body {
-                Body::Busy(place) => self.contend(place, now, wanted),
-                Body::Done(_) => self.again(at, id, wanted, budget),
-            },
-        }
-    }
-
-    /// A grant for an identity without a record.
-    #[inline]
-    fn first(&mut self, id: &Identity, hash: u32, wanted: Wanted, budget: &Budget) -> Granted {
-        let bytes = SLOT_BYTES + Busy::size_with(id.key());
-        if !budget.admit(&mut self.credit, bytes) {
-            return Granted::Full { bytes };
-        }
-        let scope = self.scopes.enter(id.scope());
-        let Some(at) = self.table.insert(hash, scope, Body::Busy(NONE)) else {
-            // Four billion records in one shard.
-            self.scopes.leave(scope);
-            budget.free(&mut self.credit, bytes);
-            return Granted::Full { bytes };
-        };
-        self.start(at, id, wanted);
-        self.bytes += bytes;
-        Granted::Yes { token: self.last_token, took_over: false }
-    }
-
-    /// A grant in the place of a COMPLETE record past its ttl: it counts as absent (CMP-6).
-    fn again(&mut self, at: u32, id: &Identity, wanted: Wanted, budget: &Budget) -> (Granted, Leftover) {
         let mut left = Leftover::default();
-        let before = std::mem::replace(&mut self.table.slots[at].body, Body::Busy(NONE));
-        self.start(at, id, wanted);
-        if let Body::Done(done) = before {
-            self.resized(done.size(), Busy::size_with(id.key()), budget);
-            left.done = Some(done);
-        }
-        (Granted::Yes { token: self.last_token, took_over: false }, left)
-    }
-
-    /// Puts an IN_PROGRESS record with a new token into a slot.
-    #[inline]
-    fn start(&mut self, at: u32, id: &Identity, wanted: Wanted) {
-        self.last_token += 1;
-        let busy = Busy {
-            key: Some(id.key().clone()),
-            owner: wanted.owner,
-            token: self.last_token,
-            expires: wanted.expires,
-            purge_after: wanted.purge_after,
-            slot: at,
-            has_fingerprint: wanted.has_fingerprint,
-            ended: None,
+        let slot = &mut self.table.slots[at];
+        let Body::Busy(place) = slot.body else {
+            // COMPLETE past its ttl counts as absent (CMP-6).
+            self.last_token += 1;
+            let (place, busy) = self.busy.add(now);
+            busy.start(id.key(), at, self.last_token, req, now);
+            note(&mut self.busy_due, busy.expires);
+            if let Body::Done(done) = std::mem::replace(&mut slot.body, Body::Busy(place)) {
+                self.resized(done.size(), Busy::size_with(id.key()), u64::MAX, budget);
+                left.done = Some(done);
+            }
+            return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
-        self.busy_due = self.busy_due.min(busy.due());
-        self.table.slots[at].body = Body::Busy(self.busy.insert(busy));
-    }
-
-    /// An acquire that meets an IN_PROGRESS record.
-    fn contend(&mut self, place: u32, now: u64, wanted: Wanted) -> (Granted, Leftover) {
-        let mut left = Leftover::default();
         let busy = &mut self.busy[place];
         // The answer to its first acquire was lost (ACQ-9).
-        let own = busy.owner == wanted.owner;
+        let own = busy.owner == req.owner;
         if !own {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
             }
             self.last_token += 1;
             busy.token = self.last_token;
-            busy.owner = wanted.owner;
-            left.ended = busy.ended.take();
+            left.busy.ended = busy.ended.take();
         }
-        busy.expires = wanted.expires;
-        busy.purge_after = wanted.purge_after;
-        busy.has_fingerprint = wanted.has_fingerprint;
-        self.busy_due = self.busy_due.min(busy.due());
+        busy.grant(req, now);
+        note(&mut self.busy_due, busy.expires);
         (Granted::Yes { token: busy.token, took_over: !own }, left)
     }
 
@@ -241,9 +227,9 @@ impl Shard {
         &mut self,
         id: &Identity,
         hash: u32,
-        now: u64,
+        now: Instant,
         seen: u64,
-    ) -> Option<(u64, Arc<Ended>)> {
+    ) -> Option<(Instant, Arc<Ended>)> {
         let at = self.find(id, hash)?;
         let Body::Busy(place) = self.table.slots[at].body else { return None };
         let busy = &mut self.busy[place];
@@ -255,7 +241,7 @@ impl Shard {
     }
 
     /// Moves the lease's end of `owner`'s record; `false` when it is not its any more.
-    pub(super) fn extend(&mut self, id: &Identity, hash: u32, owner: OwnerId, expires: u64) -> bool {
+    pub(super) fn extend(&mut self, id: &Identity, hash: u32, owner: OwnerId, expires: Instant) -> bool {
         let Some(at) = self.find(id, hash) else { return false };
         let Body::Busy(place) = self.table.slots[at].body else { return false };
         let busy = &mut self.busy[place];
@@ -264,42 +250,56 @@ impl Shard {
         }
         busy.expires = expires;
         // A shorter lease than before may bring it forward.
-        self.busy_due = self.busy_due.min(busy.due());
+        note(&mut self.busy_due, expires);
         true
     }
 
-    /// Puts `done` in the place of the record that its owner holds.
-    #[inline]
+    /// Puts `done` in the place of the record that its owner holds. What is left in `done` is to be dropped after the
+    /// lock.
+    #[inline(always)]
     pub(super) fn complete(
         &mut self,
         id: &Identity,
         hash: u32,
         owner: OwnerId,
-        mut done: Done,
+        (done, expires): (&mut Option<Done>, u64),
         budget: &Budget,
-    ) -> (Fenced, Leftover) {
-        let mut left = Leftover::default();
-        let place = match self.find(id, hash).map(|at| (at, &self.table.slots[at].body)) {
-            Some((_, Body::Busy(place))) if self.busy[*place].owner == owner => *place,
-            other => {
-                let own = matches!(other, Some((_, Body::Done(kept))) if kept.owner() == owner);
-                left.done = Some(done);
-                return (if own { Fenced::AlreadyDone } else { Fenced::Lost }, left);
+    ) -> (Fenced, Left) {
+        let key = id.key().expose();
+        let mut at = self.table.chain(hash);
+        while let Some(slot) = self.table.slots.get_mut(at) {
+            if slot.hash == hash && self.scopes.is(slot.scope, id.scope()) {
+                match &slot.body {
+                    Body::Busy(place) => {
+                        let (busy, freeing) = self.busy.get_mut(*place);
+                        if busy.has_key(key) {
+                            let Some(mut done) = done.take_if(|_| busy.owner == owner) else { break };
+                            done.set_token(busy.token);
+                            let (before, after) = (busy.size(), done.size());
+                            slot.body = Body::Done(done);
+                            // A slot that is filed already stood for a record whose time is over: it comes up soon and is filed
+                            // again.
+                            if slot.timer == UNFILED {
+                                self.wheel.file(slot, at, expires);
+                            }
+                            let left = freeing.free(busy);
+                            self.resized(before, after, expires, budget);
+                            return (Fenced::Done, left);
+                        }
+                    }
+                    Body::Done(kept) => {
+                        if kept.view().is_some_and(|view| view.has_key(key.as_bytes())) {
+                            if kept.owner() == owner {
+                                return (Fenced::AlreadyDone, Left::default());
+                            }
+                            break;
+                        }
+                    }
+                }
             }
-        };
-        let busy = &self.busy[place];
-        done.set_token(busy.token);
-        let (at, before, after, expires) = (busy.slot, busy.size(), done.size(), done.expires());
-        (left.key, left.ended) = self.busy.remove(place);
-        let slot = &mut self.table.slots[at];
-        slot.body = Body::Done(done);
-        // A slot that is filed already stood for a record whose time is over: it comes up soon and is filed again.
-        if slot.timer == UNFILED {
-            self.wheel.file(&mut self.table.slots, at, expires);
+            at = slot.chain;
         }
-        budget.expires(expires);
-        self.resized(before, after, budget);
-        (Fenced::Done, left)
+        (Fenced::Lost, Left::default())
     }
 
     /// Deletes the record that `owner` holds.
@@ -321,27 +321,26 @@ impl Shard {
     pub(super) fn delete(&mut self, at: u32, budget: &Budget) -> Leftover {
         let mut left = Leftover::default();
         self.scopes.leave(self.table.slots[at].scope);
-        let body = match self.table.remove(at) {
+        let mut bytes = SLOT_BYTES;
+        match self.table.remove(at) {
             Body::Done(done) => {
-                let size = done.size();
+                bytes += done.size();
                 left.done = Some(done);
-                size
             }
             Body::Busy(place) => {
-                let size = self.busy[place].size();
-                (left.key, left.ended) = self.busy.remove(place);
-                size
+                bytes += self.busy[place].size();
+                left.busy = self.busy.remove(place);
             }
-        };
-        self.bytes -= SLOT_BYTES + body;
-        budget.free(&mut self.credit, SLOT_BYTES + body);
+        }
+        self.bytes -= bytes;
+        budget.free(&mut self.credit, bytes);
         left
     }
 
     #[inline]
-    fn resized(&mut self, before: u64, after: u64, budget: &Budget) {
+    fn resized(&mut self, before: u64, after: u64, expires: u64, budget: &Budget) {
         self.bytes = self.bytes + after - before;
-        budget.resize(&mut self.credit, before, after);
+        budget.resize(&mut self.credit, before, after, expires);
     }
 
     /// The record as an operator sees it, expired or not.

@@ -3,19 +3,24 @@
 
 use super::NONE;
 use super::budget::Budget;
-use super::shard::{Reclaimed, Shard};
+use super::shard::{Reclaimed, Shard, note};
 use super::table::Body;
+use super::time::Time;
 use super::wheel::TICK;
+use crate::clock::Instant;
 
 impl Shard {
-    /// Whether a record expired a tick ago or more: then a new one is a good moment to reclaim some.
+    /// Whether a record expired a tick ago or more: then a grant is a good moment to reclaim some. Every eighth one asks.
     #[inline]
-    pub(super) fn has_litter(&self, now: u64) -> bool {
-        self.wheel.due().saturating_add(TICK) <= now
+    pub(super) fn has_litter(&mut self, now: Instant, time: &Time) -> bool {
+        if !self.last_token.is_multiple_of(8) {
+            return false;
+        }
+        let over = self.wheel.due().saturating_add(TICK);
+        !self.ahead.is_live(over, now, time)
     }
 
     /// Takes COMPLETE records past their ttl out of whole ticks that are over, looking at `most` slots.
-    #[cold]
     pub(super) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
             self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));
@@ -52,7 +57,7 @@ impl Shard {
             if expires <= now {
                 out.push(self.delete(at, budget));
             } else {
-                self.wheel.file(&mut self.table.slots, at, expires);
+                self.wheel.file(&mut self.table.slots[at], at, expires);
             }
         }
         true
@@ -63,9 +68,9 @@ impl Shard {
     /// that stay may go.
     pub(super) fn sweep_busy(
         &mut self,
-        now: u64,
+        now: Instant,
         from: u32,
-        due: &mut u64,
+        due: &mut Option<Instant>,
         (most, limit): (usize, usize),
         budget: &Budget,
         out: &mut Reclaimed,
@@ -81,7 +86,7 @@ impl Shard {
                 if busy.due() <= now {
                     out.push(self.delete(busy.slot, budget));
                 } else {
-                    *due = (*due).min(busy.due());
+                    note(due, busy.due());
                 }
             }
             at += 1;
@@ -89,16 +94,8 @@ impl Shard {
         if at >= end { NONE } else { at }
     }
 
-    pub(super) fn set_busy_due(&mut self, due: u64) {
-        self.busy_due = due;
-    }
-
-    pub(super) fn busy_due(&self) -> u64 {
-        self.busy_due
-    }
-
     /// A time before which no record of this shard can be reclaimed.
-    pub(super) fn due(&self) -> u64 {
-        self.wheel.due().min(self.busy_due)
+    pub(super) fn due(&self, time: &Time) -> u64 {
+        self.wheel.due().min(self.busy_due.map_or(u64::MAX, |due| time.nanos(due)))
     }
 }

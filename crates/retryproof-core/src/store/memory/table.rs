@@ -55,7 +55,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn with_capacity(records: u32) -> Self {
         let mut table = Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
-        table.buckets.push(NONE, || NONE);
+        table.buckets.push_with(|| NONE);
         while table.buckets.len() < records {
             table.add_bucket();
         }
@@ -73,29 +73,29 @@ impl Table {
         self.buckets.get(self.bucket(hash)).copied().unwrap_or(NONE)
     }
 
-    /// Adds a slot; `None` when the table has as many as it can number.
+    /// Whether it has as many slots as it can number.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u32, scope: u32, body: Body) -> Option<u32> {
+    pub(super) fn is_full(&self) -> bool {
+        self.len >= UNFILED - 1
+    }
+
+    /// Adds a slot, if the table is not [full](Self::is_full), and says where.
+    #[inline]
+    pub(super) fn insert(&mut self, hash: u32, scope: u32, body: Body) -> u32 {
         if self.len >= self.buckets.len() {
-            if self.len >= UNFILED - 1 {
-                return None;
-            }
             self.add_bucket();
         }
+        let mut at = self.free;
+        if at == NONE {
+            at = self.slots.push_with(Slot::free);
+        }
         let bucket = self.bucket(hash);
-        let chain = self.buckets[bucket];
-        let at = if self.free == NONE {
-            self.slots.push(Slot { body, hash, scope, chain, timer: UNFILED }, Slot::free)
-        } else {
-            let at = self.free;
-            let slot = &mut self.slots[at];
-            self.free = slot.chain;
-            (slot.body, slot.hash, slot.scope, slot.chain) = (body, hash, scope, chain);
-            at
-        };
-        self.buckets[bucket] = at;
+        let head = &mut self.buckets[bucket];
+        let slot = &mut self.slots[at];
+        self.free = std::mem::replace(&mut slot.chain, std::mem::replace(head, at));
+        (slot.body, slot.hash, slot.scope) = (body, hash, scope);
         self.len += 1;
-        Some(at)
+        at
     }
 
     /// Frees a slot and hands out what stood in it, to be dropped after the lock.
@@ -125,14 +125,15 @@ impl Table {
     }
 
     /// Adds bucket n and moves into it what belongs there from the one bucket that held it so far.
+    #[inline]
     fn add_bucket(&mut self) {
         let new = self.buckets.len();
         if new > self.mask {
             self.mask = self.mask << 1 | 1;
         }
-        let old = new & (self.mask >> 1);
+        let old = &mut self.buckets[new & (self.mask >> 1)];
         let (mut stay, mut go) = (NONE, NONE);
-        let mut at = self.buckets[old];
+        let mut at = *old;
         while at != NONE {
             let slot = &mut self.slots[at];
             let list = if slot.hash & self.mask == new { &mut go } else { &mut stay };
@@ -140,8 +141,9 @@ impl Table {
             *list = at;
             at = next;
         }
-        self.buckets[old] = stay;
-        self.buckets.push(go, || NONE);
+        *old = stay;
+        let new = self.buckets.push_with(|| NONE);
+        self.buckets[new] = go;
     }
 }
 
@@ -182,7 +184,7 @@ mod tests {
                     }
                     Some(_) => {}
                     None => {
-                        table.insert(hash, value, Body::Busy(step)).unwrap();
+                        table.insert(hash, value, Body::Busy(step));
                         map.insert(value, step);
                     }
                 }

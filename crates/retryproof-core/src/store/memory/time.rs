@@ -34,10 +34,24 @@ impl Time {
         nanos(now.saturating_duration_since(self.epoch))
     }
 
+    /// The time in both forms.
+    pub(super) fn now(&self) -> Now {
+        let at = self.read();
+        Now { at, nanos: self.nanos(at) }
+    }
+
     /// Something to begin with: a moment that is over.
     pub(super) fn ahead(&self) -> Ahead {
         Ahead { at: self.epoch, nanos: 0 }
     }
+}
+
+/// A time in both forms. Leases are kept as instants, which cost least to make; retention as nanoseconds, which take the
+/// least room in a record.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    pub(super) at: Instant,
+    pub(super) nanos: u64,
 }
 
 /// A moment of the near future in both forms. What expires after it is live for everybody who reads a time before it,
@@ -67,19 +81,35 @@ impl Ahead {
     }
 }
 
+/// Nanoseconds, at most [`FAR`], so that a time and a duration can be added without care.
 #[inline]
 pub(super) fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
+    match duration.as_secs() {
+        secs if secs < FAR / 1_000_000_000 => secs * 1_000_000_000 + u64::from(duration.subsec_nanos()),
+        _ => FAR,
+    }
 }
 
-pub(super) fn until(expires: u64, now: u64) -> Duration {
-    Duration::from_nanos(expires.saturating_sub(now))
+/// 18 years, beyond what the contract lets a lease or a ttl be.
+pub(super) const FAR: u64 = 1 << 59;
+
+/// The instant `duration` after `now`, or one that nobody will see.
+#[inline]
+pub(super) fn after(now: Instant, duration: Duration) -> Instant {
+    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_nanos(FAR))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
+
+    #[test]
+    fn durations_become_nanoseconds_without_overflow() {
+        assert_eq!(nanos(Duration::new(3, 7)), 3_000_000_007);
+        assert_eq!(nanos(Duration::from_secs(3_650 * 86_400)), 3_650 * 86_400_000_000_000);
+        assert!(nanos(Duration::MAX).checked_add(nanos(Duration::MAX)).is_some());
+    }
 
     #[test]
     fn cmp_6_the_short_cut_agrees_with_the_clock() {

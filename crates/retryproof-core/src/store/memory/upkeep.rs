@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reclaiming: when a new key finds no room, by [`Purge`], and what an operator sees.
 
-use super::shard::{Leftover, Reclaimed, Shard};
+use std::time::Duration;
+
+use super::shard::{Leftover, Reclaimed, Shard, note};
 use super::sync::Mutex;
-use super::time::until;
+use super::time::Now;
 use super::{MemoryStore, NONE, Padded};
 use crate::error::Result;
 use crate::identity::Identity;
@@ -17,23 +19,23 @@ impl MemoryStore {
     /// Collects unused credit and reclaims expired records, shard by shard, until there is some room in the pool. Whether
     /// there is enough for a record of `bytes`.
     #[cold]
-    pub(super) fn make_room(&self, now: u64, bytes: u64) -> bool {
+    pub(super) fn make_room(&self, now: Now, bytes: u64) -> bool {
         // Ends early only with enough for some more, so that not every grant of a full store has to search.
         const SOME: u32 = 64;
 
-        if !self.budget.worth_a_search(now) {
+        if !self.budget.worth_a_search(now.nanos) {
             return false;
         }
         let mut due = u64::MAX;
         for Padded(shard) in &self.shards {
             let mut locked = shard.lock();
-            if locked.due() <= now {
+            if locked.due(&self.time) <= now.nanos {
                 drop(locked);
                 self.purge_shard(shard, now, BATCH);
                 locked = shard.lock();
             }
             self.budget.collect(&mut locked.credit);
-            due = due.min(locked.due());
+            due = due.min(locked.due(&self.time));
             drop(locked);
             if self.budget.has_room(SOME, bytes) {
                 return true;
@@ -41,18 +43,18 @@ impl MemoryStore {
         }
         let room = self.budget.has_room(1, bytes);
         if !room {
-            self.budget.found_none(now, due);
+            self.budget.found_none(now.nanos, due);
         }
         room
     }
 
     /// Reclaims up to `limit` expired records of one shard and says how many went.
-    fn purge_shard(&self, shard: &Mutex<Shard>, now: u64, limit: usize) -> usize {
+    fn purge_shard(&self, shard: &Mutex<Shard>, now: Now, limit: usize) -> usize {
         let mut gone = 0;
-        shard.lock().begin_sweep(now);
+        shard.lock().begin_sweep(now.nanos);
         loop {
             let mut out = Reclaimed::new();
-            let more = shard.lock().sweep_ready(now, BATCH, limit - gone, &self.budget, &mut out);
+            let more = shard.lock().sweep_ready(now.nanos, BATCH, limit - gone, &self.budget, &mut out);
             gone += settle(out);
             if gone >= limit {
                 return gone;
@@ -61,20 +63,21 @@ impl MemoryStore {
                 break;
             }
         }
-        let (mut at, mut due) = (0, u64::MAX);
+        let (mut at, mut due) = (0, None);
         // Grants during the pass note when theirs are due; what the pass itself sees is added at its end.
-        shard.lock().set_busy_due(u64::MAX);
+        shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();
             let mut locked = shard.lock();
             let most = (BATCH, limit - gone);
-            at = locked.sweep_busy(now, at, &mut due, most, &self.budget, &mut out);
+            at = locked.sweep_busy(now.at, at, &mut due, most, &self.budget, &mut out);
             let enough = gone + out.len() >= limit;
             if at == NONE || enough {
                 // A pass that was cut short knows nothing of the rest.
-                let due = if at == NONE { due } else { 0 };
-                let noted = locked.busy_due();
-                locked.set_busy_due(due.min(noted));
+                let due = if at == NONE { due } else { Some(now.at) };
+                if let Some(due) = due {
+                    note(&mut locked.busy_due, due);
+                }
             }
             drop(locked);
             gone += settle(out);
@@ -95,7 +98,7 @@ fn settle(reclaimed: Reclaimed) -> usize {
 
 impl Purge for MemoryStore {
     async fn purge(&self, limit: usize) -> Result<usize> {
-        let now = self.time.nanos(self.time.read());
+        let now = self.time.now();
         let mut gone = 0;
         for Padded(shard) in &self.shards {
             if gone >= limit {
@@ -110,18 +113,19 @@ impl Purge for MemoryStore {
 impl Inspect for MemoryStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let (shard, hash) = self.locate(id);
-        let now = self.time.nanos(self.time.read());
-        let remaining = |expires: u64| (expires > now).then(|| until(expires, now));
+        let now = self.time.now();
         Ok(shard.lock().inspect(
             id,
             hash,
             |done| {
-                let (token, left) = (FencingToken::new(done.token()), remaining(done.expires()));
+                let left = done.expires().checked_sub(now.nanos).filter(|left| *left > 0);
+                let (token, left) = (FencingToken::new(done.token()), left.map(Duration::from_nanos));
                 let fingerprint = done.has_fingerprint();
                 RecordSummary::new(RecordState::Complete, token, left, done.value_len(), fingerprint)
             },
             |busy| {
-                let (token, left) = (FencingToken::new(busy.token), remaining(busy.expires));
+                let left = busy.expires.saturating_duration_since(now.at);
+                let (token, left) = (FencingToken::new(busy.token), (!left.is_zero()).then_some(left));
                 RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
             },
         ))

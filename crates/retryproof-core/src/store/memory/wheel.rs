@@ -6,7 +6,7 @@
 //! there is judged by its record's own expiry: reclaimed, or filed again. Coming down a level, being replaced and
 //! coming up early are all the same case, and the work is done in as small batches as the caller likes.
 
-use super::table::Slots;
+use super::table::{Slot, Slots};
 use super::{NONE, UNFILED};
 
 const LEVELS: usize = 5;
@@ -16,8 +16,8 @@ const BUCKETS: usize = 1 << BITS;
 const TICK_BITS: u32 = 30;
 /// One tick in nanoseconds: about a second.
 pub(super) const TICK: u64 = 1 << TICK_BITS;
-/// The wheel's horizon, 36 years; what lies beyond comes up there and is filed again.
-const LAST_TICK: u64 = (1 << (BITS * TOP + BITS)) - 1;
+/// The wheel's horizon is 36 years from the clock's epoch. What would lie beyond comes up early, and is filed again.
+const _: () = assert!(super::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
 
 #[derive(Clone, Copy)]
 struct List {
@@ -29,11 +29,11 @@ impl List {
     const EMPTY: Self = Self { head: NONE, tail: NONE };
 
     #[inline]
-    fn push(&mut self, slots: &mut Slots, at: u32) {
+    fn push(&mut self, slot: &mut Slot, at: u32) {
         if self.head == NONE {
             self.tail = at;
         }
-        slots[at].timer = self.head;
+        slot.timer = self.head;
         self.head = at;
     }
 
@@ -80,18 +80,18 @@ impl Wheel {
         if self.ready.head == NONE { self.due } else { 0 }
     }
 
-    /// Files a slot that is in no list.
+    /// Files the slot `at`, which is in no list.
     #[inline]
-    pub(super) fn file(&mut self, slots: &mut Slots, at: u32, expires: u64) {
+    pub(super) fn file(&mut self, slot: &mut Slot, at: u32, expires: u64) {
         self.due = self.due.min(expires);
-        let tick = (expires >> TICK_BITS).clamp(self.cursor, self.cursor.max(LAST_TICK));
+        let tick = (expires >> TICK_BITS).max(self.cursor);
         // The highest digit in which the ticks differ says how far ahead it is.
         let level = ((63 - ((tick ^ self.cursor) | 1).leading_zeros()) / BITS).min(TOP);
         let bucket = digit(tick, level);
         let level = level as usize;
         self.occupied[level] |= 1 << bucket;
         let buckets = self.buckets.get_or_insert_with(|| Box::new([[List::EMPTY; BUCKETS]; LEVELS]));
-        buckets[level][bucket].push(slots, at);
+        buckets[level][bucket].push(slot, at);
     }
 
     /// Makes ready what may have expired by `now`, the tick that is under way included.
@@ -152,8 +152,8 @@ mod tests {
         fn new(expiry: Vec<u64>) -> Self {
             let mut filed = Self { table: Table::with_capacity(0), wheel: Wheel::new(), expiry };
             for (n, expires) in (0..).zip(&filed.expiry) {
-                let at = filed.table.insert(n, 0, Body::Busy(0)).unwrap();
-                filed.wheel.file(&mut filed.table.slots, at, *expires);
+                let at = filed.table.insert(n, 0, Body::Busy(0));
+                filed.wheel.file(&mut filed.table.slots[at], at, *expires);
             }
             filed
         }
@@ -167,7 +167,7 @@ mod tests {
                 if expires <= now {
                     gone.push(expires);
                 } else {
-                    self.wheel.file(&mut self.table.slots, at, expires);
+                    self.wheel.file(&mut self.table.slots[at], at, expires);
                 }
             }
             gone.sort_unstable();
@@ -182,7 +182,7 @@ mod tests {
             .map(|n| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 // From nanoseconds to decades.
-                (random >> 4) >> (n % 50)
+                (random >> 5) >> (n % 50)
             })
             .collect();
         let mut sorted = expiry.clone();
@@ -201,7 +201,7 @@ mod tests {
             4_097 * TICK,
             1 << 50,
             1 << 55,
-            1 << 59,
+            1 << 58,
         ] {
             now += step;
             assert!(
