@@ -329,9 +329,9 @@ impl Call {
             expect(unused_mut, reason = "only axum has a limit of its own to lift")
         )]
         let mut request = Request::from_parts(parts, body);
-        // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
+        // All of it was let in. The host's smaller default would refuse it, and behind a layer its 413 would be stored.
         #[cfg(feature = "axum")]
-        axum_core::extract::DefaultBodyLimit::max(self.head.filter().web.max_body_bytes).apply(&mut request);
+        axum_core::extract::DefaultBodyLimit::disable().apply(&mut request);
         request
     }
 
