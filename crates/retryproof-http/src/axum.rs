@@ -147,30 +147,29 @@ where
         })
     };
     // Decided before anything is boxed, so that each way through has a future of its own size.
-    match admit(&state.filter(), policy, &mut request) {
+    let admission = admit(&state.filter(), policy, &mut request);
+    let (parts, body) = request.into_parts();
+    let mut parts = Box::new(parts);
+    match admission {
         Admission::Refused(answer) => Box::pin(ready(answer.map(axum_core::body::Body::new))),
         Admission::Pass => Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
             match extract::<S, M, Early, Last>(&mut parts, &state).await {
                 Ok((early, last)) => {
-                    let Ok(response) = handle(state, early, last, Request::from_parts(parts, body)).await;
+                    let Ok(response) = handle(state, early, last, Request::from_parts(*parts, body)).await;
                     response
                 }
                 Err(rejection) => rejection,
             }
         }),
-        Admission::Keyed(head) => {
-            let (mut parts, body) = request.into_parts();
-            Box::pin(async move {
-                let (early, last) = match extract::<S, M, Early, Last>(&mut parts, &state).await {
-                    Ok(extracted) => extracted,
-                    Err(rejection) => return rejection,
-                };
-                let run = move |request| handle(state, early, last, request);
-                let Ok(response) = guarded(head, parts, body, run).await;
-                response.map(GuardedBody::into_axum)
-            })
-        }
+        Admission::Keyed(head) => Box::pin(async move {
+            let (early, last) = match extract::<S, M, Early, Last>(&mut parts, &state).await {
+                Ok(extracted) => extracted,
+                Err(rejection) => return rejection,
+            };
+            let run = move |request| handle(state, early, last, request);
+            let Ok(response) = guarded(head, parts, body, run).await;
+            response.map(GuardedBody::into_axum)
+        }),
     }
 }
 

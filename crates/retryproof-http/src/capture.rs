@@ -12,52 +12,39 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Body, Frame};
 use retryproof_core::{
-    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
+    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Payload, Recorded, Tombstone,
 };
 
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
 use crate::decide::Finding;
-use crate::fate::AnswerFate;
-use crate::guard::Call;
+use crate::guard::{Action, Call};
 use crate::headers::Exchange;
 use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 
-/// The end of an action that returned: its answer is recorded as its fate says, and comes back fit to be sent.
+/// Records the answer of an action that returned, and hands it over only then, fit to be sent.
 ///
 /// A block rather than an `async fn`, for its size: see [`guarded`](crate::guard::guarded).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn capture<R>(
-    call: &Call,
-    held: Held,
-    mut parts: Parts,
-    body: R,
-) -> impl Future<Output = Response<GuardedBody<R>>> + Send
+pub(crate) fn record<R, E>(
+    mut action: Box<Action>,
+    response: Response<R>,
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
 where
     R: Body<Data = Bytes> + Send,
+    E: Send,
 {
+    let (mut parts, body) = response.into_parts();
     async move {
-        strip_forged(&mut parts.headers);
-        match AnswerFate::of(&parts.extensions) {
-            AnswerFate::Store => {}
-            AnswerFate::Release => {
-                // A failing release is logged by the engine; the lease runs out then.
-                let _ = Box::pin(held.release()).await;
-                return Response::from_parts(parts, GuardedBody::inner(body));
-            }
-            AnswerFate::Hold => {
-                held.hold();
-                return Response::from_parts(parts, GuardedBody::inner(body));
-            }
-        }
-        let ending = Ending::of(call, &mut parts, body).await;
-        let finished = match ending.record {
-            Record::Response(payload) => held.complete(payload).await,
-            Record::Tombstone(tombstone) => held.complete_tombstone(tombstone).await,
+        let ending = Ending::of(&action.call, &mut parts, body).await;
+        let finished = match (action.held.take(), ending.record) {
+            (Some(held), Record::Response(payload)) => held.complete(payload).await,
+            (Some(held), Record::Tombstone(tombstone)) => held.complete_tombstone(tombstone).await,
+            (None, _) => Finished::Fenced,
         };
+        let call = &action.call;
         let response = ending.body.map(|body| Response::from_parts(parts, body));
-        match (finished, ending.recorded) {
+        Ok(match (finished, ending.recorded) {
             (Finished::Recorded, Ok(recorded)) => match response {
                 Some(response) => told(response, recorded),
                 None => call.head.refuse(Finding::ResponseFailed).map(GuardedBody::replay),
@@ -70,7 +57,7 @@ where
             (Finished::Fenced, _) => Box::pin(fenced(call, response)).await,
             // `Failed`, and whatever a later engine may add: not known to be recorded.
             _ => completion_failed(call, Recorded::No, response),
-        }
+        })
     }
 }
 

@@ -6,8 +6,9 @@
 //! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::error::Error as StdError;
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::future::{Future, ready};
+use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -21,12 +22,13 @@ use retryproof_core::{
 };
 use tracing::Instrument as _;
 
-use crate::answer::replay;
+use crate::answer::{replay, strip_forged};
 use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
-use crate::capture::capture;
-use crate::catch::{Panic, catch};
+use crate::capture::record;
+use crate::catch::{Panic, catch_from};
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
+use crate::fate::AnswerFate;
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter};
 use crate::key;
 use crate::policy::Policy;
@@ -34,7 +36,7 @@ use crate::problem::Problem;
 use crate::route::Route;
 use crate::scope::fold;
 use crate::stored::StoredResponse;
-use crate::then::then;
+use crate::then::{Either, then};
 
 /// A request that was admitted, and a request extension: this very route is guarded already (HTTP-15), under this key
 /// and, once granted, this lease. One allocation for all that the steps share.
@@ -126,7 +128,7 @@ pub(crate) fn admit<B: Body>(
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     head: Guarded,
-    parts: Parts,
+    parts: Box<Parts>,
     body: B,
     run: F,
 ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
@@ -148,20 +150,16 @@ where
             other => return Ok(call.answer(other).map(GuardedBody::replay)),
         };
         let _ = head.0.lease.set(held.lease().clone());
-        let request = call.again(parts, trailers);
+        let request = call.again(*parts, trailers);
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. A service may
         // panic when it is called, before its future is.
-        let running = match catch_unwind(AssertUnwindSafe(|| run(request))) {
-            Ok(running) => running,
-            Err(panic) => {
-                let _ = held.release_after(Phase::Panic).await;
-                resume_unwind(panic)
-            }
-        };
-        // The first spawn on this path: replays and refusals never pay for one.
-        let call = Box::new(call);
-        let action = then(catch(running), move |ended| finish(call, held, ended));
-        match tokio::spawn(action.in_current_span()).await {
+        let running = catch_from(|| run(request));
+        let action = Box::new(Action { call, held: Some(held) });
+        let action = then(running, move |ended| finish(action, ended));
+        // The first spawn on this path: replays and refusals never pay for one. Boxed, because a task's own allocation
+        // is over-aligned, and a large one of that kind is slow to get.
+        let action: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(action.in_current_span());
+        match tokio::spawn(action).await {
             Ok(result) => result,
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
@@ -172,33 +170,52 @@ where
     }
 }
 
+/// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer.
+pub(crate) struct Action {
+    pub(crate) call: Call,
+    /// Taken by whatever ends the lease.
+    pub(crate) held: Option<Held>,
+}
+
+impl Action {
+    /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
+    async fn release(mut self: Box<Self>, phase: Phase) {
+        if let Some(held) = self.held.take() {
+            let _ = held.release_after(phase).await;
+        }
+    }
+}
+
 /// The end of the action, on its own task: capture and completion, or release (step 10e).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 fn finish<R, E>(
-    call: Box<Call>,
-    held: Held,
+    action: Box<Action>,
     ended: Result<Result<Response<R>, E>, Panic>,
 ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
 where
-    R: Body<Data = Bytes> + Send,
-    E: Send,
+    R: Body<Data = Bytes> + Send + 'static,
+    E: Send + 'static,
 {
-    async move {
-        let failed = match ended {
-            Ok(Ok(response)) => {
-                let (parts, body) = response.into_parts();
-                return Ok(capture(&call, held, parts, body).await);
+    match ended {
+        Ok(Ok(mut response)) => {
+            strip_forged(response.headers_mut());
+            match AnswerFate::of(response.extensions()) {
+                AnswerFate::Store => Either::usual(record(action, response)),
+                AnswerFate::Release => Either::rare(async move {
+                    action.release(Phase::Released).await;
+                    Ok(response.map(GuardedBody::inner))
+                }),
+                // Dropped, the lease runs out.
+                AnswerFate::Hold => Either::rare(ready(Ok(response.map(GuardedBody::inner)))),
             }
-            Ok(Err(error)) => Ok(error),
-            Err(panic) => Err(panic),
-        };
-        let phase = if failed.is_ok() { Phase::Action } else { Phase::Panic };
-        // A failing release is logged by the engine and hides nothing (RUN-4). On the heap: it is the rare case.
-        let _ = Box::pin(held.release_after(phase)).await;
-        match failed {
-            Ok(error) => Err(error),
-            Err(panic) => resume_unwind(panic),
         }
+        Ok(Err(error)) => Either::rare(async move {
+            action.release(Phase::Action).await;
+            Err(error)
+        }),
+        Err(panic) => Either::rare(async move {
+            action.release(Phase::Panic).await;
+            resume_unwind(panic)
+        }),
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One future, then another made of its output. In an `async` block the first would keep its room while the second runs;
-//! here they share it, and the action's task, which is moved into place several times, is half as large.
+//! Futures in sequence and in choice that share their room. In an `async` block the first would keep its own while the
+//! second runs, and the action's task, which is moved into place several times, would be twice as large.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -49,6 +49,36 @@ where
                 }
             };
             self.set(Self::Second { future: second });
+        }
+    }
+}
+
+pin_project! {
+    /// A future of the usual way, or one of the rare ways, which may cost an allocation.
+    #[project = EitherProjection]
+    pub(crate) enum Either<A, T> {
+        Usual { #[pin] future: A },
+        Rare { future: Pin<Box<dyn Future<Output = T> + Send>> },
+    }
+}
+
+impl<A, T> Either<A, T> {
+    pub(crate) fn usual(future: A) -> Self {
+        Self::Usual { future }
+    }
+
+    pub(crate) fn rare(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self::Rare { future: Box::pin(future) }
+    }
+}
+
+impl<A: Future> Future for Either<A, A::Output> {
+    type Output = A::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {
+        match self.project() {
+            EitherProjection::Usual { future } => future.poll(cx),
+            EitherProjection::Rare { future } => future.as_mut().poll(cx),
         }
     }
 }
