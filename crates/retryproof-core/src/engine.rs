@@ -256,15 +256,16 @@ impl IdempotencyEngine {
         }
     }
 
-    /// Grants no more leases, still replays, waits for tracked actions up to `deadline` from now, and says how many
-    /// were left; their leases run out (RUN-5). Idempotent.
+    /// Grants no more leases, still replays, waits up to `deadline` from now for tracked actions, and for completions
+    /// and releases that are repeated in the background (CMP-3), and says how many of them were left; their leases run
+    /// out (RUN-5). Idempotent.
     ///
     /// # Cancel safety
     /// Dropped, the engine stays closed.
     pub async fn shutdown(&self, deadline: Duration) -> usize {
         self.0.running.close();
         let _ = tokio::time::timeout(deadline, self.0.running.idle()).await;
-        self.0.running.count()
+        self.0.running.left()
     }
 
     /// Deletes expired records until none is left, in bounded batches; `None` when the store cannot (STO-4). The

@@ -4,6 +4,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::running::Running;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 
@@ -137,21 +139,22 @@ pub(crate) async fn at_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Opti
 }
 
 /// A future that is finished on the runtime when its caller goes away: a call in flight is never dropped half way
-/// (ACQ-11, RUN-5).
+/// (ACQ-11, RUN-5). A shutdown waits for it then.
 pub(crate) struct Finish<F: Future + Send + 'static>
 where
     F::Output: Send,
 {
     future: Option<Pin<Box<F>>>,
     runtime: Handle,
+    running: Arc<Running>,
 }
 
 impl<F: Future + Send + 'static> Finish<F>
 where
     F::Output: Send,
 {
-    pub(crate) fn new(runtime: Handle, future: F) -> Self {
-        Self { future: Some(Box::pin(future)), runtime }
+    pub(crate) fn new(runtime: Handle, running: Arc<Running>, future: F) -> Self {
+        Self { future: Some(Box::pin(future)), runtime, running }
     }
 }
 
@@ -178,7 +181,11 @@ where
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             // A runtime that has shut down drops it: then the lease runs out.
-            drop(self.runtime.spawn(future));
+            let ending = self.running.ending();
+            drop(self.runtime.spawn(async move {
+                future.await;
+                drop(ending);
+            }));
         }
     }
 }

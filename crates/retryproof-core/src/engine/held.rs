@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use super::Inner;
 use super::finish::{Finished, First, complete, complete_at_once, release};
 use super::flight::Seen;
+use super::gate::Finish;
 use super::running::Permit;
-use super::wait::finish;
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
 use crate::error::{Error, Result};
@@ -138,10 +138,19 @@ impl Held {
                 First::Recorded => Finished::Recorded,
                 First::Open(sent) => {
                     let work = complete(self.lease.clone(), done, tombstone, sent);
-                    Box::pin(self.await_end(finish(self.runtime.clone(), work))).await
+                    Box::pin(self.await_end(self.finish(work))).await
                 }
             }
         }
+    }
+
+    /// Runs the end of the lease to its own end even when the caller goes away.
+    fn finish<F>(&self, end: F) -> Finish<F>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send,
+    {
+        Finish::new(self.runtime.clone(), Arc::clone(&self.lease.0.engine.running), end)
     }
 
     async fn await_end(&self, work: impl Future<Output = Finished>) -> Finished {
@@ -183,7 +192,7 @@ impl Held {
         let lease = self.lease.clone();
         lease.0.end(|o, event| o.failed(event, phase));
         let bound = lease.0.engine.gate.operation_timeout();
-        let work = finish(self.runtime.clone(), release(lease));
+        let work = self.finish(release(lease));
         tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
             Err(Error::unavailable("the release was not confirmed in time; it is repeated in the background")
                 .during("release")

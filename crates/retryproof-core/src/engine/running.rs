@@ -11,6 +11,8 @@ use crate::error::ErrorKind;
 #[derive(Debug)]
 pub(crate) struct Running {
     count: AtomicUsize,
+    /// Completions and releases that go on in the background.
+    endings: AtomicUsize,
     max: usize,
     closing: AtomicBool,
     /// Told when a permit comes back.
@@ -25,6 +27,7 @@ impl Running {
     pub(crate) fn new(max: Option<usize>) -> Arc<Self> {
         Arc::new(Self {
             count: AtomicUsize::new(0),
+            endings: AtomicUsize::new(0),
             max: max.unwrap_or(usize::MAX),
             closing: AtomicBool::new(false),
             freed: Notify::new(),
@@ -53,6 +56,17 @@ impl Running {
         self.count.load(Ordering::SeqCst)
     }
 
+    /// What a shutdown waits for: tracked actions, and the ends of any that have outlived their callers (CMP-3).
+    pub(crate) fn left(&self) -> usize {
+        self.count() + self.endings.load(Ordering::SeqCst)
+    }
+
+    /// Counts an end that goes on in the background; it takes no permit.
+    pub(crate) fn ending(self: &Arc<Self>) -> Ending {
+        self.endings.fetch_add(1, Ordering::SeqCst);
+        Ending(Arc::clone(self))
+    }
+
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
@@ -66,17 +80,28 @@ impl Running {
         self.freed.notified().await;
     }
 
-    /// Resolves when no tracked action runs.
+    /// Resolves when nothing is left.
     pub(crate) async fn idle(&self) {
         loop {
             let freed = self.freed.notified();
             let mut freed = std::pin::pin!(freed);
             freed.as_mut().enable();
-            if self.count() == 0 {
+            if self.left() == 0 {
                 return;
             }
             freed.await;
         }
+    }
+}
+
+/// An end that goes on in the background.
+#[derive(Debug)]
+pub(crate) struct Ending(Arc<Running>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.endings.fetch_sub(1, Ordering::AcqRel);
+        self.0.freed.notify_waiters();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::flight::{Seat, Seen};
-use super::gate::{Finish, at_once};
+use super::gate::at_once;
 use super::held::{Held, Terms};
 use super::running::Permit;
 use super::{Acquisition, Inner};
@@ -367,13 +367,4 @@ pub(crate) async fn watch(
         let bound = at_most.saturating_add(engine.gate.operation_timeout());
         engine.gate.within(bound, "changed", identity, changed).await?;
     }
-}
-
-/// Runs a future of the engine to its end even when the caller goes away.
-pub(crate) fn finish<F>(runtime: tokio::runtime::Handle, future: F) -> Finish<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    Finish::new(runtime, future)
 }

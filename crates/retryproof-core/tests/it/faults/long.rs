@@ -64,3 +64,28 @@ async fn sto_5_a_beat_that_is_swallowed_is_cut_off_at_the_operation_timeout() {
     assert!(extends >= 1, "no further beat within {:?}", started.elapsed());
     assert!(holder.await.unwrap().is_executed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn run_5_a_shutdown_waits_for_a_completion_that_is_repeated_in_the_background() {
+    let away = Duration::from_secs(8);
+    for tracked in [false, true] {
+        let lab = lab();
+        lab.faults.plan(|call| (call.operation == Operation::Complete).then_some(Fault::Refused));
+        let answered = if tracked {
+            let run = lab.engine.spawn(ctx("k"), || async { Ok::<_, String>(1) });
+            run.await.is_ok()
+        } else {
+            lab.call(ctx("k"), Does::Succeeds(Duration::ZERO)).await.is_executed()
+        };
+        assert!(answered, "by the policy, after the operation timeout (CMP-4)");
+        assert_eq!(lab.completions(), 0);
+        let faults = lab.faults.clone();
+        tokio::spawn(async move {
+            sleep(away).await;
+            faults.clear();
+        });
+        assert_eq!(lab.engine.shutdown(Duration::from_secs(1)).await, 1, "it is not done, and that is said");
+        assert_eq!(lab.engine.shutdown(2 * away).await, 0);
+        assert_eq!(lab.completions(), 1, "recorded before the process may end");
+    }
+}
