@@ -78,11 +78,20 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The store without its password: scheme and what follows the last `@`.
+/// The store without its password, which stands before an `@` or in the query: the scheme and the host. The URL of a
+/// file has none.
 fn shown(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
-        _ => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
+    if matches!(scheme, "memory" | "sqlite") {
+        return url.to_owned();
+    }
+    let Some(rest) = rest.strip_prefix("//") else { return format!("{scheme}:***") };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        // An `@` behind it: what was cut there may be a password with a `/` in it.
+        _ if path.contains('@') => format!("{scheme}://***"),
+        Some((_, host)) => format!("{scheme}://***@{host}"),
+        None => format!("{scheme}://{authority}"),
     }
 }
 

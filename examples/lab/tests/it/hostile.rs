@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client::{Ask, h2};
-use crate::server::Lab;
+use crate::server::{Lab, refusal};
 
 /// `run_5`: SIGTERM drains from the moment on at which the lab says that it listens, not a moment later.
 #[tokio::test]
@@ -49,4 +49,29 @@ async fn http_9_a_first_answer_is_framed_anew_whatever_the_handler_said_of_its_f
     let script = json!({ "chunked": true, "body": "abc", "headers": [["content-length", "9"]] });
     let ask = Ask::post("/lab/std").key("f-h2").script(&script);
     assert_eq!(&ask.send_h2(lab.address, &connection).await.body[..], b"abc");
+}
+
+#[tokio::test]
+async fn id_4_a_refused_store_is_named_without_its_password_wherever_that_stands() {
+    let (port, secret) = ("127.0.0.1:1", "hunter2");
+    for url in [
+        format!("nosuch://user:{secret}@{port}/db"),
+        format!("nosuch://user:p@{secret}@{port}/db"),
+        format!("nosuch://user:{secret}/{secret}@{port}/db"),
+        format!("nosuch://user:{secret}?{secret}@{port}/db"),
+        format!("nosuch://{port}/db?password={secret}"),
+        format!("nosuch://user@{port}/db?password={secret}&x=a@b"),
+        format!("nosuch://user:p@{secret}/x@{port}"),
+        format!("nosuch:{secret}"),
+    ] {
+        for (args, variables) in [
+            (vec!["--store", &url], vec![]),
+            (vec![], vec![("IDEMPOTENCY_STORE", url.as_str()), ("RUST_LOG", "trace")]),
+        ] {
+            let (code, said) = refusal(&args, &variables).await;
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("nosuch:"), "it names the store: {said}");
+            assert!(!said.contains(secret), "{said}");
+        }
+    }
 }
