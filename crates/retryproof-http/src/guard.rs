@@ -6,10 +6,11 @@
 //! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::error::Error as StdError;
-use std::future::{Future, ready};
+use std::future::{Future, poll_fn, ready};
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -114,8 +115,8 @@ pub(crate) fn admit<B: Body>(
     }
 }
 
-/// Steps 5 to 11 for a request that was admitted. `run` is the handler; it is called after the grant, on a task of
-/// its own, with the same bytes again (HTTP-5, HTTP-12).
+/// Steps 5 to 11 for a request that was admitted. `run` is the handler; it is called after the grant, with the same
+/// bytes again, and from its first wait on it runs on a task of its own (HTTP-5, HTTP-12).
 ///
 /// This function and those below are blocks rather than `async fn`, which would hold each argument twice: the future of
 /// every guarded request is moved several times, and its size is a good part of what a first execution costs.
@@ -156,9 +157,13 @@ where
         let running = catch_from(|| run(request));
         let action = Box::new(Action { call, held: Some(held) });
         let action = then(running, move |ended| finish(action, ended));
-        // The first spawn on this path: replays and refusals never pay for one. Boxed, because a task's own allocation
-        // is over-aligned, and a large one of that kind is slow to get.
-        let action: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(action.in_current_span());
+        let mut action: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(action.in_current_span());
+        // Once in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever
+        // waits for something goes on in a task of its own, of which this future is only a spectator (HTTP-12).
+        if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(action.as_mut().poll(cx))).await {
+            return result;
+        }
+        // The first spawn on this path: replays and refusals never pay for one.
         match tokio::spawn(action).await {
             Ok(result) => result,
             Err(gone) => match gone.try_into_panic() {
