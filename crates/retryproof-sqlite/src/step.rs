@@ -170,7 +170,12 @@ impl<'a> Tx<'a> {
                 .and_then(|statement| statement.query_row([], |row| row.get(0)))
                 .map_err(fence_missing)?,
         };
-        let token = self.now.max(last.saturating_add(1));
+        let next = last.checked_add(1).ok_or_else(|| {
+            Error::corrupt(
+                "the counter of fencing tokens is at its end, where no clock brings it; restore the database",
+            )
+        })?;
+        let token = self.now.max(next);
         self.fence = Some(token);
         Ok(FencingToken::new(u64::try_from(token).unwrap_or(0)))
     }

@@ -144,6 +144,18 @@ async fn acq_10_a_missing_counter_refuses_grants() {
 }
 
 #[tokio::test]
+async fn acq_10_a_counter_at_its_end_gives_no_token_twice() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let at_the_end = format!("UPDATE retryproof_records_meta SET value = {} WHERE name = 'fence'", i64::MAX);
+    dir.stranger().execute(&at_the_end, []).expect("written");
+    for key in ["a", "b"] {
+        let error = store.acquire(&id(key), &request(OwnerId::new())).await.expect_err("no token is left");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+#[tokio::test]
 async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
     let dir = Dir::new();
     let config = dir.config().with_busy_timeout(Duration::from_millis(50));
