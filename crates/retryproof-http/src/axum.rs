@@ -127,7 +127,7 @@ where
 /// A panic of the handler resumes here, after its lease was released.
 pub fn run_endpoint<S, M, Early, Last, Run, Fut, R>(
     policy: &'static Policy,
-    mut request: Request,
+    request: Request,
     state: S,
     run: Run,
 ) -> EndpointFuture
@@ -147,7 +147,7 @@ where
         })
     };
     // Decided before anything is boxed, so that each way through has a future of its own size.
-    let admission = admit(&state.filter(), policy, &mut request);
+    let admission = admit(&state.filter(), policy, &request);
     let (parts, body) = request.into_parts();
     let mut parts = Box::new(parts);
     match admission {
@@ -162,7 +162,8 @@ where
             }
         }),
         Admission::Keyed(head) => Box::pin(async move {
-            let (early, last) = match extract::<S, M, Early, Last>(&mut parts, &state).await {
+            let extracting = extract::<S, M, Early, Last>(&mut parts, &state);
+            let (early, last) = match ADMITTED.scope(head.clone(), extracting).await {
                 Ok(extracted) => extracted,
                 Err(rejection) => return rejection,
             };
@@ -171,6 +172,16 @@ where
             response.map(GuardedBody::into_axum)
         }),
     }
+}
+
+tokio::task_local! {
+    /// The request whose arguments are being extracted: before the grant it is not among the request's extensions yet.
+    static ADMITTED: Guarded;
+}
+
+/// The guarded request that `parts` belong to. An extension may be that of an outer request, copied.
+fn guarded_of(parts: &Parts) -> Option<Guarded> {
+    ADMITTED.try_with(Guarded::clone).ok().or_else(|| parts.extensions.get().cloned())
 }
 
 /// Extracts all arguments but the body; an `Err` is the rejection.
@@ -265,7 +276,7 @@ macro_rules! extractor {
             type Rejection = NotGuarded;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotGuarded> {
-                parts.extensions.get::<Guarded>().cloned().map(Self).ok_or(NotGuarded(()))
+                guarded_of(parts).map(Self).ok_or(NotGuarded(()))
             }
         }
 
@@ -273,7 +284,7 @@ macro_rules! extractor {
             type Rejection = Infallible;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-                Ok(parts.extensions.get::<Guarded>().cloned().map(Self))
+                Ok(guarded_of(parts).map(Self))
             }
         }
     };

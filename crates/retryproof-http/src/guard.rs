@@ -39,8 +39,8 @@ use crate::scope::fold;
 use crate::stored::StoredResponse;
 use crate::then::{Either, then};
 
-/// A request that was admitted, and a request extension: this very route is guarded already (HTTP-15), under this key
-/// and, once granted, this lease. One allocation for all that the steps share.
+/// A request that was admitted. Once its lease is granted, a request extension too: this very route is guarded already
+/// (HTTP-15), under this key and this lease. One allocation for all that the steps share.
 #[derive(Clone)]
 pub(crate) struct Guarded(Arc<Head>);
 
@@ -77,11 +77,7 @@ pub(crate) enum Admission {
 }
 
 /// Steps 1 to 3: already guarded here, key, declared length.
-pub(crate) fn admit<B: Body>(
-    filter: &IdempotencyFilter,
-    policy: &Policy,
-    request: &mut Request<B>,
-) -> Admission {
+pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, request: &Request<B>) -> Admission {
     let inner = &filter.0;
     if let Some(outer) = request.extensions().get::<Guarded>()
         && outer.0.route.is_that_of(request)
@@ -100,7 +96,6 @@ pub(crate) fn admit<B: Body>(
                 version: request.version(),
                 lease: OnceLock::new(),
             }));
-            request.extensions_mut().insert(guarded.clone());
             return Admission::Keyed(guarded);
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
@@ -129,7 +124,7 @@ pub(crate) fn admit<B: Body>(
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     head: Guarded,
-    parts: Box<Parts>,
+    mut parts: Box<Parts>,
     body: B,
     run: F,
 ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
@@ -151,6 +146,8 @@ where
             other => return Ok(call.answer(other).map(GuardedBody::replay)),
         };
         let _ = head.0.lease.set(held.lease().clone());
+        // Only now: a replay has no use for it.
+        parts.extensions.insert(head.clone());
         let request = call.again(*parts, trailers);
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. A service may
         // panic when it is called, before its future is.

@@ -95,7 +95,8 @@ fn trim(mut raw: &[u8]) -> &[u8] {
 }
 
 fn bare(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
-    if !raw.iter().all(|&b| (0x21..=0x7e).contains(&b) && b != b',') {
+    // Without an early exit, so that it is done on many bytes at once.
+    if !raw.iter().fold(true, |legal, &b| legal & (0x21..=0x7e).contains(&b) & (b != b',')) {
         return Err(KeyError::Malformed);
     }
     Ok(Cow::Borrowed(str::from_utf8(raw).map_err(|_| KeyError::Malformed)?))

@@ -47,8 +47,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match admit(&self.filter, &self.policy, &mut request) {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match admit(&self.filter, &self.policy, &request) {
             Admission::Pass => ResponseFuture::pass(self.inner.call(request)),
             Admission::Refused(answer) => ResponseFuture::answered(answer.map(GuardedBody::replay)),
             Admission::Keyed(keyed) => {
