@@ -99,12 +99,18 @@ impl Flights {
 }
 
 impl Flight {
-    /// Notes a holder, unless a later one is known.
-    pub(crate) fn saw(&self, seen: Seen) {
+    /// Notes the holder that somebody who joins has seen, unless a later one is known.
+    fn saw(&self, seen: Seen) {
         let mut state = self.state.lock();
         if seen.token >= state.seen.token {
             state.seen = seen;
         }
+    }
+
+    /// Notes what the leader has just found, whatever was known: a store that lost data may have gone back to smaller
+    /// tokens, and to wait for a holder that is gone would be to ask in a hot loop.
+    pub(crate) fn found(&self, seen: Seen) {
+        self.state.lock().seen = seen;
     }
 
     pub(crate) fn seen(&self) -> Seen {

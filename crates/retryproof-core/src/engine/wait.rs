@@ -112,7 +112,7 @@ impl Attempting<'_> {
             let slept = self.engine.gate.within(bound, "changed", self.identity(), changed).await;
             match slept {
                 Ok(()) => rest = REST,
-                // A store that is back before the deadline costs its waiters nothing.
+                // Nothing is known to be wrong with the record: ask again. (A failed acquire ends the call, ACQ-9.)
                 Err(error) if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() => {
                     sleep(rest.min(self.left())).await;
                     rest = (rest * 2).min(LONGEST_REST);
@@ -134,13 +134,13 @@ impl Attempting<'_> {
                     match &end {
                         Acquisition::Complete(result) => seat.land(result, behind),
                         // The others go on waiting, for this one.
-                        Acquisition::Granted(held) => seat.flight.saw(held.seen()),
+                        Acquisition::Granted(held) => seat.flight.found(held.seen()),
                         Acquisition::InFlight(_) => {}
                     }
                     return Ok(end);
                 }
                 Found::Busy(seen) => {
-                    seat.flight.saw(seen);
+                    seat.flight.found(seen);
                     if self.left().is_zero() {
                         return Ok(self.in_flight(seen));
                     }
@@ -159,7 +159,7 @@ impl Attempting<'_> {
             }
             Standing::Busy { remaining, token } => {
                 let seen = Seen { token, until: self.engine.now() + remaining };
-                seat.flight.saw(seen);
+                seat.flight.found(seen);
                 if self.left().is_zero() {
                     return Ok(Some(self.in_flight(seen)));
                 }

@@ -288,3 +288,88 @@ async fn cmp_6_ttl_runs_from_completion_and_then_counts_as_absent() {
     sleep(2 * MS).await;
     assert!(answer(&engine, short(), 3).await.is_executed());
 }
+
+/// A store whose holder's token goes back, as after a restore from a backup.
+#[derive(Debug)]
+struct Restored(retryproof_core::SharedStore, Arc<AtomicUsize>);
+
+#[deny(clippy::missing_trait_methods)]
+impl retryproof_core::IdempotencyStore for Restored {
+    async fn acquire(
+        &self,
+        id: &retryproof_core::Identity,
+        req: &retryproof_core::store::AcquireRequest,
+    ) -> retryproof_core::Result<retryproof_core::store::Acquired> {
+        use retryproof_core::store::Acquired;
+        let first = self.1.fetch_add(1, Ordering::SeqCst) == 0;
+        match self.0.acquire(id, req).await? {
+            Acquired::Busy { remaining, token } if first => {
+                let token = retryproof_core::FencingToken::new(token.get() + 1_000);
+                Ok(Acquired::Busy { remaining, token })
+            }
+            other => Ok(other),
+        }
+    }
+
+    async fn look(
+        &self,
+        id: &retryproof_core::Identity,
+    ) -> retryproof_core::Result<retryproof_core::store::Standing> {
+        self.0.look(id).await
+    }
+
+    async fn changed(
+        &self,
+        id: &retryproof_core::Identity,
+        seen: retryproof_core::FencingToken,
+        at_most: Duration,
+    ) -> retryproof_core::Result<()> {
+        self.0.changed(id, seen, at_most).await
+    }
+
+    async fn extend(
+        &self,
+        id: &retryproof_core::Identity,
+        owner: retryproof_core::OwnerId,
+        lease: Duration,
+    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+        self.0.extend(id, owner, lease).await
+    }
+
+    async fn complete(
+        &self,
+        id: &retryproof_core::Identity,
+        owner: retryproof_core::OwnerId,
+        done: &retryproof_core::store::Completion,
+    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+        self.0.complete(id, owner, done).await
+    }
+
+    async fn release(
+        &self,
+        id: &retryproof_core::Identity,
+        owner: retryproof_core::OwnerId,
+    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+        self.0.release(id, owner).await
+    }
+
+    fn profile(&self) -> retryproof_core::store::StoreProfile {
+        self.0.profile()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_5_tokens_that_went_back_do_not_make_a_waiter_spin() {
+    let memory = retryproof_core::SharedStore::from(MemoryStore::new());
+    let holder = IdempotencyEngine::new(memory.clone());
+    let Acquisition::Granted(held) = holder.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
+    let calls = Arc::new(AtomicUsize::new(0));
+    let restored = retryproof_core::SharedStore::new(Restored(memory, Arc::clone(&calls)));
+    let waiter = IdempotencyEngine::new(restored);
+    let waiting = tokio::spawn(async move { answer(&waiter, ctx("k"), 2).await });
+    sleep(3_000 * MS).await;
+    // The first look, one that meets the smaller token, and one at each end of the lease that the beats push on.
+    assert!(calls.load(Ordering::SeqCst) < 12, "{} acquires", calls.load(Ordering::SeqCst));
+    held.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap(), Outcome::Executed(2));
+}
