@@ -96,7 +96,7 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     ];
     let mut plots = Vec::new();
     for (work, what, goal) in works {
-        let count = |who: &str| callgrind::instructions(&["memory", work, who], 20_000, 60_000);
+        let count = |who: &str| callgrind::instructions(&["memory", work, who], 20 * HOT, 200 * HOT);
         let Some(ours) = count("ours")? else {
             report.row(Row::missing(what, "valgrind is not installed"));
             continue;
@@ -268,15 +268,21 @@ pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
             for work in ["replay", "execute", "again"] {
                 let mut bench = Bench::new("ours")?;
                 // The first calls fill slabs that later ones use again.
-                bench.work(work, 0..20_000)?;
+                bench.work(work, 0..20 * HOT)?;
                 let before = heap().ok_or("this allocator does not count")?;
-                bench.work(work, 20_000..60_000)?;
-                heap::answer(work, heap().unwrap_or_default().since(before, 40_000).0);
+                bench.work(work, 20 * HOT..200 * HOT)?;
+                heap::answer(work, heap().unwrap_or_default().since(before, 180 * HOT).0);
             }
             Ok(())
         }
         ["fill", who, count] => fill(who, number(count)?, heap),
-        [work, who, count] => Bench::new(who)?.work(work, 0..number(count)?),
+        [work, who, count] => {
+            let mut bench = Bench::new(who)?;
+            bench.work(work, 0..number(count)?)?;
+            // Freeing it all would be counted.
+            std::mem::forget(bench);
+            Ok(())
+        }
         _ => Err(format!("what is `{}`?", args.join(" "))),
     }
 }
@@ -302,24 +308,24 @@ fn fill(who: &str, records: u64, heap: HeapCounter) -> Result<(), String> {
 }
 
 /// One contender with everything that its work needs made beforehand.
-struct Bench {
+struct Bench<'a> {
     field: Field,
-    who: String,
+    who: &'a str,
     keep: Ask,
     blink: Ask,
     hot: Vec<Identity>,
     fresh: Vec<Identity>,
 }
 
-impl Bench {
-    fn new(who: &str) -> Result<Self, String> {
+impl<'a> Bench<'a> {
+    fn new(who: &'a str) -> Result<Self, String> {
         let bench = Self {
             field: Field::new(),
-            who: who.to_owned(),
+            who,
             keep: Ask::new(DAY),
             blink: Ask::new(BLINK),
             hot: identities(0..HOT),
-            fresh: identities(1_000_000..1_060_000),
+            fresh: identities(1_000_000..1_000_000 + 200 * HOT),
         };
         let keeper = bench.field.one(who).ok_or("who?")?;
         for id in &bench.hot {
@@ -329,8 +335,7 @@ impl Bench {
     }
 
     fn work(&mut self, work: &str, range: std::ops::Range<u64>) -> Result<(), String> {
-        let who = self.who.clone();
-        match who.as_str() {
+        match self.who {
             "ours" => self.run(|field| &field.ours, work, range),
             "floor" => self.run(|field| &field.floor, work, range),
             "peer" => self.run(|field| &field.peer, work, range),
@@ -349,25 +354,32 @@ impl Bench {
         let keeper = pick(field);
         let (start, count) = (usize::try_from(range.start), usize::try_from(range.end - range.start));
         let (Ok(start), Ok(count)) = (start, count) else { return Err("too many".into()) };
-        let round = hot.iter().cycle().take(count);
         match work {
-            "replay" => round.for_each(|id| assert!(keeper.replay(id, keep))),
-            "execute" => fresh[start..].iter().take(count).for_each(|id| assert!(keeper.execute(id, keep))),
-            "again" => {
-                fresh[..256].iter().cycle().take(count).for_each(|id| assert!(keeper.execute(id, blink)))
-            }
-            "look" => round.for_each(|id| {
+            "replay" => rounds(hot, count, |id| keeper.replay(id, keep)),
+            "execute" => rounds(&fresh[start..start + count], count, |id| keeper.execute(id, keep)),
+            "again" => rounds(&fresh[..HOT as usize], count, |id| keeper.execute(id, blink)),
+            "look" => rounds(hot, count, |id| {
                 let answer = pin!(field.ours.look(id)).poll(&mut Context::from_waker(Waker::noop()));
-                assert!(matches!(black_box(&answer), Poll::Ready(Ok(Standing::Complete(_)))));
+                matches!(black_box(&answer), Poll::Ready(Ok(Standing::Complete(_))))
             }),
             "replay-fingerprint" => {
                 keep.request.fingerprint = Fingerprint::new(&[1; 33]).ok();
                 keep.done.fingerprint = keep.request.fingerprint;
-                assert!(keeper.execute(&fresh[0], keep));
-                round.for_each(|_| assert!(keeper.replay(&fresh[0], keep)));
+                rounds(&fresh[..HOT as usize], HOT as usize, |id| keeper.execute(id, keep));
+                rounds(&fresh[..HOT as usize], count, |id| keeper.replay(id, keep));
             }
             other => return Err(format!("what is `{other}`?")),
         }
         Ok(())
+    }
+}
+
+/// Goes round in `ids` until `work` was done `count` times, rounded down to whole rounds; the loop itself costs a few instructions.
+#[inline(always)]
+fn rounds(ids: &[Identity], count: usize, work: impl Fn(&Identity) -> bool) {
+    for _ in 0..count / ids.len() {
+        for id in ids {
+            assert!(work(id));
+        }
     }
 }

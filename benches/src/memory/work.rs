@@ -55,18 +55,14 @@ pub(super) fn identities(range: std::ops::Range<u64>) -> Vec<Identity> {
     range.map(identity).collect()
 }
 
-/// A store call that never waits.
-pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("a memory store answers at once"),
-    }
-}
-
 impl Keeper for MemoryStore {
     fn execute(&self, id: &Identity, ask: &Ask) -> bool {
-        matches!(ready(self.acquire(id, &ask.request)), Ok(Acquired::Granted(_)))
-            && matches!(ready(self.complete(id, ask.request.owner, &ask.done)), Ok(Fenced::Done))
+        let mut context = Context::from_waker(Waker::noop());
+        let granted = pin!(self.acquire(id, &ask.request)).poll(&mut context);
+        matches!(granted, Poll::Ready(Ok(Acquired::Granted(_)))) && {
+            let fenced = pin!(self.complete(id, ask.request.owner, &ask.done)).poll(&mut context);
+            matches!(fenced, Poll::Ready(Ok(Fenced::Done)))
+        }
     }
 
     fn replay(&self, id: &Identity, ask: &Ask) -> bool {

@@ -171,19 +171,21 @@ impl MemoryStore {
                 },
             };
             drop(locked);
-            if searched || !self.make_room(Now { at: now, nanos: self.time.nanos(now) }, bytes) {
-                return Poll::Ready(Err(self.full(id)));
-            }
+            let room = !searched && self.make_room(Now { at: now, nanos: self.time.nanos(now) }, bytes);
             searched = true;
             let (shard, hash) = self.locate(id);
             locked = shard.lock();
-            // Anything may have happened meanwhile.
+            // Anything may have happened meanwhile: another caller may have brought this very key in.
             match locked.replay(id, hash, now, &self.time) {
-                Err(slot) => found = slot,
                 Ok(replay) => {
                     drop(locked);
                     return with_fingerprint(replay);
                 }
+                Err(None) if !room => {
+                    drop(locked);
+                    return Poll::Ready(Err(self.full(id)));
+                }
+                Err(slot) => found = slot,
             }
         }
     }

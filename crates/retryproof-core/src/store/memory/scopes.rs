@@ -36,6 +36,11 @@ impl Scopes {
         Self { places: Vec::new(), by_text: BTreeMap::new(), free: NONE, last: NONE }
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_text.len()
+    }
+
     /// Whether number `at` stands for `scope`, byte for byte (ID-2).
     #[inline(always)]
     pub(super) fn is(&self, at: u32, scope: &Scope) -> bool {
@@ -126,6 +131,6 @@ mod tests {
         assert!(!scopes.is(a, &scope("a")));
         assert_eq!(scopes.enter(&scope("c")), a, "its place is used again");
         assert!(scopes.is(a, &scope("c")) && scopes.is(b, &scope("b")));
-        assert_eq!(scopes.by_text.len(), 2);
+        assert_eq!(scopes.len(), 2);
     }
 }

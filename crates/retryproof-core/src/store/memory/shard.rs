@@ -358,3 +358,26 @@ impl Shard {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::identity::Identity;
+
+    #[test]
+    fn a_shard_forgets_a_scope_with_its_last_record() {
+        let (time, budget) = (Time::new(None), Budget::new(100, 100_000, 1));
+        let mut shard = Shard::new(1, 0, time.ahead());
+        let now = time.read();
+        for n in 0..50 {
+            let id = Identity::of(&crate::Scope::new(format!("scope {n}")).unwrap(), "key").unwrap();
+            let owner = OwnerId::new();
+            let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
+            assert!(shard.first(&id, &req, now, &budget).is_ok());
+            assert_eq!(shard.release(&id, bucket_hash(&id), owner, &budget).0, Fenced::Done);
+        }
+        assert_eq!((shard.scopes.len(), shard.counts()), (0, (0, 0, 0)));
+    }
+}

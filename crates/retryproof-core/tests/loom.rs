@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every interleaving of a few threads on the memory store, by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-core --release --test loom`. Under that
+//! flag the store stands on loom's mutex and atomics and on a model of `Notify` (`src/store/memory/sync.rs`). Sleeps
+//! have no time limit there, so a lost wake-up is a deadlock, and loom reports it with the schedule that leads to it.
+#![cfg(loom)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use loom::future::block_on;
+use loom::thread;
+use retryproof_core::clock::ManualClock;
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, Standing};
+use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, MemoryStore, OwnerId};
+
+const LEASE: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// A store whose clock a test moves, one identity of many, and who works on it.
+#[derive(Clone)]
+struct World {
+    store: Arc<MemoryStore>,
+    clock: ManualClock,
+    id: Identity,
+}
+
+impl World {
+    fn new(records: usize) -> Self {
+        let clock = ManualClock::new();
+        let store = MemoryStore::builder().max_records(records).clock(Arc::new(clock.clone())).build();
+        Self { store: Arc::new(store), clock, id: identity("a") }
+    }
+
+    fn acquire(&self, owner: OwnerId) -> Result<Acquired, ErrorKind> {
+        let request = AcquireRequest::new(owner, LEASE, LEASE);
+        ready(self.store.acquire(&self.id, &request)).map_err(|error| error.kind())
+    }
+
+    fn held(&self) -> (OwnerId, retryproof_core::FencingToken) {
+        let owner = OwnerId::new();
+        match self.acquire(owner) {
+            Ok(Acquired::Granted(grant)) => (owner, grant.token),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(&self, owner: OwnerId, value: u8) -> Fenced {
+        let done = Completion::new(Blob::from(vec![value]), LONG, None);
+        ready(self.store.complete(&self.id, owner, &done)).unwrap()
+    }
+
+    /// What a waiting caller does: acquires, and while another is at work sleeps until that has changed. Says whether it
+    /// was granted, which it then completes.
+    fn wait_and_take(&self) -> bool {
+        let owner = OwnerId::new();
+        loop {
+            match self.acquire(owner).unwrap() {
+                Acquired::Busy { token, .. } => block_on(self.store.changed(&self.id, token, LONG)).unwrap(),
+                Acquired::Complete(_) => return false,
+                Acquired::Granted(_) => {
+                    assert_eq!(self.complete(owner, 2), Fenced::Done);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Runs `work` in a thread of its own.
+    fn spawn<T: 'static>(&self, work: impl FnOnce(World) -> T + 'static) -> thread::JoinHandle<T> {
+        let world = self.clone();
+        thread::spawn(move || work(world))
+    }
+
+    fn other(&self, key: &str) -> World {
+        World { id: identity(key), ..self.clone() }
+    }
+}
+
+fn identity(key: &str) -> Identity {
+    Identity::of("loom", key).unwrap()
+}
+
+/// A call that never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("this call does not wait"),
+    }
+}
+
+/// Every schedule with at most `preemptions` switches away from a thread that could have gone on.
+fn every_schedule(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(test);
+}
+
+#[test]
+fn acq_2_of_three_at_the_instant_of_expiry_one_takes_over() {
+    every_schedule(3, || {
+        let world = World::new(9);
+        let (_, first) = world.held();
+        world.clock.advance(LEASE);
+        let contend = move |world: World| match world.acquire(OwnerId::new()).unwrap() {
+            Acquired::Granted(grant) => {
+                assert!(grant.took_over && grant.token > first);
+                (1, grant.token)
+            }
+            Acquired::Busy { token, .. } => (0, token),
+            Acquired::Complete(_) => panic!("nobody has completed"),
+        };
+        let others = [world.spawn(contend), world.spawn(contend)];
+        let mine = contend(world);
+        let all = others.map(|other| other.join().unwrap());
+        assert_eq!(mine.0 + all[0].0 + all[1].0, 1);
+        assert!(all.iter().all(|(_, token)| *token == mine.1), "the losers see the winner's token");
+    });
+}
+
+#[test]
+fn acq_4_a_completion_wakes_whoever_waits_or_is_about_to() {
+    every_schedule(4, || {
+        let world = World::new(9);
+        let (owner, _) = world.held();
+        let waiters =
+            [world.spawn(|world| world.wait_and_take()), world.spawn(|world| world.wait_and_take())];
+        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        for waiter in waiters {
+            assert!(!waiter.join().unwrap(), "the result was there");
+        }
+    });
+}
+
+#[test]
+fn acq_3_a_release_wakes_the_waiters_and_one_is_granted() {
+    every_schedule(3, || {
+        let world = World::new(9);
+        let (owner, _) = world.held();
+        let waiters =
+            [world.spawn(|world| world.wait_and_take()), world.spawn(|world| world.wait_and_take())];
+        assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), Fenced::Done);
+        let granted: usize = waiters.into_iter().map(|waiter| usize::from(waiter.join().unwrap())).sum();
+        assert_eq!(granted, 1);
+    });
+}
+
+#[test]
+fn acq_4_a_takeover_wakes_who_waits_for_the_old_holder() {
+    every_schedule(4, || {
+        let world = World::new(9);
+        let (_, seen) = world.held();
+        let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        world.clock.advance(LEASE);
+        assert!(matches!(world.acquire(OwnerId::new()), Ok(Acquired::Granted(grant)) if grant.took_over));
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn acq_4_a_purge_of_a_dead_holder_wakes_who_waits_for_it() {
+    every_schedule(4, || {
+        let world = World::new(9);
+        let (_, seen) = world.held();
+        let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        world.clock.advance(LEASE);
+        assert_eq!(ready(world.store.purge(9)).unwrap(), 1);
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn acq_11_a_waiter_that_is_dropped_leaves_the_others_in_order() {
+    every_schedule(4, || {
+        let world = World::new(9);
+        let (owner, seen) = world.held();
+        let dropped = world.spawn(move |world| {
+            let mut waiting = pin!(world.store.changed(&world.id, seen, LONG));
+            let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        });
+        let waiter = world.spawn(|world| world.wait_and_take());
+        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        dropped.join().unwrap();
+        assert!(!waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn run_3_a_beat_beside_the_completion_revives_nothing() {
+    every_schedule(5, || {
+        let world = World::new(9);
+        let (owner, _) = world.held();
+        let beat = world.spawn(move |world| ready(world.store.extend(&world.id, owner, LEASE)).unwrap());
+        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        assert!(matches!(beat.join().unwrap(), Fenced::Done | Fenced::Lost));
+        assert!(matches!(ready(world.store.look(&world.id)).unwrap(), Standing::Complete(_)));
+        assert_eq!(ready(world.store.extend(&world.id, owner, LEASE)).unwrap(), Fenced::Lost);
+    });
+}
+
+#[test]
+fn cmp_2_a_late_owner_and_a_taker_never_both_have_it() {
+    every_schedule(5, || {
+        let world = World::new(9);
+        let (owner, _) = world.held();
+        world.clock.advance(LEASE);
+        let late = world.spawn(move |world| {
+            let beat = ready(world.store.extend(&world.id, owner, LEASE)).unwrap();
+            (beat, world.complete(owner, 1))
+        });
+        let taker = OwnerId::new();
+        let taken = world.acquire(taker).unwrap();
+        let completed = matches!(taken, Acquired::Granted(_)).then(|| world.complete(taker, 2));
+        let (beat, late) = late.join().unwrap();
+        match taken {
+            Acquired::Granted(_) => {
+                assert_eq!((late, completed), (Fenced::Lost, Some(Fenced::Done)), "the beat was {beat:?}");
+                assert_eq!(beat, Fenced::Lost);
+            }
+            _ => assert_eq!((beat, late), (Fenced::Done, Fenced::Done)),
+        }
+    });
+}
+
+#[test]
+fn sto_4_a_purge_beside_an_acquire_takes_the_old_record_and_never_the_new_one() {
+    every_schedule(5, || {
+        let world = World::new(9);
+        let (owner, first) = world.held();
+        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        world.clock.advance(LONG);
+        let purge = world.spawn(|world| ready(world.store.purge(9)).unwrap());
+        let next = OwnerId::new();
+        let grant = match world.acquire(next) {
+            Ok(Acquired::Granted(grant)) => grant,
+            other => panic!("{other:?}"),
+        };
+        assert!(!grant.took_over && grant.token > first);
+        assert_eq!(world.complete(next, 2), Fenced::Done);
+        assert!(purge.join().unwrap() <= 1);
+        assert!(matches!(ready(world.store.look(&world.id)).unwrap(), Standing::Complete(_)));
+        assert_eq!(ready(world.store.stats()).unwrap().records, 1);
+    });
+}
+
+#[test]
+fn sto_1_the_last_place_goes_to_one_and_is_free_again_after_it() {
+    every_schedule(4, || {
+        let world = World::new(1);
+        let take = |world: World| {
+            let owner = OwnerId::new();
+            match world.acquire(owner) {
+                Ok(Acquired::Granted(_)) => {
+                    assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), Fenced::Done);
+                    true
+                }
+                Err(ErrorKind::Full) => false,
+                other => panic!("{other:?}"),
+            }
+        };
+        let other = world.other("b").spawn(take);
+        let mine = take(world.clone());
+        assert!(other.join().unwrap() || mine);
+        assert!(take(world.other("c")), "the place is not lost");
+        assert_eq!(ready(world.store.stats()).unwrap().records, 0);
+    });
+}
+
+#[test]
+fn sto_1_who_searched_for_room_looks_the_record_up_again() {
+    every_schedule(4, || {
+        let world = World::new(1);
+        let expired = world.other("expired");
+        let (owner, _) = expired.held();
+        assert_eq!(expired.complete(owner, 1), Fenced::Done);
+        world.clock.advance(LONG);
+        let other = world.spawn(|world| world.wait_and_take());
+        let mine = world.wait_and_take();
+        assert!(other.join().unwrap() != mine, "one of the two has run");
+    });
+}
