@@ -30,6 +30,8 @@
 //! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much (tokens stay in order).
 //! - A write transaction of the application on the same file holds up every acquire, beat and completion for its length: keep it
 //!   short against the lease. Takeovers are held up too, so it is safe.
+//! - A process that is stopped in the middle of a commit (a debugger, a suspended machine) keeps the file locked until it goes on or dies:
+//!   new keys are refused as unavailable meanwhile, replays are served.
 //! - The file does not shrink by purging; run `VACUUM` in a quiet hour if it must.
 
 mod config;

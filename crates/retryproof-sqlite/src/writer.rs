@@ -148,7 +148,6 @@ impl Shared {
     /// Waits for steps and drains them; false when the store closes and none is left.
     fn take(&self, batch: &mut Vec<Request>) -> bool {
         let mut queue = self.queue.lock();
-        queue.in_hand = false;
         while queue.waiting.is_empty() {
             if queue.closing.is_some() {
                 return false;
@@ -170,11 +169,14 @@ impl Shared {
             // Nobody waits for the grant any more, so it is not made (ACQ-11).
             batch.retain(|request| !matches!(request.step, Step::Acquire(..)) || !request.reply.is_closed());
             if batch.is_empty() {
+                self.queue.lock().in_hand = false;
                 return;
             }
             let ran = self.desk.lock().run(batch.iter().map(|request| &request.step));
             match ran {
                 Ran::Done(answers) => {
+                    // Before the answers: whoever gets one may write in place at once.
+                    self.queue.lock().in_hand = false;
                     for (request, answer) in batch.drain(..).zip(answers) {
                         // A caller that is gone has no use for it.
                         let _ = request.reply.send(answer);

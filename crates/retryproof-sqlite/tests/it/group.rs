@@ -150,15 +150,14 @@ async fn sto_4_purge_goes_in_bounded_batches_beside_live_traffic() {
     let dir = Dir::new();
     let wall = Wall::new();
     let store = Arc::new(SqliteStore::open_with(wall.on(dir.config())).expect("opened"));
-    let old: Vec<_> = (0..1_000).map(|at| id(&format!("old {at}"))).collect();
-    let owners: Vec<_> = old.iter().map(|_| OwnerId::new()).collect();
-    let mut grants: Vec<_> =
-        old.iter().zip(&owners).map(|(id, &owner)| Box::pin(grant(&store, id, owner))).collect();
-    for grant in &mut grants {
-        let _ = grant.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    }
-    for grant in grants {
-        grant.await;
+    let old: Vec<_> = (0..1_000)
+        .map(|at| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { grant(&store, &id(&format!("old {at}")), OwnerId::new()).await })
+        })
+        .collect();
+    for grant in old {
+        grant.await.expect("granted");
     }
     wall.forward(2 * DAY);
     execute(&store, &id("live"), "result").await;
