@@ -5,6 +5,8 @@
 //! `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All arguments but the body are extracted
 //! before the key is looked up, on every call (ANN-6): an extractor that authenticates stands before a replay too.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};
@@ -21,7 +23,7 @@ pub use axum_core::response::{IntoResponse, Response};
 use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Guarded, admit, guarded};
+use crate::guard::{Admission, Guarded, Slot, admit, guarded};
 use crate::policy::Policy;
 use crate::then::then;
 
@@ -161,27 +163,40 @@ where
                 Err(rejection) => rejection,
             }
         }),
-        Admission::Keyed(head) => Box::pin(async move {
-            let extracting = extract::<S, M, Early, Last>(&mut parts, &state);
-            let (early, last) = match ADMITTED.scope(head.clone(), extracting).await {
-                Ok(extracted) => extracted,
-                Err(rejection) => return rejection,
+        Admission::Keyed(keyed) => Box::pin(async move {
+            let admitted = Admitted { filter: keyed.filter.clone(), slot: Cell::new(None) };
+            let extracting = ADMITTED.scope(admitted, async {
+                let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
+                (extracted, ADMITTED.with(|admitted| admitted.slot.take()))
+            });
+            let (early, last, slot) = match extracting.await {
+                (Ok((early, last)), slot) => (early, last, slot),
+                (Err(rejection), _) => return rejection,
             };
             let run = move |request| handle(state, early, last, request);
-            let Ok(response) = guarded(head, parts, body, run).await;
+            let Ok(response) = guarded(keyed, parts, body, slot, run).await;
             response.map(GuardedBody::into_axum)
         }),
     }
 }
 
 tokio::task_local! {
-    /// The request whose arguments are being extracted: before the grant it is not among the request's extensions yet.
-    static ADMITTED: Guarded;
+    /// The request whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
+    static ADMITTED: Admitted;
 }
 
-/// The guarded request that `parts` belong to. An extension may be that of an outer request, copied.
-fn guarded_of(parts: &Parts) -> Option<Guarded> {
-    ADMITTED.try_with(Guarded::clone).ok().or_else(|| parts.extensions.get().cloned())
+struct Admitted {
+    filter: IdempotencyFilter,
+    /// Made by the first extractor that wants the lease.
+    slot: Cell<Option<Slot>>,
+}
+
+impl Admitted {
+    fn slot(&self) -> Slot {
+        let slot = self.slot.take().unwrap_or_default();
+        self.slot.set(Some(Slot::clone(&slot)));
+        slot
+    }
 }
 
 /// Extracts all arguments but the body; an `Err` is the rejection.
@@ -199,14 +214,22 @@ where
 ///
 /// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request without a key is not
 /// guarded.
-#[derive(Clone)]
-pub struct IdempotencyKey(Guarded);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
     /// The key, decoded. It may be personal data or a credential: do not log it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.0.key()
+        &self.0
+    }
+
+    // An extension may be that of an outer request, copied: what is being extracted comes first.
+    fn of(parts: &Parts) -> Option<Self> {
+        let admitted =
+            |admitted: &Admitted| admitted.filter.admitted_key_of(&parts.headers).map(Cow::into_owned);
+        let key = ADMITTED.try_with(admitted).ok().flatten();
+        key.or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().to_owned())).map(Self)
     }
 }
 
@@ -224,13 +247,19 @@ impl fmt::Debug for IdempotencyKey {
 /// Dereferenced before the lease was granted. Extractors run before that at an annotated endpoint, so an extractor of
 /// one's own must not use it; a handler always may.
 #[derive(Clone)]
-pub struct Lease(Guarded);
+pub struct Lease(Slot);
 
 impl Lease {
     /// The lease; `None` before it was granted, so never in a handler.
     #[must_use]
     pub fn get(&self) -> Option<&retryproof_core::Lease> {
-        self.0.lease()
+        self.0.get()
+    }
+
+    fn of(parts: &Parts) -> Option<Self> {
+        let slot = ADMITTED.try_with(Admitted::slot).ok();
+        let running = || parts.extensions.get().map(|running: &Guarded| running.lease().clone());
+        slot.or_else(|| running().map(|lease| Slot::new(lease.into()))).map(Self)
     }
 }
 
@@ -276,7 +305,7 @@ macro_rules! extractor {
             type Rejection = NotGuarded;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotGuarded> {
-                guarded_of(parts).map(Self).ok_or(NotGuarded(()))
+                Self::of(parts).ok_or(NotGuarded(()))
             }
         }
 
@@ -284,7 +313,7 @@ macro_rules! extractor {
             type Rejection = Infallible;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-                Ok(guarded_of(parts).map(Self))
+                Ok(Self::of(parts))
             }
         }
     };

@@ -47,7 +47,7 @@ where
         Ok(match (finished, ending.recorded) {
             (Finished::Recorded, Ok(recorded)) => match response {
                 Some(response) => told(response, recorded),
-                None => call.head.refuse(Finding::ResponseFailed).map(GuardedBody::replay),
+                None => call.asked().refuse(Finding::ResponseFailed).map(GuardedBody::replay),
             },
             // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
             (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
@@ -81,8 +81,8 @@ struct NotEncoded;
 impl<R: Body<Data = Bytes> + Send> Ending<R> {
     /// Reads the body, unless it has no end or is known to be over the limit.
     async fn of(call: &Call, parts: &mut Parts, body: R) -> Self {
-        let limit = call.head.filter().max_response;
-        if is_open_ended(call.head.method(), parts) || body.size_hint().lower() > limit as u64 {
+        let limit = call.filter().max_response;
+        if is_open_ended(call.method(), parts) || body.size_hint().lower() > limit as u64 {
             return Self::tombstone(call, parts, Some(GuardedBody::inner(body)));
         }
         // On the heap: what was not read goes on to the connection.
@@ -105,7 +105,7 @@ impl<R: Body<Data = Bytes> + Send> Ending<R> {
         let encoded = encode(call, parts, &data, trailers.as_deref());
         let body = Some(GuardedBody::replay(ReplayBody::new(data, trailers)));
         match encoded {
-            Ok(payload) if payload.envelope().len() <= call.head.filter().max_value => {
+            Ok(payload) if payload.envelope().len() <= call.filter().max_value => {
                 Self { record: Record::Response(payload), recorded: Ok(Recorded::Yes), body }
             }
             // Over the store's own limit with fields and envelope (HTTP-13).
@@ -134,7 +134,7 @@ fn is_open_ended(method: &Method, parts: &Parts) -> bool {
 }
 
 fn exchange_of(call: &Call) -> Exchange {
-    if *call.head.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
+    if *call.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
 }
 
 /// How the gathering of a response body ended.
@@ -176,7 +176,7 @@ async fn gather<R: Body<Data = Bytes>>(mut body: Pin<&mut R>, limit: usize) -> G
 /// Encodes into the envelope's own buffer. A hook that panics makes the value one that cannot be encoded (CMP-9).
 fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>) -> Result<Payload, Error> {
     let build = || {
-        let filter = call.head.filter();
+        let filter = call.filter();
         let exchange = exchange_of(call);
         with_stored_fields(call, parts, |headers| {
             let trailers =
@@ -214,7 +214,7 @@ fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
 
 /// Hands over the fields to store: judged, then edited by the hook, if there is one (HTTP-9).
 fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_>]) -> T) -> T {
-    let filter = call.head.filter();
+    let filter = call.filter();
     let exchange = exchange_of(call);
     let scope = call.ctx.identity().scope().as_str();
     let lines = filter.stored_lines(&parts.headers, exchange, Sensitive::Unstored { scope });
@@ -227,9 +227,9 @@ fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_
 /// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
 /// (CMP-2).
 async fn fenced<R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> Response<GuardedBody<R>> {
-    match call.head.engine().answer_fenced(&call.ctx).await {
-        Ok(Ok(stored)) => call.repeat(&stored).map(GuardedBody::replay),
-        Ok(Err(in_flight)) => call.in_flight(in_flight).map(GuardedBody::replay),
+    match call.filter().engine.answer_fenced(&call.ctx).await {
+        Ok(Ok(stored)) => call.judge().repeat(&stored).map(GuardedBody::replay),
+        Ok(Err(in_flight)) => call.judge().in_flight(in_flight).map(GuardedBody::replay),
         Err(error) => {
             tracing::error!(%error, "the action ran, but its result was not recorded");
             completion_failed(call, Recorded::No, response)
@@ -243,9 +243,9 @@ fn completion_failed<R>(
     recorded: Recorded,
     response: Option<Response<GuardedBody<R>>>,
 ) -> Response<GuardedBody<R>> {
-    match (call.head.engine().config().completion_failure_policy, response) {
+    match (call.filter().engine.config().completion_failure_policy, response) {
         (CompletionFailurePolicy::LogAndReturn, Some(response)) => told(response, recorded),
-        _ => call.head.refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
+        _ => call.asked().refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
     }
 }
 

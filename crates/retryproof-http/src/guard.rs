@@ -5,6 +5,7 @@
 //! its arguments, scope and caller, body, fingerprint, acquire, and only after a grant the action's own task
 //! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::future::{Future, poll_fn, ready};
 use std::panic::resume_unwind;
@@ -14,12 +15,12 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use retryproof_core::observe::Phase;
 use retryproof_core::{
-    Acquisition, Error, ErrorKind, Fingerprint, Held, IdempotencyContext, IdempotencyEngine, InFlight,
-    IntoScope as _, Lease, Opened, Payload, StoredResult,
+    Acquisition, Error, ErrorKind, Fingerprint, Held, IdempotencyContext, InFlight, IntoScope as _, Lease,
+    Opened, Payload, StoredResult,
 };
 use tracing::Instrument as _;
 
@@ -30,41 +31,43 @@ use crate::catch::{Panic, catch_from};
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
 use crate::fate::AnswerFate;
-use crate::filter::{Caller, Fingerprinter, IdempotencyFilter};
-use crate::key;
+use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
+use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::Policy;
 use crate::problem::Problem;
-use crate::route::Route;
+use crate::route::{Head, Route};
 use crate::scope::fold;
 use crate::stored::StoredResponse;
 use crate::then::{Either, then};
 
-/// A request that was admitted. Once its lease is granted, a request extension too: this very route is guarded already
-/// (HTTP-15), under this key and this lease. One allocation for all that the steps share.
+/// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
+/// lease. A replay has no use for it, and never makes one.
 #[derive(Clone)]
-pub(crate) struct Guarded(Arc<Head>);
+pub(crate) struct Guarded(Arc<Granted>);
 
-/// What the request's head told, and what is kept beside it.
-struct Head {
+struct Granted {
     filter: IdempotencyFilter,
-    policy: Policy,
     route: Route,
     version: Version,
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     key: String,
-    lease: OnceLock<Lease>,
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
+    lease: Lease,
 }
 
+#[cfg(feature = "axum")]
 impl Guarded {
-    #[cfg(feature = "axum")]
     pub(crate) fn key(&self) -> &str {
         &self.0.key
     }
 
-    #[cfg(feature = "axum")]
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.0.lease.get()
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.0.lease
     }
 }
+
+/// Where an extractor that runs before the grant waits for the lease.
+pub(crate) type Slot = Arc<OnceLock<Lease>>;
 
 /// What the request's head alone decides.
 pub(crate) enum Admission {
@@ -73,30 +76,27 @@ pub(crate) enum Admission {
     /// Answer with this.
     Refused(Response<ReplayBody>),
     /// Go on with [`guarded`].
-    Keyed(Guarded),
+    Keyed(Keyed),
+}
+
+/// A request with a well-formed key, at a guarded endpoint.
+pub(crate) struct Keyed {
+    pub(crate) filter: IdempotencyFilter,
+    policy: Policy,
 }
 
 /// Steps 1 to 3: already guarded here, key, declared length.
 pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, request: &Request<B>) -> Admission {
     let inner = &filter.0;
-    if let Some(outer) = request.extensions().get::<Guarded>()
-        && outer.0.route.is_that_of(request)
+    if let Some(Guarded(outer)) = request.extensions().get()
+        && outer.route.is_that_of(&Head::of(request))
     {
         inner.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let lines = request.headers().get_all(&inner.key_header).iter().map(http::HeaderValue::as_bytes);
-    let finding = match key::parse(lines) {
-        Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
-            let guarded = Guarded(Arc::new(Head {
-                filter: filter.clone(),
-                policy: *policy,
-                key: key.into_string(),
-                route: Route::of(request),
-                version: request.version(),
-                lease: OnceLock::new(),
-            }));
-            return Admission::Keyed(guarded);
+    let finding = match filter.key_of(request.headers()) {
+        Ok(Some(_)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
+            return Admission::Keyed(Keyed { filter: filter.clone(), policy: *policy });
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
         Ok(None) => Finding::NoKey,
@@ -123,9 +123,10 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, reques
 /// A panic of the action resumes here after its lease was released (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
-    head: Guarded,
+    keyed: Keyed,
     mut parts: Box<Parts>,
     body: B,
+    slot: Option<Slot>,
     run: F,
 ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
 where
@@ -137,17 +138,21 @@ where
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
     async move {
-        let (call, trailers) = match prepare(&head, &parts, body).await {
+        let prepared = match prepare(&keyed, &parts, body).await {
             Ok(prepared) => prepared,
             Err(answer) => return Ok(answer.map(GuardedBody::replay)),
         };
-        let held = match head.engine().try_acquire_tracked(&call.ctx).await {
+        let Prepared { ctx, body, trailers } = prepared;
+        let held = match keyed.filter.0.engine.try_acquire_tracked(&ctx).await {
             Ok(Acquisition::Granted(held)) => held,
-            other => return Ok(call.answer(other).map(GuardedBody::replay)),
+            other => return Ok(keyed.asked(&parts).on(&ctx, &body).answer(other).map(GuardedBody::replay)),
         };
-        let _ = head.0.lease.set(held.lease().clone());
-        // Only now: a replay has no use for it.
-        parts.extensions.insert(head.clone());
+        let granted = keyed.granted(&parts, held.lease());
+        if let Some(slot) = slot {
+            let _ = slot.set(held.lease().clone());
+        }
+        parts.extensions.insert(granted.clone());
+        let call = Call { granted, ctx, body };
         let request = call.again(*parts, trailers);
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. A service may
         // panic when it is called, before its future is.
@@ -166,7 +171,7 @@ where
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime is going down, and dropped the task.
-                Err(_) => Ok(head.failed(ErrorKind::ShuttingDown).map(GuardedBody::replay)),
+                Err(_) => Ok(keyed.filter.gone().map(GuardedBody::replay)),
             },
         }
     }
@@ -188,7 +193,7 @@ impl Action {
     }
 }
 
-/// The end of the action, on its own task: capture and completion, or release (step 10e).
+/// The end of the action: capture and completion, or release (step 10e).
 fn finish<R, E>(
     action: Box<Action>,
     ended: Result<Result<Response<R>, E>, Panic>,
@@ -221,51 +226,64 @@ where
     }
 }
 
+/// A request that is ready to be acquired for.
+struct Prepared {
+    ctx: IdempotencyContext,
+    body: Bytes,
+    trailers: Option<Box<HeaderMap>>,
+}
+
 /// Steps 5 to 7: identity, body, fingerprint. An `Err` is the answer.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 fn prepare<'a, B>(
-    head: &'a Guarded,
+    keyed: &'a Keyed,
     parts: &'a Parts,
     body: B,
-) -> impl Future<Output = Result<(Call, Option<Box<HeaderMap>>), Response<ReplayBody>>> + Send + 'a
+) -> impl Future<Output = Result<Prepared, Response<ReplayBody>>> + Send + 'a
 where
     B: Body<Data = Bytes> + Send + 'a,
     B::Error: Into<BoxError>,
 {
     async move {
-        let Head { filter, policy, route, key, .. } = &*head.0;
+        let Keyed { filter, policy } = keyed;
+        let route = Head::of_parts(parts);
         let scope = match policy.scope() {
             Some(scope) => scope.into_scope(),
             None => route.default_scope(),
         };
         let scope = scope.map_err(|error| {
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
-            head.refuse(Finding::NoScope)
+            keyed.asked(parts).refuse(Finding::NoScope)
         })?;
-        let key = match filter.0.caller.as_ref().map(|hook| hook(parts)) {
-            None | Some(Caller::Absent) => fold(None, key),
-            Some(Caller::Named(caller)) => fold(Some(&caller), key),
+        let Some(key) = filter.admitted_key_of(&parts.headers) else {
+            return Err(keyed.asked(parts).refuse(Finding::BadKey(KeyError::Empty)));
+        };
+        let caller = match filter.0.caller.as_ref().map(|hook| hook(parts)) {
+            None | Some(Caller::Absent) => None,
+            Some(Caller::Named(caller)) => Some(caller),
             Some(Caller::Refused(response)) => return Err(response.map(ReplayBody::from)),
         };
         let hasher = match &filter.0.fingerprint {
             Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                Some(Hasher::new(*algorithm, route.method().as_str(), route.target()))
+                Some(Hasher::new(*algorithm, route.method.as_str(), route.target()))
             }
             Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
         };
         let collected = collect(body, filter.0.web.max_body_bytes, hasher).await.map_err(|error| {
-            head.refuse(match error {
+            keyed.asked(parts).refuse(match error {
                 CollectError::TooLarge(read) => Finding::BodyTooLarge(read),
                 CollectError::Unreadable => Finding::BodyUnreadable,
             })
         })?;
-        let asked = RequestParts::new(route.method().as_str(), route.target(), &collected.data);
+        let route = Head::of_parts(parts);
+        let asked = RequestParts::new(route.method.as_str(), route.target(), &collected.data);
         let digest = match (collected.digest, &filter.0.fingerprint) {
             (Some(digest), _) => digest,
             (None, Fingerprinter::BuiltIn(algorithm)) => fingerprint(*algorithm, &asked),
             (None, Fingerprinter::Custom(custom)) => tagged(custom.algorithm(), &custom.digest(&asked)),
         };
         let ctx = Fingerprint::new(&digest).and_then(|fingerprint| {
+            let key = fold(caller.as_deref(), &key);
             let mut ctx = IdempotencyContext::builder(scope, key).fingerprint(fingerprint);
             if let Some(ttl) = policy.ttl() {
                 ctx = ctx.ttl(ttl);
@@ -279,23 +297,59 @@ where
             ctx.build()
         });
         match ctx {
-            Ok(ctx) => Ok((Call { head: head.clone(), ctx, body: collected.data }, collected.trailers)),
-            Err(error) => Err(head.fail(&error)),
+            Ok(ctx) => Ok(Prepared { ctx, body: collected.data, trailers: collected.trailers }),
+            Err(error) => Err(keyed.asked(parts).fail(&error)),
         }
     }
 }
 
-impl Guarded {
-    pub(crate) fn filter(&self) -> &crate::filter::Inner {
-        &self.0.filter.0
+impl Keyed {
+    fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
+        let route = Head::of_parts(parts);
+        Asked { filter: &self.filter.0, method: route.method, target: route.target(), version: parts.version }
     }
 
-    pub(crate) fn engine(&self) -> &IdempotencyEngine {
-        &self.filter().engine
+    fn granted(&self, parts: &Parts, lease: &Lease) -> Guarded {
+        Guarded(Arc::new(Granted {
+            filter: self.filter.clone(),
+            route: Route::of(&Head::of_parts(parts)),
+            version: parts.version,
+            key: self.filter.admitted_key_of(&parts.headers).map_or_else(String::new, Cow::into_owned),
+            lease: lease.clone(),
+        }))
+    }
+}
+
+impl IdempotencyFilter {
+    pub(crate) fn key_of<'a>(&self, headers: &'a HeaderMap) -> Result<Option<HeaderKey<'a>>, KeyError> {
+        key::parse(headers.get_all(&self.0.key_header).iter().map(HeaderValue::as_bytes))
     }
 
-    pub(crate) fn method(&self) -> &Method {
-        self.0.route.method()
+    /// The key of a request that was admitted; `None` when an extractor has taken the header off since.
+    pub(crate) fn admitted_key_of<'a>(&self, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+        self.key_of(headers).ok().flatten().map(HeaderKey::into_inner)
+    }
+
+    /// The answer of a runtime that is going down.
+    fn gone(&self) -> Response<ReplayBody> {
+        let asked = Asked { filter: &self.0, method: &Method::POST, target: "", version: Version::HTTP_11 };
+        asked.failed(ErrorKind::ShuttingDown)
+    }
+}
+
+/// What an answer of the filter's own has to know of its request.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    filter: &'a Inner,
+    method: &'a Method,
+    target: &'a str,
+    version: Version,
+}
+
+impl<'a> Asked<'a> {
+    /// With the context and the body: fit to judge records.
+    fn on(self, ctx: &'a IdempotencyContext, body: &'a Bytes) -> Judge<'a> {
+        Judge { asked: self, ctx, body }
     }
 
     /// The answer for a finding that is refused.
@@ -308,11 +362,11 @@ impl Guarded {
     }
 
     fn decide(&self, finding: Finding) -> Decision {
-        decide(finding, &self.filter().settings())
+        decide(finding, &self.filter.settings())
     }
 
     fn render(&self, problem: &Problem) -> Response<ReplayBody> {
-        self.filter().render(problem, self.method(), self.0.version)
+        self.filter.render(problem, self.method, self.version)
     }
 
     /// The answer for a failure of engine or store; said in the log, masked (ID-4, HTTP-14).
@@ -327,19 +381,36 @@ impl Guarded {
     }
 
     fn failed(&self, kind: ErrorKind) -> Response<ReplayBody> {
-        self.refuse(Finding::Failed { kind, ticket: self.filter().ticket() })
+        self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
     }
 }
 
-/// A call whose context is known: everything that judges a record or answers for it.
+/// A call that was granted: everything that records its answer, or judges the record of whoever took over.
 pub(crate) struct Call {
-    pub(crate) head: Guarded,
+    granted: Guarded,
     pub(crate) ctx: IdempotencyContext,
     /// Kept to judge a record under its own algorithm (FP-3). Shared, not copied.
     body: Bytes,
 }
 
 impl Call {
+    pub(crate) fn filter(&self) -> &Inner {
+        &self.granted.0.filter.0
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        self.granted.0.route.method()
+    }
+
+    pub(crate) fn asked(&self) -> Asked<'_> {
+        let Granted { filter, route, version, .. } = &*self.granted.0;
+        Asked { filter: &filter.0, method: route.method(), target: route.target(), version: *version }
+    }
+
+    pub(crate) fn judge(&self) -> Judge<'_> {
+        self.asked().on(&self.ctx, &self.body)
+    }
+
     /// The request again, over the buffered bytes.
     fn again<B: FromReplay>(&self, parts: Parts, trailers: Option<Box<HeaderMap>>) -> Request<B> {
         let body = B::from_replay(ReplayBody::new(self.body.clone(), trailers));
@@ -348,32 +419,47 @@ impl Call {
             expect(unused_mut, reason = "only axum has a limit of its own to lift")
         )]
         let mut request = Request::from_parts(parts, body);
-        // All of it was let in. The host's smaller default would refuse it, and behind a layer its 413 would be stored.
+        // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
         #[cfg(feature = "axum")]
-        axum_core::extract::DefaultBodyLimit::disable().apply(&mut request);
+        axum_core::extract::DefaultBodyLimit::max(self.filter().web.max_body_bytes).apply(&mut request);
         request
     }
+}
 
+/// Judges the record of a key for one request.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'a> {
+    asked: Asked<'a>,
+    ctx: &'a IdempotencyContext,
+    body: &'a Bytes,
+}
+
+impl Judge<'_> {
     /// The answer for an acquisition that is not a grant (steps 10a to 10d).
     fn answer(&self, acquisition: Result<Acquisition, Error>) -> Response<ReplayBody> {
         match acquisition {
             Ok(Acquisition::Complete(stored)) => self.repeat(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
             // Dropped, the lease runs out; `guarded` has taken every grant before.
-            Ok(Acquisition::Granted(_)) => self.head.failed(ErrorKind::Unexpected),
-            Err(error) => self.head.fail(&error),
+            Ok(Acquisition::Granted(_)) => self.asked.failed(ErrorKind::Unexpected),
+            Err(error) => self.asked.fail(&error),
         }
     }
 
     /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
     pub(crate) fn repeat(&self, stored: &StoredResult) -> Response<ReplayBody> {
-        let repeated = self.judge(stored).and_then(|finding| match self.head.decide(finding) {
+        let repeated = self.judge(stored).and_then(|finding| match self.asked.decide(finding) {
             Decision::Replay(stored) => replay(&stored)
                 .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
-            Decision::Refuse(problem) => Ok(self.head.render(&problem)),
+            Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
             Decision::Pass => Err(Error::corrupt("a completed record has no key")),
         });
-        repeated.unwrap_or_else(|error| self.head.fail(&error.for_identity(self.ctx.identity())))
+        repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
+    }
+
+    pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
+        let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
+        self.asked.refuse(Finding::InFlight { retry_after })
     }
 
     fn judge(&self, stored: &StoredResult) -> Result<Finding, Error> {
@@ -396,14 +482,8 @@ impl Call {
             Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
                 .with("algorithm", theirs.algorithm())
         })?;
-        let route = &self.head.0.route;
-        let asked = RequestParts::new(route.method().as_str(), route.target(), &self.body);
+        let asked = RequestParts::new(self.asked.method.as_str(), self.asked.target, self.body);
         Fingerprint::new(&fingerprint(algorithm, &asked)).map(Some)
-    }
-
-    pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
-        let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
-        self.head.refuse(Finding::InFlight { retry_after })
     }
 }
 

@@ -16,10 +16,10 @@ pub(crate) const MAX_KEY: usize = 255;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HeaderKey<'a>(Cow<'a, str>);
 
-impl HeaderKey<'_> {
-    /// The decoded key, free of the header line: 1 to 255 bytes of printable ASCII, not blank.
-    pub(crate) fn into_string(self) -> String {
-        self.0.into_owned()
+impl<'a> HeaderKey<'a> {
+    /// The decoded key: 1 to 255 bytes of printable ASCII, not blank.
+    pub(crate) fn into_inner(self) -> Cow<'a, str> {
+        self.0
     }
 }
 

@@ -2,8 +2,9 @@
 //! Which route a request is on: for the default scope (HTTP-16), the fingerprint's path (FP-3) and "guarded already"
 //! (HTTP-15).
 
+use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Request, Uri};
+use http::{Extensions, Method, Request, Uri};
 use retryproof_core::{Error, ErrorKind, Scope};
 
 /// Method, template and target of one request.
@@ -22,24 +23,24 @@ type Template = axum::extract::MatchedPath;
 type Template = std::convert::Infallible;
 
 impl Route {
-    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+    pub(crate) fn of(head: &Head<'_>) -> Self {
         Self {
-            method: request.method().clone(),
-            template: template_of(request).cloned(),
-            target: target_of(request).path_and_query().cloned(),
+            method: head.method.clone(),
+            template: template_of(head.extensions).cloned(),
+            target: head.target_uri().path_and_query().cloned(),
         }
     }
 
     /// Whether a request is still this very call, seen further inside. A request that a handler makes in process,
     /// even one with copied extensions, is on another route or has another path.
-    pub(crate) fn is_that_of<B>(&self, request: &Request<B>) -> bool {
-        if *request.method() != self.method {
+    pub(crate) fn is_that_of(&self, head: &Head<'_>) -> bool {
+        if *head.method != self.method {
             return false;
         }
-        match (&self.template, template_of(request)) {
+        match (&self.template, template_of(head.extensions)) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
             // Outside of a nested service there is no template yet: compare paths.
-            (None, _) => self.target.as_ref().map_or("", PathAndQuery::path) == target_of(request).path(),
+            (None, _) => self.target.as_ref().map_or("", PathAndQuery::path) == head.target_uri().path(),
             (Some(_), None) => false,
         }
     }
@@ -52,10 +53,45 @@ impl Route {
     pub(crate) fn target(&self) -> &str {
         self.target.as_ref().map_or("", PathAndQuery::as_str)
     }
+}
+
+/// What of a request's head tells its route.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a Method,
+    uri: &'a Uri,
+    extensions: &'a Extensions,
+}
+
+impl<'a> Head<'a> {
+    pub(crate) fn of<B>(request: &'a Request<B>) -> Self {
+        Self { method: request.method(), uri: request.uri(), extensions: request.extensions() }
+    }
+
+    pub(crate) fn of_parts(parts: &'a Parts) -> Self {
+        Self { method: &parts.method, uri: &parts.uri, extensions: &parts.extensions }
+    }
+
+    /// Path and query, as fingerprinted.
+    pub(crate) fn target(&self) -> &'a str {
+        self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
+    }
+
+    /// The target as the client sent it. axum keeps it where nested routers strip a prefix; one that is no longer than
+    /// the request's own is a leftover of another request, whose extensions were copied.
+    fn target_uri(&self) -> &'a Uri {
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()
+            && (self.uri.path() == "/" || original.path().ends_with(self.uri.path()))
+        {
+            return original;
+        }
+        self.uri
+    }
 
     /// `POST /orders/{}`.
     pub(crate) fn default_scope(&self) -> Result<Scope, Error> {
-        match &self.template {
+        match template_of(self.extensions) {
             #[cfg(feature = "axum")]
             Some(template) => {
                 Scope::new(crate::scope::default_scope(self.method.as_str(), template.as_str()))
@@ -71,12 +107,12 @@ impl Route {
 }
 
 #[cfg(feature = "axum")]
-fn template_of<B>(request: &Request<B>) -> Option<&Template> {
-    request.extensions().get()
+fn template_of(extensions: &Extensions) -> Option<&Template> {
+    extensions.get()
 }
 
 #[cfg(not(feature = "axum"))]
-fn template_of<B>(_: &Request<B>) -> Option<&Template> {
+fn template_of(_: &Extensions) -> Option<&Template> {
     None
 }
 
@@ -88,18 +124,6 @@ fn same_template(outer: &Template, inner: &Template) -> bool {
 #[cfg(not(feature = "axum"))]
 fn same_template(outer: &Template, _: &Template) -> bool {
     match *outer {}
-}
-
-/// The target as the client sent it. axum keeps it where nested routers strip a prefix; one that is no longer than the
-/// request's own is a leftover of another request, whose extensions were copied.
-fn target_of<B>(request: &Request<B>) -> &Uri {
-    #[cfg(feature = "axum")]
-    if let Some(axum::extract::OriginalUri(original)) = request.extensions().get()
-        && (request.uri().path() == "/" || original.path().ends_with(request.uri().path()))
-    {
-        return original;
-    }
-    request.uri()
 }
 
 #[cfg(all(test, feature = "axum"))]
@@ -123,17 +147,17 @@ mod tests {
             ("/", Some("/api"), "/api"),
             ("/charge", Some("/pay"), "/charge"),
         ] {
-            assert_eq!(Route::of(&request("POST", path, original)).target(), target, "{path}");
+            assert_eq!(Route::of(&Head::of(&request("POST", path, original))).target(), target, "{path}");
         }
     }
 
     #[test]
     fn http_15_the_same_call_further_inside_is_known_by_method_and_path() {
-        let outer = Route::of(&request("POST", "/api/pay", None));
-        assert!(outer.is_that_of(&request("POST", "/api/pay", None)));
-        assert!(outer.is_that_of(&request("POST", "/pay", Some("/api/pay"))));
-        assert!(!outer.is_that_of(&request("PUT", "/api/pay", None)));
-        assert!(!outer.is_that_of(&request("POST", "/api/other", None)));
-        assert!(!outer.is_that_of(&request("POST", "/charge", Some("/api/pay"))));
+        let outer = Route::of(&Head::of(&request("POST", "/api/pay", None)));
+        assert!(outer.is_that_of(&Head::of(&request("POST", "/api/pay", None))));
+        assert!(outer.is_that_of(&Head::of(&request("POST", "/pay", Some("/api/pay")))));
+        assert!(!outer.is_that_of(&Head::of(&request("PUT", "/api/pay", None))));
+        assert!(!outer.is_that_of(&Head::of(&request("POST", "/api/other", None))));
+        assert!(!outer.is_that_of(&Head::of(&request("POST", "/charge", Some("/api/pay")))));
     }
 }

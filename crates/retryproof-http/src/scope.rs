@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a request to an identity: the default scope of a route, and the caller folded into the key (HTTP-16).
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
+
+use crate::key::MAX_KEY;
 
 /// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 = 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
@@ -35,27 +35,52 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
     scope
 }
 
+/// A key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
+pub(crate) struct Folded {
+    bytes: [u8; MAX_FOLDED],
+    len: usize,
+}
+
+/// The longest prefix, `240:` and a caller of 240 bytes, a colon, and the longest key.
+const MAX_FOLDED: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
+
+impl Folded {
+    fn push(&mut self, text: &str) {
+        let room = &mut self.bytes[self.len..];
+        // Nothing is cut off: whatever is pushed has its place in the sum above.
+        let text = &text.as_bytes()[..text.len().min(room.len())];
+        room[..text.len()].copy_from_slice(text);
+        self.len += text.len();
+    }
+}
+
+impl AsRef<str> for Folded {
+    fn as_ref(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
 /// The engine's key for a caller's key. Injective: an absent caller, an empty one and `a` are three callers, and no
 /// choice of keys makes two callers meet. Always with a prefix, so that `.caller(..)` added later meets no old record
 /// of somebody else.
-pub(crate) fn fold(caller: Option<&str>, key: &str) -> String {
-    // Longest prefix that is not the caller itself: `h:`, 64 hex digits, a colon.
-    let mut folded = String::with_capacity(67 + caller.map_or(0, str::len).min(MAX_PLAIN_CALLER) + key.len());
+pub(crate) fn fold(caller: Option<&str>, key: &str) -> Folded {
+    let mut folded = Folded { bytes: [0; MAX_FOLDED], len: 0 };
     match caller {
-        None => folded.push('-'),
+        None => folded.push("-"),
         Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
-            // `write!` into a String cannot fail.
-            let _ = write!(folded, "{}:{caller}", caller.len());
+            folded.push(&caller.len().to_string());
+            folded.push(":");
+            folded.push(caller);
         }
         Some(caller) => {
-            folded.push_str("h:");
+            folded.push("h:");
             for byte in Sha256::digest(caller) {
-                let _ = write!(folded, "{byte:02x}");
+                folded.push(&format!("{byte:02x}"));
             }
         }
     }
-    folded.push(':');
-    folded.push_str(key);
+    folded.push(":");
+    folded.push(key);
     folded
 }
 
@@ -80,22 +105,28 @@ mod tests {
         }
     }
 
+    fn folded(caller: Option<&str>, key: &str) -> String {
+        fold(caller, key).as_ref().to_owned()
+    }
+
     #[test]
     fn http_16_absent_empty_and_named_callers_are_three() {
-        assert_eq!(fold(None, "k"), "-:k");
-        assert_eq!(fold(Some(""), "k"), "0::k");
-        assert_eq!(fold(Some("a"), "k"), "1:a:k");
-        assert_eq!(fold(Some("1:a"), "k"), "3:1:a:k");
-        assert_eq!(
-            fold(Some("a\nb"), "k"),
-            format!("h:{}:k", Sha256::digest("a\nb").iter().map(|b| format!("{b:02x}")).collect::<String>())
-        );
+        assert_eq!(folded(None, "k"), "-:k");
+        assert_eq!(folded(Some(""), "k"), "0::k");
+        assert_eq!(folded(Some("a"), "k"), "1:a:k");
+        assert_eq!(folded(Some("1:a"), "k"), "3:1:a:k");
+        let hash = Sha256::digest("a\nb").iter().map(|b| format!("{b:02x}")).collect::<String>();
+        assert_eq!(folded(Some("a\nb"), "k"), format!("h:{hash}:k"));
+        let (longest, key) = ("c".repeat(240), "k".repeat(255));
+        assert_eq!(folded(Some(&longest), &key), format!("240:{longest}:{key}"));
+        assert_eq!(folded(Some(&format!("{longest}c")), &key).len(), 2 + 64 + 1 + 255);
     }
 
     proptest! {
         #[test]
         fn http_16_every_folded_key_is_a_key_of_the_engine(caller in proptest::option::of("\\PC{0,300}|[\\x00-\\x20]{0,9}"), key in "[ -~]{1,255}") {
-            let folded = fold(caller.as_deref(), &key);
+            let folded = folded(caller.as_deref(), &key);
+            prop_assert!(folded.ends_with(&format!(":{key}")), "nothing is cut off");
             prop_assert!(Key::new(&folded).is_ok(), "{} bytes", folded.len());
         }
 
@@ -104,7 +135,7 @@ mod tests {
             one in (proptest::option::of("[a:0-9h-]{0,3}"), "[a:0-9-]{1,4}"),
             two in (proptest::option::of("[a:0-9h-]{0,3}"), "[a:0-9-]{1,4}"),
         ) {
-            let folded = |pair: &(Option<String>, String)| fold(pair.0.as_deref(), &pair.1);
+            let folded = |pair: &(Option<String>, String)| folded(pair.0.as_deref(), &pair.1);
             prop_assert_eq!(folded(&one) == folded(&two), one == two);
         }
     }

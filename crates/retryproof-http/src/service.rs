@@ -57,7 +57,7 @@ where
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();
                 let run = move |request| ready.call(request);
-                ResponseFuture::guarded(Box::pin(guarded(keyed, Box::new(parts), body, run)))
+                ResponseFuture::guarded(Box::pin(guarded(keyed, Box::new(parts), body, None, run)))
             }
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn key(line: &str) -> Result<String, KeyError> {
-    parse([line.as_bytes()]).map(|key| key.expect("one line").into_string())
+    parse([line.as_bytes()]).map(|key| key.expect("one line").into_inner().into_owned())
 }
 
 #[test]
@@ -115,7 +115,7 @@ proptest! {
     #[test]
     fn http_2_never_panics_and_keeps_its_promise(raw in proptest::collection::vec(any::<u8>(), 0..1100)) {
         if let Ok(Some(key)) = parse([raw.as_slice()]) {
-            let key = key.into_string();
+            let key = key.into_inner().into_owned();
             prop_assert!((1..=255).contains(&key.len()));
             prop_assert!(key.bytes().all(|b| (0x20..=0x7e).contains(&b)));
             prop_assert!(!key.trim().is_empty());
@@ -129,7 +129,7 @@ proptest! {
         if key.trim().is_empty() {
             prop_assert_eq!(parsed, Err(KeyError::Empty));
         } else {
-            prop_assert_eq!(parsed.unwrap().unwrap().into_string(), key);
+            prop_assert_eq!(parsed.unwrap().unwrap().into_inner().into_owned(), key);
         }
     }
 

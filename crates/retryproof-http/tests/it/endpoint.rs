@@ -241,3 +241,46 @@ async fn ann_6_path_and_extensions_are_extracted_on_replays_too() {
     // Without the layer the extractor fails, whatever is stored.
     assert_eq!(send(&routes, post("/orders/7", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
+
+#[tokio::test(start_paused = true)]
+async fn http_2_an_extractor_that_takes_the_key_off_leaves_no_key_to_share() {
+    /// Takes the header off, as a careless extractor might.
+    struct Careless;
+    impl<S: Sync> FromRequestParts<S> for Careless {
+        type Rejection = Infallible;
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+            parts.headers.remove("idempotency-key");
+            Ok(Self)
+        }
+    }
+    let state = app();
+    let runs = state.runs.clone();
+    let pay = Annotated(&POLICY, move |_: Careless, _: String| async move { runs.run().to_string() });
+    let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
+    for key in ["a", "b"] {
+        assert_eq!(send(&app, post("/pay", key, "")).await.code(), "key-invalid");
+    }
+    assert_eq!(state.runs.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_12_two_lease_arguments_are_one_lease_and_a_copied_extension_is_not_mistaken_for_it() {
+    let filter = filter();
+    let inner = Annotated(&BY_ROUTE, |key: IdempotencyKey, lease: Lease| async move {
+        format!("{} {}", key.as_str(), lease.identity().scope())
+    });
+    let inner: Router = Router::new().route("/inner/{id}", on_post(inner)).with_state(filter.clone());
+    let outer =
+        Annotated(&POLICY, move |lease: (Lease, Lease), request: axum::extract::Request| async move {
+            assert_eq!(lease.0.token(), lease.1.token());
+            let (mut parts, _) = request.into_parts();
+            parts.uri = "/inner/1".parse().unwrap();
+            parts.headers.insert("idempotency-key", "inner-key".parse().unwrap());
+            let request = axum::extract::Request::from_parts(parts, axum::body::Body::empty());
+            let Ok(response) = tower::ServiceExt::oneshot(inner, request).await;
+            response
+        });
+    let app = Router::new().route("/outer", on_post(outer)).with_state(filter);
+    let answer = send(&app, post("/outer", "outer-key", "")).await;
+    assert_eq!(answer.text(), "inner-key POST /outer/inner/{}");
+}
