@@ -70,6 +70,11 @@ impl World {
         }
     }
 
+    /// A point where loom may switch: moving the clock is none.
+    fn let_others_run(&self) {
+        assert!(matches!(ready(self.store.look(&self.id)), Ok(Standing::Busy { .. })));
+    }
+
     /// Runs `work` in a thread of its own.
     fn spawn<T: 'static>(&self, work: impl FnOnce(World) -> T + 'static) -> thread::JoinHandle<T> {
         let world = self.clone();
@@ -155,6 +160,7 @@ fn acq_4_a_takeover_wakes_who_waits_for_the_old_holder() {
         let world = World::new(9);
         let (_, seen) = world.held();
         let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        world.let_others_run();
         world.clock.advance(LEASE);
         assert!(matches!(world.acquire(OwnerId::new()), Ok(Acquired::Granted(grant)) if grant.took_over));
         waiter.join().unwrap();
@@ -167,6 +173,7 @@ fn acq_4_a_purge_of_a_dead_holder_wakes_who_waits_for_it() {
         let world = World::new(9);
         let (_, seen) = world.held();
         let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        world.let_others_run();
         world.clock.advance(LEASE);
         assert_eq!(ready(world.store.purge(9)).unwrap(), 1);
         waiter.join().unwrap();
