@@ -6,7 +6,6 @@
 //! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::future::{Future, poll_fn, ready};
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -18,13 +17,10 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use retryproof_core::observe::Phase;
-use retryproof_core::{
-    Acquisition, Error, ErrorKind, Fingerprint, Held, IdempotencyContext, InFlight, IntoScope as _, Lease,
-    Opened, Payload, StoredResult,
-};
+use retryproof_core::{Acquisition, ErrorKind, Fingerprint, Held, IdempotencyContext, IntoScope as _, Lease};
 use tracing::Instrument as _;
 
-use crate::answer::{replay, strip_forged};
+use crate::answer::strip_forged;
 use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
 use crate::capture::record;
 use crate::catch::{Panic, catch_from};
@@ -32,12 +28,11 @@ use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
 use crate::fate::AnswerFate;
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
+use crate::judge::{Asked, Judge};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::Policy;
-use crate::problem::Problem;
 use crate::route::{Head, Route};
 use crate::scope::fold;
-use crate::stored::StoredResponse;
 use crate::then::{Either, then};
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
@@ -337,54 +332,6 @@ impl IdempotencyFilter {
     }
 }
 
-/// What an answer of the filter's own has to know of its request.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    filter: &'a Inner,
-    method: &'a Method,
-    target: &'a str,
-    version: Version,
-}
-
-impl<'a> Asked<'a> {
-    /// With the context and the body: fit to judge records.
-    fn on(self, ctx: &'a IdempotencyContext, body: &'a Bytes) -> Judge<'a> {
-        Judge { asked: self, ctx, body }
-    }
-
-    /// The answer for a finding that is refused.
-    pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
-        match self.decide(finding) {
-            Decision::Refuse(problem) => self.render(&problem),
-            // The findings that get here are refused by the table.
-            Decision::Pass | Decision::Replay(_) => self.failed(ErrorKind::Unexpected),
-        }
-    }
-
-    fn decide(&self, finding: Finding) -> Decision {
-        decide(finding, &self.filter.settings())
-    }
-
-    fn render(&self, problem: &Problem) -> Response<ReplayBody> {
-        self.filter.render(problem, self.method, self.version)
-    }
-
-    /// The answer for a failure of engine or store; said in the log, masked (ID-4, HTTP-14).
-    fn fail(&self, error: &Error) -> Response<ReplayBody> {
-        let source = error.source();
-        if error.is_retryable() {
-            tracing::warn!(%error, source, "nothing ran");
-        } else {
-            tracing::error!(%error, source, "nothing ran");
-        }
-        self.failed(error.kind())
-    }
-
-    fn failed(&self, kind: ErrorKind) -> Response<ReplayBody> {
-        self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
-    }
-}
-
 /// A call that was granted: everything that records its answer, or judges the record of whoever took over.
 pub(crate) struct Call {
     granted: Guarded,
@@ -424,77 +371,4 @@ impl Call {
         axum_core::extract::DefaultBodyLimit::max(self.filter().web.max_body_bytes).apply(&mut request);
         request
     }
-}
-
-/// Judges the record of a key for one request.
-#[derive(Clone, Copy)]
-pub(crate) struct Judge<'a> {
-    asked: Asked<'a>,
-    ctx: &'a IdempotencyContext,
-    body: &'a Bytes,
-}
-
-impl Judge<'_> {
-    /// The answer for an acquisition that is not a grant (steps 10a to 10d).
-    fn answer(&self, acquisition: Result<Acquisition, Error>) -> Response<ReplayBody> {
-        match acquisition {
-            Ok(Acquisition::Complete(stored)) => self.repeat(&stored),
-            Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // Dropped, the lease runs out; `guarded` has taken every grant before.
-            Ok(Acquisition::Granted(_)) => self.asked.failed(ErrorKind::Unexpected),
-            Err(error) => self.asked.fail(&error),
-        }
-    }
-
-    /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
-    pub(crate) fn repeat(&self, stored: &StoredResult) -> Response<ReplayBody> {
-        let repeated = self.judge(stored).and_then(|finding| match self.asked.decide(finding) {
-            Decision::Replay(stored) => replay(&stored)
-                .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
-            Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
-            Decision::Pass => Err(Error::corrupt("a completed record has no key")),
-        });
-        repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
-    }
-
-    pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
-        let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
-        self.asked.refuse(Finding::InFlight { retry_after })
-    }
-
-    fn judge(&self, stored: &StoredResult) -> Result<Finding, Error> {
-        let own = self.judged_by(stored)?;
-        Ok(match stored.open(own.as_ref())? {
-            Opened::Mismatch => Finding::Mismatch,
-            Opened::Tombstone(tombstone) => tombstone_finding(tombstone.detail()),
-            Opened::Value(payload) => Finding::Response(StoredResponse::from_payload(payload)?),
-        })
-    }
-
-    /// Our fingerprint under the algorithm that the record names (FP-3).
-    fn judged_by(&self, stored: &StoredResult) -> Result<Option<Fingerprint>, Error> {
-        let own = self.ctx.fingerprint().copied();
-        let (Some(mine), Some(theirs)) = (own, stored.fingerprint()) else { return Ok(own) };
-        if mine.algorithm() == theirs.algorithm() {
-            return Ok(own);
-        }
-        let algorithm = Algorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
-            Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
-                .with("algorithm", theirs.algorithm())
-        })?;
-        let asked = RequestParts::new(self.asked.method.as_str(), self.asked.target, self.body);
-        Fingerprint::new(&fingerprint(algorithm, &asked)).map(Some)
-    }
-}
-
-/// What a tombstone tells of the answer that was not kept. One without a readable detail is a tombstone all the same.
-fn tombstone_finding(detail: &Payload) -> Finding {
-    let kept = StoredResponse::from_payload(detail.clone()).ok();
-    let location = kept.as_ref().and_then(|kept| {
-        let mut lines = kept.headers();
-        lines
-            .find(|(name, _)| *name == "location")
-            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
-    });
-    Finding::Tombstone { original_status: kept.map(|kept| kept.status()), location }
 }

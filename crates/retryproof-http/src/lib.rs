@@ -141,6 +141,7 @@ mod filter;
 mod future;
 mod guard;
 mod headers;
+mod judge;
 mod key;
 mod layer;
 mod policy;

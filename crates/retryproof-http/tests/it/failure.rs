@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! When store, engine or completion fail: closed, typed, and nothing runs twice in silence (HTTP-14, CMP-2 to CMP-9).
+//!
+//! Over 400 lines because every way in which store, engine or completion fail stands here beside the one world that they share.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What becomes of an answer: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
+//!
+//! Over 400 lines because every end of an answer stands here beside the scripted bodies that provoke it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Over real sockets, HTTP/1.1 and HTTP/2 in clear text: clients that go away, uploads, framing (HTTP-5, HTTP-12, HTTP-17).
+//!
+//! Over 400 lines because every case drives the one raw client that stands here, over both protocols.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

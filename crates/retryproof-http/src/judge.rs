@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers that are not the handler's: refusals, failures, and the judgement of a record that stands (steps 10a to 10d).
+
+use std::error::Error as StdError;
+
+use bytes::Bytes;
+use http::{Method, Response, Version};
+use retryproof_core::{
+    Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload, StoredResult,
+};
+
+use crate::answer::replay;
+use crate::body::ReplayBody;
+use crate::decide::{Decision, Finding, decide};
+use crate::digest::{Algorithm, RequestParts, fingerprint};
+use crate::filter::Inner;
+use crate::problem::Problem;
+use crate::stored::StoredResponse;
+
+/// What an answer of the filter's own has to know of its request.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) filter: &'a Inner,
+    pub(crate) method: &'a Method,
+    pub(crate) target: &'a str,
+    pub(crate) version: Version,
+}
+
+impl<'a> Asked<'a> {
+    /// With the context and the body: fit to judge records.
+    pub(crate) fn on(self, ctx: &'a IdempotencyContext, body: &'a Bytes) -> Judge<'a> {
+        Judge { asked: self, ctx, body }
+    }
+
+    /// The answer for a finding that is refused.
+    pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
+        match self.decide(finding) {
+            Decision::Refuse(problem) => self.render(&problem),
+            // The findings that get here are refused by the table.
+            Decision::Pass | Decision::Replay(_) => self.failed(ErrorKind::Unexpected),
+        }
+    }
+
+    fn decide(&self, finding: Finding) -> Decision {
+        decide(finding, &self.filter.settings())
+    }
+
+    fn render(&self, problem: &Problem) -> Response<ReplayBody> {
+        self.filter.render(problem, self.method, self.version)
+    }
+
+    /// The answer for a failure of engine or store; said in the log, masked (ID-4, HTTP-14).
+    pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
+        let source = error.source();
+        if error.is_retryable() {
+            tracing::warn!(%error, source, "nothing ran");
+        } else {
+            tracing::error!(%error, source, "nothing ran");
+        }
+        self.failed(error.kind())
+    }
+
+    pub(crate) fn failed(&self, kind: ErrorKind) -> Response<ReplayBody> {
+        self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
+    }
+}
+
+/// Judges the record of a key for one request.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'a> {
+    asked: Asked<'a>,
+    ctx: &'a IdempotencyContext,
+    body: &'a Bytes,
+}
+
+impl Judge<'_> {
+    /// The answer for an acquisition that is not a grant (steps 10a to 10d).
+    pub(crate) fn answer(&self, acquisition: Result<Acquisition, Error>) -> Response<ReplayBody> {
+        match acquisition {
+            Ok(Acquisition::Complete(stored)) => self.repeat(&stored),
+            Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
+            // Dropped, the lease runs out; `guarded` has taken every grant before.
+            Ok(Acquisition::Granted(_)) => self.asked.failed(ErrorKind::Unexpected),
+            Err(error) => self.asked.fail(&error),
+        }
+    }
+
+    /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
+    pub(crate) fn repeat(&self, stored: &StoredResult) -> Response<ReplayBody> {
+        let repeated = self.judge(stored).and_then(|finding| match self.asked.decide(finding) {
+            Decision::Replay(stored) => replay(&stored)
+                .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
+            Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
+            Decision::Pass => Err(Error::corrupt("a completed record has no key")),
+        });
+        repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
+    }
+
+    pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
+        let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
+        self.asked.refuse(Finding::InFlight { retry_after })
+    }
+
+    fn judge(&self, stored: &StoredResult) -> Result<Finding, Error> {
+        let own = self.judged_by(stored)?;
+        Ok(match stored.open(own.as_ref())? {
+            Opened::Mismatch => Finding::Mismatch,
+            Opened::Tombstone(tombstone) => tombstone_finding(tombstone.detail()),
+            Opened::Value(payload) => Finding::Response(StoredResponse::from_payload(payload)?),
+        })
+    }
+
+    /// Our fingerprint under the algorithm that the record names (FP-3).
+    fn judged_by(&self, stored: &StoredResult) -> Result<Option<Fingerprint>, Error> {
+        let own = self.ctx.fingerprint().copied();
+        let (Some(mine), Some(theirs)) = (own, stored.fingerprint()) else { return Ok(own) };
+        if mine.algorithm() == theirs.algorithm() {
+            return Ok(own);
+        }
+        let algorithm = Algorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
+            Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
+                .with("algorithm", theirs.algorithm())
+        })?;
+        let asked = RequestParts::new(self.asked.method.as_str(), self.asked.target, self.body);
+        Fingerprint::new(&fingerprint(algorithm, &asked)).map(Some)
+    }
+}
+
+/// What a tombstone tells of the answer that was not kept. One without a readable detail is a tombstone all the same.
+fn tombstone_finding(detail: &Payload) -> Finding {
+    let kept = StoredResponse::from_payload(detail.clone()).ok();
+    let location = kept.as_ref().and_then(|kept| {
+        let mut lines = kept.headers();
+        lines
+            .find(|(name, _)| *name == "location")
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+    });
+    Finding::Tombstone { original_status: kept.map(|kept| kept.status()), location }
+}
