@@ -15,11 +15,12 @@ use retryproof_core::{
     CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Payload, Recorded, Tombstone,
 };
 
+use crate::action::Action;
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
 use crate::decide::Finding;
-use crate::guard::{Action, Call};
+use crate::guard::Call;
 use crate::headers::Exchange;
 use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 

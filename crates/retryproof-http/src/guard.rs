@@ -6,9 +6,8 @@
 //! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::borrow::Cow;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -16,24 +15,18 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
-use retryproof_core::observe::Phase;
-use retryproof_core::{Acquisition, ErrorKind, Fingerprint, Held, IdempotencyContext, IntoScope as _, Lease};
-use tracing::Instrument as _;
+use retryproof_core::{Acquisition, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Lease};
 
-use crate::answer::strip_forged;
+use crate::action::start;
 use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
-use crate::capture::record;
-use crate::catch::{Panic, catch_from};
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
-use crate::fate::AnswerFate;
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
 use crate::judge::{Asked, Judge};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::Policy;
 use crate::route::{Head, Route};
 use crate::scope::fold;
-use crate::then::{Either, then};
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -119,7 +112,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, reques
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     keyed: Keyed,
-    mut parts: Box<Parts>,
+    parts: Box<Parts>,
     body: B,
     slot: Option<Slot>,
     run: F,
@@ -137,26 +130,15 @@ where
             Ok(prepared) => prepared,
             Err(answer) => return Ok(answer.map(GuardedBody::replay)),
         };
-        let Prepared { ctx, body, trailers } = prepared;
-        let held = match keyed.filter.0.engine.try_acquire_tracked(&ctx).await {
-            Ok(Acquisition::Granted(held)) => held,
-            other => return Ok(keyed.asked(&parts).on(&ctx, &body).answer(other).map(GuardedBody::replay)),
+        let mut action = match keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
+            Ok(Acquisition::Granted(held)) => {
+                start(keyed.grant(*parts, prepared, slot, held.lease()), held, run)
+            }
+            other => return Ok(prepared.judge(keyed.asked(&parts)).answer(other).map(GuardedBody::replay)),
         };
-        let granted = keyed.granted(&parts, held.lease());
-        if let Some(slot) = slot {
-            let _ = slot.set(held.lease().clone());
-        }
-        parts.extensions.insert(granted.clone());
-        let call = Call { granted, ctx, body };
-        let request = call.again(*parts, trailers);
-        // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. A service may
-        // panic when it is called, before its future is.
-        let running = catch_from(|| run(request));
-        let action = Box::new(Action { call, held: Some(held) });
-        let action = then(running, move |ended| finish(action, ended));
-        let mut action: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(action.in_current_span());
-        // Once in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever
-        // waits for something goes on in a task of its own, of which this future is only a spectator (HTTP-12).
+        // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
+        // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
+        // for something goes on in a task of its own, of which this future is only a spectator (HTTP-12).
         if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(action.as_mut().poll(cx))).await {
             return result;
         }
@@ -172,60 +154,17 @@ where
     }
 }
 
-/// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer.
-pub(crate) struct Action {
-    pub(crate) call: Call,
-    /// Taken by whatever ends the lease.
-    pub(crate) held: Option<Held>,
-}
-
-impl Action {
-    /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
-    async fn release(mut self: Box<Self>, phase: Phase) {
-        if let Some(held) = self.held.take() {
-            let _ = held.release_after(phase).await;
-        }
-    }
-}
-
-/// The end of the action: capture and completion, or release (step 10e).
-fn finish<R, E>(
-    action: Box<Action>,
-    ended: Result<Result<Response<R>, E>, Panic>,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
-where
-    R: Body<Data = Bytes> + Send + 'static,
-    E: Send + 'static,
-{
-    match ended {
-        Ok(Ok(mut response)) => {
-            strip_forged(response.headers_mut());
-            match AnswerFate::of(response.extensions()) {
-                AnswerFate::Store => Either::usual(record(action, response)),
-                AnswerFate::Release => Either::rare(async move {
-                    action.release(Phase::Released).await;
-                    Ok(response.map(GuardedBody::inner))
-                }),
-                // Dropped, the lease runs out.
-                AnswerFate::Hold => Either::rare(ready(Ok(response.map(GuardedBody::inner)))),
-            }
-        }
-        Ok(Err(error)) => Either::rare(async move {
-            action.release(Phase::Action).await;
-            Err(error)
-        }),
-        Err(panic) => Either::rare(async move {
-            action.release(Phase::Panic).await;
-            resume_unwind(panic)
-        }),
-    }
-}
-
 /// A request that is ready to be acquired for.
 struct Prepared {
     ctx: IdempotencyContext,
     body: Bytes,
     trailers: Option<Box<HeaderMap>>,
+}
+
+impl Prepared {
+    fn judge<'a>(&'a self, asked: Asked<'a>) -> Judge<'a> {
+        asked.on(&self.ctx, &self.body)
+    }
 }
 
 /// Steps 5 to 7: identity, body, fingerprint. An `Err` is the answer.
@@ -304,31 +243,36 @@ impl Keyed {
         Asked { filter: &self.filter.0, method: route.method, target: route.target(), version: parts.version }
     }
 
-    fn granted(&self, parts: &Parts, lease: &Lease) -> Guarded {
-        Guarded(Arc::new(Granted {
+    /// From here on the request is running: whoever waits for the lease hears of it, and further inside the request is
+    /// known to be guarded.
+    fn grant<B: FromReplay>(
+        &self,
+        mut parts: Parts,
+        prepared: Prepared,
+        slot: Option<Slot>,
+        lease: &Lease,
+    ) -> (Call, Request<B>) {
+        if let Some(slot) = slot {
+            let _ = slot.set(lease.clone());
+        }
+        let granted = Guarded(Arc::new(Granted {
             filter: self.filter.clone(),
-            route: Route::of(&Head::of_parts(parts)),
+            route: Route::of(&Head::of_parts(&parts)),
             version: parts.version,
             key: self.filter.admitted_key_of(&parts.headers).map_or_else(String::new, Cow::into_owned),
             lease: lease.clone(),
-        }))
-    }
-}
-
-impl IdempotencyFilter {
-    pub(crate) fn key_of<'a>(&self, headers: &'a HeaderMap) -> Result<Option<HeaderKey<'a>>, KeyError> {
-        key::parse(headers.get_all(&self.0.key_header).iter().map(HeaderValue::as_bytes))
-    }
-
-    /// The key of a request that was admitted; `None` when an extractor has taken the header off since.
-    pub(crate) fn admitted_key_of<'a>(&self, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
-        self.key_of(headers).ok().flatten().map(HeaderKey::into_inner)
-    }
-
-    /// The answer of a runtime that is going down.
-    fn gone(&self) -> Response<ReplayBody> {
-        let asked = Asked { filter: &self.0, method: &Method::POST, target: "", version: Version::HTTP_11 };
-        asked.failed(ErrorKind::ShuttingDown)
+        }));
+        parts.extensions.insert(granted.clone());
+        let Prepared { ctx, body, trailers } = prepared;
+        let request = Request::from_parts(parts, B::from_replay(ReplayBody::new(body.clone(), trailers)));
+        // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
+        #[cfg(feature = "axum")]
+        let request = {
+            let mut request = request;
+            axum_core::extract::DefaultBodyLimit::max(self.filter.0.web.max_body_bytes).apply(&mut request);
+            request
+        };
+        (Call { granted, ctx, body }, request)
     }
 }
 
@@ -357,18 +301,21 @@ impl Call {
     pub(crate) fn judge(&self) -> Judge<'_> {
         self.asked().on(&self.ctx, &self.body)
     }
+}
 
-    /// The request again, over the buffered bytes.
-    fn again<B: FromReplay>(&self, parts: Parts, trailers: Option<Box<HeaderMap>>) -> Request<B> {
-        let body = B::from_replay(ReplayBody::new(self.body.clone(), trailers));
-        #[cfg_attr(
-            not(feature = "axum"),
-            expect(unused_mut, reason = "only axum has a limit of its own to lift")
-        )]
-        let mut request = Request::from_parts(parts, body);
-        // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
-        #[cfg(feature = "axum")]
-        axum_core::extract::DefaultBodyLimit::max(self.filter().web.max_body_bytes).apply(&mut request);
-        request
+impl IdempotencyFilter {
+    pub(crate) fn key_of<'a>(&self, headers: &'a HeaderMap) -> Result<Option<HeaderKey<'a>>, KeyError> {
+        key::parse(headers.get_all(&self.0.key_header).iter().map(HeaderValue::as_bytes))
+    }
+
+    /// The key of a request that was admitted; `None` when an extractor has taken the header off since.
+    pub(crate) fn admitted_key_of<'a>(&self, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+        self.key_of(headers).ok().flatten().map(HeaderKey::into_inner)
+    }
+
+    /// The answer of a runtime that is going down.
+    fn gone(&self) -> Response<ReplayBody> {
+        let asked = Asked { filter: &self.0, method: &Method::POST, target: "", version: Version::HTTP_11 };
+        asked.failed(ErrorKind::ShuttingDown)
     }
 }

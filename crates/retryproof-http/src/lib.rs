@@ -128,6 +128,7 @@
 //!
 //! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope from the matched route, [`AnswerFate`] as a part of response tuples.
 
+mod action;
 mod answer;
 #[cfg(feature = "axum")]
 pub mod axum;

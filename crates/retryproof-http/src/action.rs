@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The action of a granted request: the handler, and then its end (step 10e).
+
+use std::future::{Future, ready};
+use std::panic::resume_unwind;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use retryproof_core::Held;
+use retryproof_core::observe::Phase;
+use tracing::Instrument as _;
+
+use crate::answer::strip_forged;
+use crate::body::GuardedBody;
+use crate::capture::record;
+use crate::catch::{Panic, catch_from};
+use crate::fate::AnswerFate;
+use crate::guard::Call;
+use crate::then::{Either, then};
+
+/// What a granted request does from here on. Boxed before it is spawned, because a task's own allocation is
+/// over-aligned, and a large one of that kind is slow to get.
+type Running<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
+
+/// The handler over the request, then its end.
+pub(crate) fn start<B, R, E, F, Fut>((call, request): (Call, Request<B>), held: Held, run: F) -> Running<R, E>
+where
+    R: Body<Data = Bytes> + Send + 'static,
+    E: Send + 'static,
+    F: FnOnce(Request<B>) -> Fut,
+    Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
+{
+    // A service may panic when it is called, before its future is.
+    let running = catch_from(|| run(request));
+    let action = Box::new(Action { call, held: Some(held) });
+    Box::pin(then(running, move |ended| finish(action, ended)).in_current_span())
+}
+
+/// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer.
+pub(crate) struct Action {
+    pub(crate) call: Call,
+    /// Taken by whatever ends the lease.
+    pub(crate) held: Option<Held>,
+}
+
+impl Action {
+    /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
+    async fn release(mut self: Box<Self>, phase: Phase) {
+        if let Some(held) = self.held.take() {
+            let _ = held.release_after(phase).await;
+        }
+    }
+}
+
+/// The end of the action: capture and completion, or release (step 10e).
+fn finish<R, E>(
+    action: Box<Action>,
+    ended: Result<Result<Response<R>, E>, Panic>,
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
+where
+    R: Body<Data = Bytes> + Send + 'static,
+    E: Send + 'static,
+{
+    match ended {
+        Ok(Ok(mut response)) => {
+            strip_forged(response.headers_mut());
+            match AnswerFate::of(response.extensions()) {
+                AnswerFate::Store => Either::usual(record(action, response)),
+                AnswerFate::Release => Either::rare(async move {
+                    action.release(Phase::Released).await;
+                    Ok(response.map(GuardedBody::inner))
+                }),
+                // Dropped, the lease runs out.
+                AnswerFate::Hold => Either::rare(ready(Ok(response.map(GuardedBody::inner)))),
+            }
+        }
+        Ok(Err(error)) => Either::rare(async move {
+            action.release(Phase::Action).await;
+            Err(error)
+        }),
+        Err(panic) => Either::rare(async move {
+            action.release(Phase::Panic).await;
+            resume_unwind(panic)
+        }),
+    }
+}
