@@ -24,6 +24,9 @@ pub(crate) struct Answer {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
+/// What two answers to one key have in common: status, stored header lines in order, body, trailers.
+type Repeated = (StatusCode, Vec<(String, Vec<u8>)>, Bytes, Option<HeaderMap>);
+
 impl Answer {
     pub(crate) fn is_replay(&self) -> bool {
         self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
@@ -39,7 +42,7 @@ impl Answer {
     }
 
     /// What a replay repeats: status, body, trailers, and the stored header lines in order.
-    pub(crate) fn repeated(&self) -> (StatusCode, Vec<(String, Vec<u8>)>, Bytes, Option<HeaderMap>) {
+    pub(crate) fn repeated(&self) -> Repeated {
         let own = [
             "idempotent-replayed",
             "cache-control",
