@@ -68,7 +68,17 @@ pub fn answer(name: &str, value: f64) {
 /// Bytes of memory that this process has in RAM; `None` where the system does not say.
 #[must_use]
 pub fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    kibibytes("/proc/self/status", "VmRSS:")
+}
+
+/// Bytes of memory that a process could still get; `None` where the system does not say.
+#[must_use]
+pub fn available() -> Option<u64> {
+    kibibytes("/proc/meminfo", "MemAvailable:")
+}
+
+fn kibibytes(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

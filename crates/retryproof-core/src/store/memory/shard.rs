@@ -372,7 +372,7 @@ mod tests {
         let mut shard = Shard::new(1, 0, time.ahead());
         let now = time.read();
         for n in 0..50 {
-            let id = Identity::of(&crate::Scope::new(format!("scope {n}")).unwrap(), "key").unwrap();
+            let id = Identity::of(crate::Scope::new(format!("scope {n}")).unwrap(), "key").unwrap();
             let owner = OwnerId::new();
             let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
             assert!(shard.first(&id, &req, now, &budget).is_ok());
