@@ -5,7 +5,6 @@
 //! `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All arguments but the body are extracted
 //! before the key is looked up, on every call (ANN-6): an extractor that authenticates stands before a replay too.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
@@ -23,7 +22,7 @@ pub use axum_core::response::{IntoResponse, Response};
 use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Guarded, Slot, admit, guarded};
+use crate::guard::{Admission, Guarded, Key, Slot, admit, guarded};
 use crate::policy::Policy;
 use crate::then::then;
 
@@ -164,7 +163,7 @@ where
             }
         }),
         Admission::Keyed(keyed) => Box::pin(async move {
-            let admitted = Admitted { filter: keyed.filter.clone(), slot: Cell::new(None) };
+            let admitted = Admitted { key: keyed.key.clone(), slot: Cell::new(None) };
             let extracting = ADMITTED.scope(admitted, async {
                 let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
                 (extracted, ADMITTED.with(|admitted| admitted.slot.take()))
@@ -186,7 +185,7 @@ tokio::task_local! {
 }
 
 struct Admitted {
-    filter: IdempotencyFilter,
+    key: Key,
     /// Made by the first extractor that wants the lease.
     slot: Cell<Option<Slot>>,
 }
@@ -214,22 +213,20 @@ where
 ///
 /// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request without a key is not
 /// guarded.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(String);
+#[derive(Clone)]
+pub struct IdempotencyKey(Key);
 
 impl IdempotencyKey {
     /// The key, decoded. It may be personal data or a credential: do not log it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 
     // An extension may be that of an outer request, copied: what is being extracted comes first.
     fn of(parts: &Parts) -> Option<Self> {
-        let admitted =
-            |admitted: &Admitted| admitted.filter.admitted_key_of(&parts.headers).map(Cow::into_owned);
-        let key = ADMITTED.try_with(admitted).ok().flatten();
-        key.or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().to_owned())).map(Self)
+        let admitted = ADMITTED.try_with(|admitted| admitted.key.clone()).ok();
+        admitted.or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().clone())).map(Self)
     }
 }
 

@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use retryproof_core::{Acquisition, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Lease};
 
@@ -22,11 +22,11 @@ use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, c
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
-use crate::judge::{Asked, Judge};
+use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::Policy;
 use crate::route::{Head, Route};
-use crate::scope::fold;
+use crate::scope::Folded;
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -38,14 +38,14 @@ struct Granted {
     route: Route,
     version: Version,
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
-    key: String,
+    key: Key,
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     lease: Lease,
 }
 
 #[cfg(feature = "axum")]
 impl Guarded {
-    pub(crate) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &Key {
         &self.0.key
     }
 
@@ -71,6 +71,43 @@ pub(crate) enum Admission {
 pub(crate) struct Keyed {
     pub(crate) filter: IdempotencyFilter,
     policy: Policy,
+    pub(crate) key: Key,
+}
+
+/// The client's key, decoded: in most cases a part of the header line, which is shared and not copied.
+#[derive(Clone)]
+pub(crate) enum Key {
+    Line { line: HeaderValue, start: usize, end: usize },
+    Decoded(Box<str>),
+}
+
+impl Key {
+    /// The key of a request; `None` when it has no line of the key header.
+    fn of(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, KeyError> {
+        let mut lines = headers.get_all(name).iter();
+        let first = lines.next();
+        let key =
+            key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?.map(HeaderKey::into_inner);
+        let (Some(key), Some(line)) = (key, first) else { return Ok(None) };
+        Ok(Some(match key {
+            Cow::Owned(key) => Self::Decoded(key.into()),
+            Cow::Borrowed(key) => {
+                // Where the key stands in its line: `parse` hands out a part of what it was given.
+                let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
+                Self::Line { line: line.clone(), start, end: start + key.len() }
+            }
+        }))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Line { line, start, end } => {
+                let key = line.as_bytes().get(*start..*end).unwrap_or_default();
+                str::from_utf8(key).unwrap_or_default()
+            }
+            Self::Decoded(key) => key,
+        }
+    }
 }
 
 /// Steps 1 to 3: already guarded here, key, declared length.
@@ -82,9 +119,9 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, reques
         inner.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let finding = match filter.key_of(request.headers()) {
-        Ok(Some(_)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
-            return Admission::Keyed(Keyed { filter: filter.clone(), policy: *policy });
+    let finding = match Key::of(request.headers(), &inner.key_header) {
+        Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
+            return Admission::Keyed(Keyed { filter: filter.clone(), policy: *policy, key });
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
         Ok(None) => Finding::NoKey,
@@ -134,7 +171,7 @@ where
             Ok(Acquisition::Granted(held)) => {
                 start(keyed.grant(*parts, prepared, slot, held.lease()), held, run)
             }
-            other => return Ok(prepared.judge(keyed.asked(&parts)).answer(other).map(GuardedBody::replay)),
+            other => return Ok(prepared.judge(&keyed, &parts).answer(other).map(GuardedBody::replay)),
         };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
@@ -162,8 +199,9 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn judge<'a>(&'a self, asked: Asked<'a>) -> Judge<'a> {
-        asked.on(&self.ctx, &self.body)
+    fn judge<'a>(&'a self, keyed: &'a Keyed, parts: &'a Parts) -> Judge<'a> {
+        let target = Target::Of(Head::of_parts(parts));
+        Judge { asked: keyed.asked(parts), target, ctx: &self.ctx, body: &self.body }
     }
 }
 
@@ -179,8 +217,9 @@ where
     B::Error: Into<BoxError>,
 {
     async move {
-        let Keyed { filter, policy } = keyed;
+        let Keyed { filter, policy, key } = keyed;
         let route = Head::of_parts(parts);
+        let target = route.target();
         let scope = match policy.scope() {
             Some(scope) => scope.into_scope(),
             None => route.default_scope(),
@@ -189,9 +228,6 @@ where
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
             keyed.asked(parts).refuse(Finding::NoScope)
         })?;
-        let Some(key) = filter.admitted_key_of(&parts.headers) else {
-            return Err(keyed.asked(parts).refuse(Finding::BadKey(KeyError::Empty)));
-        };
         let caller = match filter.0.caller.as_ref().map(|hook| hook(parts)) {
             None | Some(Caller::Absent) => None,
             Some(Caller::Named(caller)) => Some(caller),
@@ -199,7 +235,7 @@ where
         };
         let hasher = match &filter.0.fingerprint {
             Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                Some(Hasher::new(*algorithm, route.method.as_str(), route.target()))
+                Some(Hasher::new(*algorithm, route.method.as_str(), target))
             }
             Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
         };
@@ -209,15 +245,15 @@ where
                 CollectError::Unreadable => Finding::BodyUnreadable,
             })
         })?;
-        let route = Head::of_parts(parts);
-        let asked = RequestParts::new(route.method.as_str(), route.target(), &collected.data);
+        let asked = RequestParts::new(route.method.as_str(), target, &collected.data);
         let digest = match (collected.digest, &filter.0.fingerprint) {
             (Some(digest), _) => digest,
             (None, Fingerprinter::BuiltIn(algorithm)) => fingerprint(*algorithm, &asked),
             (None, Fingerprinter::Custom(custom)) => tagged(custom.algorithm(), &custom.digest(&asked)),
         };
         let ctx = Fingerprint::new(&digest).and_then(|fingerprint| {
-            let key = fold(caller.as_deref(), &key);
+            let mut folded = Folded::default();
+            let key = folded.fold(caller.as_deref(), key.as_str());
             let mut ctx = IdempotencyContext::builder(scope, key).fingerprint(fingerprint);
             if let Some(ttl) = policy.ttl() {
                 ctx = ctx.ttl(ttl);
@@ -239,8 +275,7 @@ where
 
 impl Keyed {
     fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
-        let route = Head::of_parts(parts);
-        Asked { filter: &self.filter.0, method: route.method, target: route.target(), version: parts.version }
+        Asked { filter: &self.filter.0, method: &parts.method, version: parts.version }
     }
 
     /// From here on the request is running: whoever waits for the lease hears of it, and further inside the request is
@@ -259,7 +294,7 @@ impl Keyed {
             filter: self.filter.clone(),
             route: Route::of(&Head::of_parts(&parts)),
             version: parts.version,
-            key: self.filter.admitted_key_of(&parts.headers).map_or_else(String::new, Cow::into_owned),
+            key: self.key.clone(),
             lease: lease.clone(),
         }));
         parts.extensions.insert(granted.clone());
@@ -295,27 +330,23 @@ impl Call {
 
     pub(crate) fn asked(&self) -> Asked<'_> {
         let Granted { filter, route, version, .. } = &*self.granted.0;
-        Asked { filter: &filter.0, method: route.method(), target: route.target(), version: *version }
+        Asked { filter: &filter.0, method: route.method(), version: *version }
     }
 
     pub(crate) fn judge(&self) -> Judge<'_> {
-        self.asked().on(&self.ctx, &self.body)
+        Judge {
+            asked: self.asked(),
+            target: Target::Known(self.granted.0.route.target()),
+            ctx: &self.ctx,
+            body: &self.body,
+        }
     }
 }
 
 impl IdempotencyFilter {
-    pub(crate) fn key_of<'a>(&self, headers: &'a HeaderMap) -> Result<Option<HeaderKey<'a>>, KeyError> {
-        key::parse(headers.get_all(&self.0.key_header).iter().map(HeaderValue::as_bytes))
-    }
-
-    /// The key of a request that was admitted; `None` when an extractor has taken the header off since.
-    pub(crate) fn admitted_key_of<'a>(&self, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
-        self.key_of(headers).ok().flatten().map(HeaderKey::into_inner)
-    }
-
     /// The answer of a runtime that is going down.
     fn gone(&self) -> Response<ReplayBody> {
-        let asked = Asked { filter: &self.0, method: &Method::POST, target: "", version: Version::HTTP_11 };
+        let asked = Asked { filter: &self.0, method: &Method::POST, version: Version::HTTP_11 };
         asked.failed(ErrorKind::ShuttingDown)
     }
 }

@@ -15,6 +15,7 @@ use crate::decide::{Decision, Finding, decide};
 use crate::digest::{Algorithm, RequestParts, fingerprint};
 use crate::filter::Inner;
 use crate::problem::Problem;
+use crate::route::Head;
 use crate::stored::StoredResponse;
 
 /// What an answer of the filter's own has to know of its request.
@@ -22,16 +23,10 @@ use crate::stored::StoredResponse;
 pub(crate) struct Asked<'a> {
     pub(crate) filter: &'a Inner,
     pub(crate) method: &'a Method,
-    pub(crate) target: &'a str,
     pub(crate) version: Version,
 }
 
-impl<'a> Asked<'a> {
-    /// With the context and the body: fit to judge records.
-    pub(crate) fn on(self, ctx: &'a IdempotencyContext, body: &'a Bytes) -> Judge<'a> {
-        Judge { asked: self, ctx, body }
-    }
-
+impl Asked<'_> {
     /// The answer for a finding that is refused.
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match self.decide(finding) {
@@ -68,9 +63,17 @@ impl<'a> Asked<'a> {
 /// Judges the record of a key for one request.
 #[derive(Clone, Copy)]
 pub(crate) struct Judge<'a> {
-    asked: Asked<'a>,
-    ctx: &'a IdempotencyContext,
-    body: &'a Bytes,
+    pub(crate) asked: Asked<'a>,
+    pub(crate) target: Target<'a>,
+    pub(crate) ctx: &'a IdempotencyContext,
+    pub(crate) body: &'a Bytes,
+}
+
+/// Path and query; looked for only when they are needed.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    Of(Head<'a>),
+    Known(&'a str),
 }
 
 impl Judge<'_> {
@@ -121,7 +124,11 @@ impl Judge<'_> {
             Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
                 .with("algorithm", theirs.algorithm())
         })?;
-        let asked = RequestParts::new(self.asked.method.as_str(), self.asked.target, self.body);
+        let target = match self.target {
+            Target::Of(head) => head.target(),
+            Target::Known(target) => target,
+        };
+        let asked = RequestParts::new(self.asked.method.as_str(), target, self.body);
         Fingerprint::new(&fingerprint(algorithm, &asked)).map(Some)
     }
 }

@@ -44,7 +44,37 @@ pub(crate) struct Folded {
 /// The longest prefix, `240:` and a caller of 240 bytes, a colon, and the longest key.
 const MAX_FOLDED: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
+impl Default for Folded {
+    fn default() -> Self {
+        Self { bytes: [0; MAX_FOLDED], len: 0 }
+    }
+}
+
 impl Folded {
+    /// The engine's key for a caller's key. Injective: an absent caller, an empty one and `a` are three callers, and no
+    /// choice of keys makes two callers meet. Always with a prefix, so that `.caller(..)` added later meets no old
+    /// record of somebody else.
+    pub(crate) fn fold(&mut self, caller: Option<&str>, key: &str) -> &str {
+        self.len = 0;
+        match caller {
+            None => self.push("-"),
+            Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
+                self.push(&caller.len().to_string());
+                self.push(":");
+                self.push(caller);
+            }
+            Some(caller) => {
+                self.push("h:");
+                for byte in Sha256::digest(caller) {
+                    self.push(&format!("{byte:02x}"));
+                }
+            }
+        }
+        self.push(":");
+        self.push(key);
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+
     fn push(&mut self, text: &str) {
         let room = &mut self.bytes[self.len..];
         // Nothing is cut off: whatever is pushed has its place in the sum above.
@@ -52,36 +82,6 @@ impl Folded {
         room[..text.len()].copy_from_slice(text);
         self.len += text.len();
     }
-}
-
-impl AsRef<str> for Folded {
-    fn as_ref(&self) -> &str {
-        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
-    }
-}
-
-/// The engine's key for a caller's key. Injective: an absent caller, an empty one and `a` are three callers, and no
-/// choice of keys makes two callers meet. Always with a prefix, so that `.caller(..)` added later meets no old record
-/// of somebody else.
-pub(crate) fn fold(caller: Option<&str>, key: &str) -> Folded {
-    let mut folded = Folded { bytes: [0; MAX_FOLDED], len: 0 };
-    match caller {
-        None => folded.push("-"),
-        Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
-            folded.push(&caller.len().to_string());
-            folded.push(":");
-            folded.push(caller);
-        }
-        Some(caller) => {
-            folded.push("h:");
-            for byte in Sha256::digest(caller) {
-                folded.push(&format!("{byte:02x}"));
-            }
-        }
-    }
-    folded.push(":");
-    folded.push(key);
-    folded
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        fold(caller, key).as_ref().to_owned()
+        Folded::default().fold(caller, key).to_owned()
     }
 
     #[test]
