@@ -23,7 +23,7 @@ use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{Admission, Guarded, Key, Slot, admit, guarded};
-use crate::policy::Policy;
+use crate::policy::{AtHand, Policy};
 use crate::then::then;
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
@@ -148,7 +148,7 @@ where
         })
     };
     // Decided before anything is boxed, so that each way through has a future of its own size.
-    let admission = admit(&state.filter(), policy, &request);
+    let admission = admit(&state.filter(), &AtHand::Constant(policy), &request);
     let (parts, body) = request.into_parts();
     let mut parts = Box::new(parts);
     match admission {

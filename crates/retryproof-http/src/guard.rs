@@ -24,7 +24,7 @@ use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
-use crate::policy::Policy;
+use crate::policy::AtHand;
 use crate::route::{Head, Route};
 use crate::scope::Folded;
 
@@ -70,7 +70,7 @@ pub(crate) enum Admission {
 /// A request with a well-formed key, at a guarded endpoint.
 pub(crate) struct Keyed {
     pub(crate) filter: IdempotencyFilter,
-    policy: Policy,
+    policy: AtHand,
     pub(crate) key: Key,
 }
 
@@ -111,7 +111,7 @@ impl Key {
 }
 
 /// Steps 1 to 3: already guarded here, key, declared length.
-pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, request: &Request<B>) -> Admission {
+pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
     let inner = &filter.0;
     if let Some(Guarded(outer)) = request.extensions().get()
         && outer.route.is_that_of(&Head::of(request))
@@ -121,7 +121,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &Policy, reques
     }
     let finding = match Key::of(request.headers(), &inner.key_header) {
         Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
-            return Admission::Keyed(Keyed { filter: filter.clone(), policy: *policy, key });
+            return Admission::Keyed(Keyed { filter: filter.clone(), policy: policy.clone(), key });
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
         Ok(None) => Finding::NoKey,

@@ -2,11 +2,12 @@
 //! [`IdempotencyLayer`]: the guard as a `tower` layer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use tower_layer::Layer;
 
 use crate::filter::IdempotencyFilter;
-use crate::policy::Policy;
+use crate::policy::{AtHand, Policy};
 use crate::service::IdempotencyService;
 
 /// Guards the services that it wraps under one policy; made by [`IdempotencyFilter::guard`].
@@ -15,12 +16,12 @@ use crate::service::IdempotencyService;
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     filter: IdempotencyFilter,
-    policy: Policy,
+    policy: AtHand,
 }
 
 impl IdempotencyLayer {
     pub(crate) fn new(filter: IdempotencyFilter, policy: Policy) -> Self {
-        Self { filter, policy }
+        Self { filter, policy: AtHand::Shared(Arc::new(policy)) }
     }
 }
 
@@ -28,12 +29,12 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = IdempotencyService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        IdempotencyService::new(inner, self.filter.clone(), self.policy)
+        IdempotencyService::new(inner, self.filter.clone(), self.policy.clone())
     }
 }
 
 impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer").field("policy", &*self.policy).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Policy`]: scope and durations of one guarded endpoint.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a `const`, a value out
@@ -100,6 +102,25 @@ impl Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self::unnamed()
+    }
+}
+
+/// A policy at hand: that of an annotated handler is a constant, that of a layer is shared by its services.
+#[derive(Debug, Clone)]
+pub(crate) enum AtHand {
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "only axum's handlers have one"))]
+    Constant(&'static Policy),
+    Shared(Arc<Policy>),
+}
+
+impl Deref for AtHand {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        match self {
+            Self::Constant(policy) => policy,
+            Self::Shared(policy) => policy,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::body::{BoxError, FromReplay, GuardedBody};
 use crate::filter::IdempotencyFilter;
 use crate::future::ResponseFuture;
 use crate::guard::{Admission, admit, guarded};
-use crate::policy::Policy;
+use crate::policy::AtHand;
 
 /// A service whose requests are guarded. A request that the guard does not concern costs neither an allocation nor a
 /// buffered byte.
@@ -21,11 +21,11 @@ use crate::policy::Policy;
 pub struct IdempotencyService<S> {
     inner: S,
     filter: IdempotencyFilter,
-    policy: Policy,
+    policy: AtHand,
 }
 
 impl<S> IdempotencyService<S> {
-    pub(crate) fn new(inner: S, filter: IdempotencyFilter, policy: Policy) -> Self {
+    pub(crate) fn new(inner: S, filter: IdempotencyFilter, policy: AtHand) -> Self {
         Self { inner, filter, policy }
     }
 }
@@ -67,7 +67,7 @@ impl<S: fmt::Debug> fmt::Debug for IdempotencyService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyService")
             .field("inner", &self.inner)
-            .field("policy", &self.policy)
+            .field("policy", &*self.policy)
             .finish_non_exhaustive()
     }
 }
