@@ -34,16 +34,14 @@ pub struct Median {
     pub ratio: f64,
 }
 
-/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; the order turns round
-/// from round to round, so that a drift of the machine's speed hits all alike. The first one is the floor.
+/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; each round begins
+/// with another one, so that a drift of the machine's speed hits all alike. They follow each other in the same order always:
+/// nobody runs twice in a row, on what it has warmed for itself. The first one is the floor.
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
     let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {
-        let mut order: Vec<usize> = (0..contenders.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
+        let count = contenders.len();
+        for at in (0..count).map(|at| (at + round) % count) {
             let cost = (contenders[at].batch)();
             if round > 0 {
                 costs[at].push(cost);
