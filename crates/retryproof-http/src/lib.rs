@@ -57,7 +57,7 @@
 //! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by itself.
 //!
 //! A handler whose effect happens *while* its body streams is recorded as done before it is: do the work first, then
-//! answer. The handler runs on a task of its own once its lease is granted, so task-locals of the connection are not
+//! answer. The handler runs on a task of its own once its lease is granted and it first waits, so task-locals of the connection are not
 //! there; the current tracing span is, and so are the request's extensions.
 //!
 //! # Layer order
