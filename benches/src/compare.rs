@@ -24,7 +24,7 @@ impl std::fmt::Debug for Contender<'_> {
 }
 
 /// How a contender did.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Median {
     /// Its name.
     pub name: &'static str,
@@ -32,6 +32,15 @@ pub struct Median {
     pub cost: f64,
     /// The median of its cost divided by that of the first contender in the same round.
     pub ratio: f64,
+    costs: Vec<f64>,
+}
+
+impl Median {
+    /// The median of its cost divided by `other`'s in the same round.
+    #[must_use]
+    pub fn times(&self, other: &Self) -> f64 {
+        median(self.costs.iter().zip(&other.costs).map(|(mine, others)| mine / others).collect())
+    }
 }
 
 /// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; each round begins
@@ -49,14 +58,11 @@ pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Medi
         }
     }
     let floor = costs.first().cloned().unwrap_or_default();
-    contenders
-        .iter()
+    let ratio = |costs: &[f64]| median(costs.iter().zip(&floor).map(|(cost, floor)| cost / floor).collect());
+    let names = contenders.iter().map(|contender| contender.name);
+    names
         .zip(costs)
-        .map(|(contender, costs)| Median {
-            name: contender.name,
-            ratio: median(costs.iter().zip(&floor).map(|(cost, floor)| cost / floor).collect()),
-            cost: median(costs),
-        })
+        .map(|(name, costs)| Median { name, ratio: ratio(&costs), cost: median(costs.clone()), costs })
         .collect()
 }
 
@@ -113,6 +119,7 @@ mod tests {
         );
         assert!((medians[0].ratio - 1.0).abs() < 1e-9);
         assert!((medians[1].ratio - 2.0).abs() < 1e-9);
+        assert!((medians[0].times(&medians[1]) - 0.5).abs() < 1e-9);
         assert!((medians[1].cost - 12.0).abs() < 1e-9, "the warm-up round is left out: {medians:?}");
     }
 }

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::pin::pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
+use retryproof::clock::Clock;
 use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
 use retryproof::{Blob, IdempotencyStore, Identity, Key, MemoryStore, OwnerId, Scope};
 
@@ -82,6 +83,36 @@ impl Keeper for MemoryStore {
     }
 }
 
+/// Tells everybody the time: the host's, or one that stands still, so that the rest of a call can be seen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Time {
+    still: Option<Instant>,
+}
+
+impl Time {
+    pub(super) fn still() -> Self {
+        Self { still: Some(now()) }
+    }
+
+    pub(super) fn store(self) -> MemoryStore {
+        let builder = MemoryStore::builder().max_records(20_000_000).max_bytes(1 << 40);
+        match self.still {
+            Some(_) => builder.clock(Arc::new(self)).build(),
+            None => builder.build(),
+        }
+    }
+
+    fn now(self) -> Instant {
+        self.still.unwrap_or_else(now)
+    }
+}
+
+impl Clock for Time {
+    fn now(&self) -> retryproof::clock::Instant {
+        Time::now(*self).into()
+    }
+}
+
 /// What the peers keep.
 pub(super) struct Kept {
     owner: OwnerId,
@@ -90,65 +121,113 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn granted(ask: &Ask) -> Self {
-        Self { owner: ask.request.owner, expires: now() + ask.request.lease, value: None }
+    fn granted(ask: &Ask, time: Time) -> Self {
+        Self { owner: ask.request.owner, expires: time.now() + ask.request.lease, value: None }
     }
 
-    fn live(&self) -> bool {
-        self.expires > now()
+    fn live(&self, time: Time) -> bool {
+        self.expires > time.now()
     }
 
-    fn complete(&mut self, ask: &Ask) -> bool {
+    fn complete(&mut self, ask: &Ask, time: Time) -> bool {
         if self.owner != ask.request.owner || self.value.is_some() {
             return false;
         }
         self.value = Some(Blob::from(ask.done.value.to_vec()));
-        self.expires = now() + ask.done.ttl;
+        self.expires = time.now() + ask.done.ttl;
         true
     }
 
-    fn replay(&self) -> Option<Blob> {
-        self.value.as_ref().filter(|_| self.live()).cloned()
+    fn replay(&self, time: Time) -> Option<Blob> {
+        self.value.as_ref().filter(|_| self.live(time)).cloned()
     }
 }
 
 /// The floor: one map behind one mutex.
-pub(super) struct Floor(pub(super) Mutex<HashMap<Pair, Kept, foldhash::quality::RandomState>>);
+#[derive(Default)]
+pub(super) struct Floor {
+    map: Mutex<HashMap<Pair, Kept, OurHash>>,
+    time: Time,
+}
+
+pub(super) type OurHash = foldhash::quality::RandomState;
+
+impl Floor {
+    pub(super) fn new(time: Time) -> Self {
+        Self { time, ..Self::default() }
+    }
+}
 
 impl Keeper for Floor {
     fn execute(&self, item: &Item, ask: &Ask) -> bool {
-        let Ok(mut map) = self.0.lock() else { return false };
-        if map.get(&item.pair).is_some_and(Kept::live) {
+        let Ok(mut map) = self.map.lock() else { return false };
+        if map.get(&item.pair).is_some_and(|kept| kept.live(self.time)) {
             return false;
         }
-        map.insert(item.pair.clone(), Kept::granted(ask));
+        map.insert(item.pair.clone(), Kept::granted(ask, self.time));
         drop(map);
-        let Ok(mut map) = self.0.lock() else { return false };
-        map.get_mut(&item.pair).is_some_and(|kept| kept.complete(ask))
+        let Ok(mut map) = self.map.lock() else { return false };
+        map.get_mut(&item.pair).is_some_and(|kept| kept.complete(ask, self.time))
     }
 
     fn replay(&self, item: &Item, _ask: &Ask) -> bool {
-        let Ok(map) = self.0.lock() else { return false };
-        let value = map.get(&item.pair).and_then(Kept::replay);
+        let Ok(map) = self.map.lock() else { return false };
+        let value = map.get(&item.pair).and_then(|kept| kept.replay(self.time));
         drop(map);
         black_box(&value).is_some()
     }
 }
 
-impl<S: BuildHasher + Clone + Send + Sync> Keeper for DashMap<Pair, Kept, S> {
-    fn execute(&self, item: &Item, ask: &Ask) -> bool {
-        use dashmap::Entry;
+/// A concurrent map as it comes.
+#[derive(Default)]
+pub(super) struct Peer<S: BuildHasher + Clone = std::hash::RandomState> {
+    map: DashMap<Pair, Kept, S>,
+    time: Time,
+}
 
-        match self.entry(item.pair.clone()) {
-            Entry::Occupied(kept) if kept.get().live() => return false,
-            Entry::Occupied(mut kept) => drop(kept.insert(Kept::granted(ask))),
-            Entry::Vacant(place) => drop(place.insert(Kept::granted(ask))),
+impl<S: BuildHasher + Clone + Default> Peer<S> {
+    pub(super) fn new(time: Time) -> Self {
+        Self { time, ..Self::default() }
+    }
+
+    fn execute(&self, item: &Item, ask: &Ask) -> bool {
+        match self.map.entry(item.pair.clone()) {
+            Entry::Occupied(kept) if kept.get().live(self.time) => return false,
+            Entry::Occupied(mut kept) => drop(kept.insert(Kept::granted(ask, self.time))),
+            Entry::Vacant(place) => drop(place.insert(Kept::granted(ask, self.time))),
         }
-        self.get_mut(&item.pair).is_some_and(|mut kept| kept.complete(ask))
+        self.map.get_mut(&item.pair).is_some_and(|mut kept| kept.complete(ask, self.time))
+    }
+}
+
+/// An acquire has to be atomic, so a duplicate is found out by `entry`, which wants a key of its own.
+impl Keeper for Peer {
+    fn execute(&self, item: &Item, ask: &Ask) -> bool {
+        self.execute(item, ask)
+    }
+
+    fn replay(&self, item: &Item, ask: &Ask) -> bool {
+        let value = match self.map.entry(item.pair.clone()) {
+            Entry::Occupied(kept) => kept.get().replay(self.time),
+            Entry::Vacant(place) => {
+                place.insert(Kept::granted(ask, self.time));
+                None
+            }
+        };
+        black_box(&value).is_some()
+    }
+}
+
+/// One who knows that it is a duplicate and only reads, with our hash: the best that a concurrent map can do.
+pub(super) struct Reader(pub(super) Peer<OurHash>);
+
+impl Keeper for Reader {
+    fn execute(&self, item: &Item, ask: &Ask) -> bool {
+        self.0.execute(item, ask)
     }
 
     fn replay(&self, item: &Item, _ask: &Ask) -> bool {
-        let value = self.get(&item.pair).and_then(|kept| kept.replay());
+        let value = self.0.map.get(&item.pair).and_then(|kept| kept.replay(self.0.time));
         black_box(&value).is_some()
     }
 }
