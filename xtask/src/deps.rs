@@ -11,14 +11,29 @@ use crate::cargo::Cargo;
 use crate::tree;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 7] = [
+const EDGES: [(&str, &[&str], &[&str]); 10] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core"], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
-    (FACADE, &["retryproof-core", "retryproof-macros", "retryproof-http", "retryproof-sqlite"], &[KIT]),
+    ("retryproof-postgres", &["retryproof-core"], &[KIT]),
+    ("retryproof-mysql", &["retryproof-core"], &[KIT]),
+    ("retryproof-redis", &["retryproof-core"], &[KIT]),
+    (
+        FACADE,
+        &[
+            "retryproof-core",
+            "retryproof-macros",
+            "retryproof-http",
+            "retryproof-sqlite",
+            "retryproof-postgres",
+            "retryproof-mysql",
+            "retryproof-redis",
+        ],
+        &[KIT],
+    ),
 ];
 const FACADE: &str = "retryproof";
 const KIT: &str = "retryproof-testkit";
@@ -291,7 +306,10 @@ mod tests {
             problems("retryproof-core", &all, &ours("retryproof-duration", "=0.1.0", &normal)).is_empty()
         );
         assert!(problems("retryproof-core", &all, &ours(KIT, "*", &dev)).is_empty());
+        assert!(problems("retryproof-redis", &all, &ours(KIT, "*", &dev)).is_empty());
         assert!(problems("lab", &none, &ours(FACADE, "=0.1.0", &normal)).is_empty());
+        // What is not published may use each other: the proof's programs share the model.
+        assert!(problems("chaos", &none, &ours("model", "*", &normal)).is_empty());
     }
 
     #[test]
@@ -305,6 +323,8 @@ mod tests {
             ("retryproof-macros", &all, ours("retryproof-core", "=0.1.0", &normal)),
             ("retryproof-http", &all, ours("retryproof-sqlite", "=0.1.0", &dev)),
             ("retryproof-sqlite", &all, ours("model", "*", &dev)),
+            ("retryproof-postgres", &all, ours("retryproof-sqlite", "=0.1.0", &normal)),
+            ("chaos", &none, ours("retryproof-redis", "=0.1.0", &normal)),
             (FACADE, &all, ours("retryproof-http", "=0.1.0", &normal)),
             ("lab", &none, ours("retryproof-core", "=0.1.0", &normal)),
             ("xtask", &none, ours(FACADE, "=0.1.0", &normal)),

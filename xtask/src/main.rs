@@ -12,6 +12,7 @@ mod deps;
 mod features;
 mod lock;
 mod rules;
+mod services;
 mod size;
 mod steps;
 mod tally;
@@ -26,6 +27,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   deps-check     who may depend on whom, pins, minimum Rust version, size of core
   features       `cargo check` of the facade: no feature, each alone, all
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
+  services up|down|status [NAME...]
+                 the servers that the stores are tested against (postgres, pgbouncer, mariadb, redis, sentinel; all of them
+                 without a name): private ones on loopback, installed first where Debian's packages are missing
   bench [SUITE]  measure (memory, http, sqlite; all of them without a name) and write BENCHMARKS.md";
 
 /// What a check or a step ended as, with a remark for the summary.
@@ -56,7 +60,7 @@ fn main() -> ExitCode {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("help", &[][..]),
     };
-    if !rest.is_empty() && command != "bench" {
+    if !rest.is_empty() && !["bench", "services"].contains(&command) {
         eprintln!("`{command}` takes no argument, got `{}`\n\n{USAGE}", rest.join(" "));
         return ExitCode::from(2);
     }
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         "deps-check" => deps::check(&root),
         "features" => features::check(&root),
         "lock-check" => lock::check(&root),
+        "services" => services::run(&root, rest),
         "bench" => bench::run(&root, rest),
         "help" | "-h" | "--help" => {
             println!("{USAGE}");

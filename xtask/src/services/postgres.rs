@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! PostgreSQL, durable as it is by default, and pgbouncer before it.
+
+use std::io;
+
+use super::account::Account;
+use super::install::Tools;
+use super::server::Server;
+use super::site::Site;
+use super::wire;
+
+const USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// The superuser of the tests needs no password, so that one is tested with the others.
+const HBA: &str = "\
+host all         postgres 127.0.0.1/32 trust
+host replication postgres 127.0.0.1/32 trust
+host all         all      127.0.0.1/32 scram-sha-256
+";
+
+/// One statement a line, before the first start.
+const SETUP: &str = "\
+CREATE DATABASE retryproof
+CREATE ROLE app LOGIN PASSWORD 'app-secret'
+CREATE DATABASE app OWNER app
+";
+
+pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
+    let (dir, port) = (site.dir("postgres"), site.port("postgres"));
+    let data = dir.join("data").display().to_string();
+    let (initdb, postgres) = (tools.path("initdb")?, tools.path("postgres")?);
+    // Nothing is worth a flush before the first start. The locale C is on every machine, unlike C.UTF-8.
+    let flags = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
+    let settings = [
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".into(),
+        "unix_socket_directories=".into(),
+        format!("hba_file={}", dir.join("pg_hba.conf").display()),
+        "max_connections=300".into(),
+    ];
+    let mut command = vec![postgres.clone(), "-D".into(), data.clone()];
+    command.extend(settings.into_iter().flat_map(|setting| ["-c".to_string(), setting]));
+    let first = std::iter::once(initdb).chain(flags.map(String::from)).collect();
+    // `--single` reads statements without a server; its data are flushed at its end.
+    let single = vec![postgres, "--single".into(), "-D".into(), data, "postgres".into()];
+    Ok(Server {
+        name: "postgres",
+        port,
+        dir,
+        account: Account::pick(&USERS)?,
+        files: vec![("pg_hba.conf", HBA.into())],
+        prepare: vec![(first, String::new()), (single, SETUP.into())],
+        command,
+        ready: wire::postgres,
+    })
+}
+
+/// Transaction mode; whoever connects is the superuser of the server behind it.
+pub(super) fn bouncer(site: &Site, tools: &Tools) -> io::Result<Server> {
+    let (dir, port) = (site.dir("pgbouncer"), site.port("pgbouncer"));
+    let config = format!(
+        "[databases]\n* = host=127.0.0.1 port={behind} user=postgres\n\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\nmax_client_conn = 900\n\
+         default_pool_size = 40\nserver_login_retry = 1\n; the driver sends it, and it is not tracked\n\
+         ignore_startup_parameters = extra_float_digits\npidfile = {pid}\n",
+        behind = site.port("postgres"),
+        pid = dir.join("pid").display(),
+    );
+    Ok(Server {
+        name: "pgbouncer",
+        port,
+        account: Account::pick(&USERS)?,
+        files: vec![("pgbouncer.ini", config)],
+        prepare: Vec::new(),
+        command: vec![tools.path("pgbouncer")?, dir.join("pgbouncer.ini").display().to_string()],
+        dir,
+        ready: wire::postgres,
+    })
+}
+
+pub(super) fn urls(site: &Site) -> Vec<(&'static str, String)> {
+    let port = site.port("postgres");
+    vec![
+        ("POSTGRES", format!("postgres://postgres@127.0.0.1:{port}/retryproof")),
+        ("POSTGRES_PASSWORD", format!("postgres://app:app-secret@127.0.0.1:{port}/app")),
+    ]
+}
+
+pub(super) fn bouncer_urls(site: &Site) -> Vec<(&'static str, String)> {
+    vec![("PGBOUNCER", format!("postgres://postgres@127.0.0.1:{}/retryproof", site.port("pgbouncer")))]
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One server process: what it is made of, how it is started, when it is ready.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::account::Account;
+use super::until;
+
+/// What is known of a server before it exists.
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) service: &'static str,
+    /// Written by the server itself, in its folder.
+    pub(super) pid_file: &'static str,
+    /// The signal after which it ends soon and in order, without waiting for its clients.
+    pub(super) stop: &'static str,
+}
+
+const fn kind(name: &'static str, service: &'static str) -> Kind {
+    Kind { name, service, pid_file: "pid", stop: "TERM" }
+}
+
+/// In the order of their start; stopped the other way round.
+pub(super) const SERVERS: [Kind; 10] = [
+    // TERM would wait for its clients.
+    Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
+    // The meaning of its TERM and INT changed with 1.23, and then waits as well.
+    Kind { stop: "QUIT", ..kind("pgbouncer", "pgbouncer") },
+    kind("mariadb", "mariadb"),
+    kind("redis", "redis"),
+    kind("sentinel-primary", "sentinel"),
+    kind("sentinel-replica-1", "sentinel"),
+    kind("sentinel-replica-2", "sentinel"),
+    kind("sentinel-1", "sentinel"),
+    kind("sentinel-2", "sentinel"),
+    kind("sentinel-3", "sentinel"),
+];
+
+/// How one server is made and started.
+pub(super) struct Server {
+    pub(super) name: &'static str,
+    pub(super) port: u16,
+    /// Its own folder; its data are in `data` below it.
+    pub(super) dir: PathBuf,
+    pub(super) account: Option<Account>,
+    /// Files of its folder, written once: a server may rewrite them.
+    pub(super) files: Vec<(&'static str, String)>,
+    /// Commands that make its data, with what they read.
+    pub(super) prepare: Vec<(Vec<String>, String)>,
+    /// The server in the foreground.
+    pub(super) command: Vec<String>,
+    /// Asks whether it serves.
+    pub(super) ready: fn(u16) -> io::Result<()>,
+}
+
+/// Why a server did not come up, and the end of its log.
+#[derive(Debug)]
+pub(super) struct Failure {
+    why: String,
+    log: Vec<String>,
+}
+
+impl Failure {
+    pub(super) fn plain(why: &impl ToString) -> Self {
+        Self { why: why.to_string(), log: Vec::new() }
+    }
+
+    pub(super) fn of(server: &Server, why: &str) -> Self {
+        Self { why: format!("{}: {why}", server.name), log: tail(&server.dir.join("log"), 25) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)?;
+        self.log.iter().try_for_each(|line| write!(f, "\n    | {line}"))
+    }
+}
+
+impl Server {
+    /// Makes its data unless they are there, and starts it. It lives in a process group of its own: what ends us from a
+    /// terminal does not reach it.
+    pub(super) fn start(&self) -> Result<Child, Failure> {
+        let script = self.dir.join("start");
+        if !script.exists() {
+            self.make().map_err(|error| Failure::of(self, &error.to_string()))?;
+            let text = script_text(&self.dir, &Account::wrap(self.account.as_ref(), &self.command));
+            write_script(&script, &text).map_err(|error| Failure::of(self, &error.to_string()))?;
+        }
+        let mut command = Command::new("sh");
+        command
+            .arg(&script)
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.process_group(0).spawn().map_err(|error| Failure::of(self, &error.to_string()))
+    }
+
+    /// Until it serves, or has ended, or `bound` is over.
+    pub(super) fn wait(&self, child: &mut Child, bound: Duration) -> Result<(), Failure> {
+        let mut last = None;
+        let answer = until(bound, || match (self.ready)(self.port) {
+            Ok(()) => Some(Ok(())),
+            Err(error) => {
+                last = Some(error);
+                child.try_wait().ok().flatten().map(|status| Err(format!("ended by itself, {status}")))
+            }
+        });
+        let timed_out = || {
+            let last = last.map_or_else(String::new, |error| format!(": {error}"));
+            Err(format!("not ready within {} s{last}", bound.as_secs()))
+        };
+        answer.unwrap_or_else(timed_out).map_err(|why| Failure::of(self, &why))
+    }
+
+    fn make(&self) -> io::Result<()> {
+        if self.dir.exists() {
+            fs::remove_dir_all(&self.dir)?; // an earlier attempt that did not get as far as the script
+        }
+        let data = self.dir.join("data");
+        fs::create_dir_all(&data)?;
+        self.own(&self.dir)?;
+        self.own(&data)?;
+        for (name, text) in &self.files {
+            let path = self.dir.join(name);
+            fs::write(&path, text)?;
+            self.own(&path)?;
+        }
+        for (command, input) in &self.prepare {
+            let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
+            let words = Account::wrap(self.account.as_ref(), command);
+            let mut child = Command::new(&words[0])
+                .args(&words[1..])
+                .current_dir(&self.dir)
+                .stdin(Stdio::piped())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                .spawn()
+                .map_err(|error| io::Error::other(format!("{}: {error}", words[0])))?;
+            if let Some(mut pipe) = child.stdin.take() {
+                // One that ended early says so by its status.
+                drop(pipe.write_all(input.as_bytes()));
+            }
+            let status = child.wait()?;
+            if !status.success() {
+                return Err(io::Error::other(format!("`{}`: {status}", command.join(" "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&self, path: &Path) -> io::Result<()> {
+        match &self.account {
+            Some(Account { uid, gid }) => chown(path, Some(*uid), Some(*gid)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `exec` all the way: the process that runs the script becomes the server and keeps its number.
+fn script_text(dir: &Path, command: &[String]) -> String {
+    let dir = quoted(&dir.to_string_lossy());
+    let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    format!("#!/bin/sh\ncd {dir} || exit 1\nexec {} </dev/null >>{dir}/log 2>&1\n", command.join(" "))
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn write_script(path: &Path, text: &str) -> io::Result<()> {
+    // Its presence says that the data are whole, so it appears at once.
+    let half = path.with_extension("half");
+    let mut file = File::create(&half)?;
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(fs::Permissions::from_mode(0o755))?;
+    fs::rename(&half, path)
+}
+
+fn tail(log: &Path, lines: usize) -> Vec<String> {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].iter().map(|line| (*line).to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_keeps_each_word_as_it_is() {
+        let command = ["/x/db server".to_string(), "--name=it's".into(), "$HOME".into(), String::new()];
+        assert_eq!(
+            script_text(Path::new("/tmp/a b"), &command),
+            "#!/bin/sh\ncd '/tmp/a b' || exit 1\nexec '/x/db server' '--name=it'\\''s' '$HOME' '' </dev/null >>'/tmp/a b'/log 2>&1\n"
+        );
+    }
+
+    #[test]
+    fn a_missing_log_has_no_end() {
+        assert!(tail(Path::new("/nonexistent/log"), 3).is_empty());
+        let failure = Failure { why: "x".into(), log: vec!["a".into(), "b".into()] };
+        assert_eq!(failure.to_string(), "x\n    | a\n    | b");
+    }
+}

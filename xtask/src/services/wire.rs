@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a server serves, asked in its own protocol: a port that accepts says nothing yet.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), ANSWERS_WITHIN)?;
+    stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    stream.set_write_timeout(Some(ANSWERS_WITHIN))?;
+    Ok(stream)
+}
+
+/// PostgreSQL, or pgbouncer with a server behind it: a session of the superuser in the tests' database opens.
+pub(super) fn postgres(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    let body = b"\0\x03\0\0user\0postgres\0database\0retryproof\0\0";
+    let length = u32::try_from(body.len() + 4).unwrap_or_default();
+    stream.write_all(&length.to_be_bytes())?;
+    stream.write_all(body)?;
+    loop {
+        let mut head = [0; 5];
+        stream.read_exact(&mut head)?;
+        let [kind, length @ ..] = head;
+        let mut message = Vec::new();
+        (&stream).take(u64::from(u32::from_be_bytes(length)).saturating_sub(4)).read_to_end(&mut message)?;
+        match kind {
+            b'Z' => return stream.write_all(b"X\0\0\0\x04"),
+            b'E' => return Err(io::Error::other(readable(&message))),
+            _ => {}
+        }
+    }
+}
+
+/// MariaDB: it greets, which it does only after its start-up script has run.
+pub(super) fn mariadb(port: u16) -> io::Result<()> {
+    let mut greeting = [0; 5];
+    connect(port)?.read_exact(&mut greeting)?;
+    if greeting[4] == 10 { Ok(()) } else { Err(io::Error::other("its greeting is not version 10")) }
+}
+
+pub(super) fn redis(port: u16) -> io::Result<()> {
+    let answer = ask_redis(port, "PING")?;
+    if answer.starts_with("+PONG") { Ok(()) } else { Err(io::Error::other(answer.trim().to_string())) }
+}
+
+/// What Redis or a sentinel says to one command without arguments that need quoting.
+pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
+    let mut stream = connect(port)?;
+    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The fields of an error message end in zero bytes.
+fn readable(message: &[u8]) -> String {
+    let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
+    fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// Answers one connection with `answer`.
+    fn server(answer: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.write_all(answer).expect("sent");
+            let mut rest = [0; 256];
+            drop(stream.read(&mut rest)); // what was asked: closing over it would reset the answer
+        });
+        port
+    }
+
+    #[test]
+    fn only_a_session_that_opens_counts_as_postgres() {
+        assert!(postgres(server(b"R\0\0\0\x08\0\0\0\0S\0\0\0\x06a\0Z\0\0\0\x05I")).is_ok());
+        let why = postgres(server(b"E\0\0\0\x19SFATAL\0Mstarting up\0\0")).expect_err("not yet");
+        assert_eq!(why.to_string(), "starting up");
+        assert!(postgres(server(b"R\0\0")).is_err());
+    }
+
+    #[test]
+    fn a_greeting_and_a_pong_are_told_from_anything_else() {
+        assert!(mariadb(server(b"\x4a\0\0\0\x0a10.11")).is_ok());
+        assert!(mariadb(server(b"\x4a\0\0\0\xffno")).is_err());
+        assert!(redis(server(b"+PONG\r\n+OK\r\n")).is_ok());
+        assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
+    }
+}
