@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether a server serves, asked in its own protocol: a port that accepts says nothing yet.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -47,13 +47,21 @@ pub(super) fn redis(port: u16) -> io::Result<()> {
     if answer.starts_with("+PONG") { Ok(()) } else { Err(io::Error::other(answer.trim().to_string())) }
 }
 
-/// What Redis or a sentinel says to one command without arguments that need quoting.
+/// What Redis or a sentinel says to one command: a line, or a text of many. A sentinel knows no `QUIT`, so the answer is
+/// read for what it says of its own length.
 pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
-    let mut stream = connect(port)?;
-    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    let mut stream = BufReader::new(connect(port)?);
+    stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    match line.strip_prefix('$').and_then(|length| length.trim().parse().ok()) {
+        Some(length) => {
+            let mut text = String::new();
+            stream.take(length).read_to_string(&mut text)?;
+            Ok(text)
+        }
+        None => Ok(line),
+    }
 }
 
 /// The fields of an error message end in zero bytes.
@@ -93,7 +101,8 @@ mod tests {
     fn a_greeting_and_a_pong_are_told_from_anything_else() {
         assert!(mariadb(server(b"\x4a\0\0\0\x0a10.11")).is_ok());
         assert!(mariadb(server(b"\x4a\0\0\0\xffno")).is_err());
-        assert!(redis(server(b"+PONG\r\n+OK\r\n")).is_ok());
+        assert!(redis(server(b"+PONG\r\n")).is_ok());
+        assert_eq!(ask_redis(server(b"$4\r\na\r\nb\r\n"), "INFO").expect("a text"), "a\r\nb");
         assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
     }
 }
