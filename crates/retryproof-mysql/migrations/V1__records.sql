@@ -1,0 +1,28 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- retryproof, MySQL and MariaDB, schema version 1. Safe to run twice. To use another table name, replace every
+-- `retryproof_records`. The account of the service needs SELECT, INSERT, UPDATE and DELETE on both tables.
+
+-- Only binary types: text collations ignore case, accents or trailing spaces (ID-2). Times are UTC by the server's clock (ACQ-7),
+-- never TIMESTAMP, which follows the time zone of the connection. No other unique index: its gaps would be locked.
+CREATE TABLE IF NOT EXISTS `retryproof_records` (
+    scope        VARBINARY(255) NOT NULL,
+    k            VARBINARY(512) NOT NULL,
+    state        TINYINT        NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    owner        BINARY(16)     NOT NULL, -- kept after completion (CMP-3); zero: what a release leaves (ACQ-10)
+    token        BIGINT         NOT NULL, -- fencing token (ACQ-10)
+    taken        TINYINT        NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
+    expires_at   DATETIME(6)    NOT NULL, -- lease end while in progress, retention end once complete
+    purge_after  DATETIME(6)    NOT NULL, -- acquire + ttl; in no extension's way, so its index stays as it is (STO-4)
+    fp           VARBINARY(64)  NULL,     -- fingerprint (FP-1)
+    result       LONGBLOB       NULL,     -- the value's envelope (CMP-8)
+    PRIMARY KEY (scope, k),
+    KEY retryproof_purge (purge_after)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- One row: the version of this schema (STO-3). Written last, so that a schema made in part counts as missing.
+CREATE TABLE IF NOT EXISTS `retryproof_records_meta` (
+    name   VARBINARY(32) NOT NULL PRIMARY KEY,
+    value  BIGINT        NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+REPLACE INTO `retryproof_records_meta` (name, value) VALUES ('schema', 1);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the store can do beyond the contract: purge and inspect.
+
+use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+use retryproof_core::{FencingToken, Identity, Result};
+use sqlx::Row as _;
+use sqlx::mysql::MySqlRow;
+
+use crate::error::{Class, Trouble, classify};
+use crate::pool::Lane;
+use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining, unreadable};
+use crate::session::Want;
+use crate::sql::{Param, Statement};
+use crate::store::{MysqlStore, key_of};
+
+/// Most rows that one purging statement deletes: it holds their locks until it has committed.
+const PURGE_BATCH: usize = 1_000;
+
+impl Purge for MysqlStore {
+    /// Reads the keys of a batch without a lock and deletes each that is still over, by its primary key: no range is locked, so no acquire
+    /// meets a gap. A batch that meets a locked row is left to the next purge. The file keeps its size; InnoDB uses the pages again.
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        let mut gone = 0;
+        while gone < limit {
+            let batch = PURGE_BATCH.min(limit - gone);
+            let (found, deleted) =
+                self.purge_batch(batch).await.map_err(|trouble| trouble.error.during("purge"))?;
+            gone += deleted;
+            // A batch of which another purge took a part is not the last one.
+            if found < batch || deleted == 0 {
+                break;
+            }
+        }
+        Ok(gone)
+    }
+}
+
+impl MysqlStore {
+    async fn purge_batch(&self, batch: usize) -> Result<(usize, usize), Trouble> {
+        let limit = [Param::Int(i64::try_from(batch).unwrap_or(i64::MAX))];
+        let found = self.run(Lane::Caller, self.sql.of(Statement::PurgeKeys), &limit, Want::Rows).await?.rows;
+        if found.is_empty() {
+            return Ok((0, 0));
+        }
+        let mut params = Vec::with_capacity(found.len() * 2);
+        for row in &found {
+            for at in 0..2 {
+                params.push(Param::Bytes(row.try_get(at).map_err(classify)?));
+            }
+        }
+        let sql = self.sql.purge(found.len());
+        match self.send(Lane::Caller, &sql, &params, Want::Counts, false).await {
+            Ok(answer) => Ok((found.len(), usize::try_from(answer.matched).unwrap_or(usize::MAX))),
+            Err(trouble) if matches!(trouble.class, Class::Locked | Class::Race) => Ok((found.len(), 0)),
+            Err(trouble) => Err(trouble),
+        }
+    }
+}
+
+impl Inspect for MysqlStore {
+    async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
+        let of = |trouble: Trouble| trouble.error.during("get").for_identity(id);
+        let answer = self
+            .run(Lane::Caller, self.sql.of(Statement::Summary), &key_of(id), Want::Rows)
+            .await
+            .map_err(of)?;
+        answer.rows.first().map(summary).transpose()
+    }
+
+    /// Scans the table.
+    async fn stats(&self) -> Result<StoreStats> {
+        let answer = self
+            .run(Lane::Caller, self.sql.of(Statement::Stats), &[], Want::Rows)
+            .await
+            .map_err(|trouble| trouble.error.during("stats"))?;
+        let Some(row) = answer.rows.first() else { return Ok(StoreStats::default()) };
+        let count = |at| integer(row, at, "count").map(i64::unsigned_abs);
+        Ok(StoreStats::new(count(0)?, count(1)?, count(2)?))
+    }
+}
+
+fn summary(row: &MySqlRow) -> Result<RecordSummary> {
+    let state = match integer(row, 0, "state")? {
+        IN_PROGRESS => RecordState::InProgress,
+        COMPLETE => RecordState::Complete,
+        _ => return Err(unreadable("state")),
+    };
+    let token = u64::try_from(integer(row, 1, "token")?).map_err(|_| unreadable("token"))?;
+    Ok(RecordSummary::new(
+        state,
+        FencingToken::new(token),
+        remaining(integer(row, 2, "expires_at")?),
+        usize::try_from(integer(row, 3, "result")?).unwrap_or(0),
+        integer(row, 4, "fp")? != 0,
+    ))
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#![doc = include_str!("../README.md")]
+
+mod config;
+mod error;
+mod inspect;
+mod known;
+mod pool;
+mod record;
+mod schema;
+mod session;
+mod sql;
+mod store;
+mod wake;
+
+pub use config::MysqlConfig;
+pub use schema::schema_sql;
+pub use store::MysqlStore;

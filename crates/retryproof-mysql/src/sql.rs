@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The SQL: every statement as constant text with its bind order, and the values that are bound.
+//!
+//! Bound values are bytes and integers only, so that any driver can carry them; durations are microseconds and become instants by
+//! the server's clock in the statement that acts (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
+//! it is late, so that a takeover errs on the safe side. `SYSDATE` would not be, and is unsafe for replication by statement.
+//!
+//! Each acting statement touches one row by its primary key and commits by itself: there is no order of locks in which two of them
+//! could meet crosswise.
+
+use std::sync::Arc;
+
+use sqlx::Arguments as _;
+use sqlx::mysql::MySqlArguments;
+
+use crate::config::DEFAULT_TABLE;
+
+/// A value to bind.
+#[derive(Clone, Copy)]
+pub(crate) enum Param<'a> {
+    Bytes(&'a [u8]),
+    OptionalBytes(Option<&'a [u8]>),
+    Int(i64),
+}
+
+/// The driver's form of the values.
+pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx::Error> {
+    let mut arguments = MySqlArguments::default();
+    let bytes = |bytes: &[u8]| bytes.len() + 9;
+    let size = params.iter().map(|param| match param {
+        Param::Bytes(value) | Param::OptionalBytes(Some(value)) => bytes(value),
+        Param::OptionalBytes(None) => 0,
+        Param::Int(_) => 8,
+    });
+    arguments.reserve(params.len(), size.sum());
+    for param in params {
+        match *param {
+            Param::Bytes(bytes) => arguments.add(bytes),
+            Param::OptionalBytes(bytes) => arguments.add(bytes),
+            Param::Int(number) => arguments.add(number),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}
+
+/// The statements. Each text comes after the rules that it serves and its bind order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Grant,
+    GrantPortable,
+    Find,
+    Standing,
+    Extend,
+    Complete,
+    Release,
+    PurgeKeys,
+    Summary,
+    Stats,
+}
+
+/// The condition under which an upsert takes the row: our own lease (ACQ-9), or one that is over, in a state that we wrote (CMP-8). It
+/// reads the same before and after the assignments of the columns that it is about, as long as `expires_at` comes last.
+macro_rules! free {
+    () => {
+        "(state=0 AND owner=VALUES(owner)) OR (expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1))"
+    };
+}
+
+/// Assignments run from left to right and see the new values, so the order is part of the meaning: `taken` and `token` ask for the old
+/// owner and state and come first; `expires_at` is what the others ask for and comes last. `$token` is the new token.
+macro_rules! upsert {
+    ($first:literal, $kept:literal, $next:literal, $other:literal) => {
+        concat!(
+            "INSERT INTO `retryproof_records` (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) \
+             VALUES (?,?,0,?,",
+            $first,
+            ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,?,NULL) \
+             ON DUPLICATE KEY UPDATE \
+             taken=IF(state=0 AND owner=VALUES(owner),0,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),\
+             state=0 AND owner<>X'00000000000000000000000000000000',taken)),\
+             token=IF(state=0 AND owner=VALUES(owner),",
+            $kept,
+            ",IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),",
+            $next,
+            ",",
+            $other,
+            ")),fp=IF(",
+            free!(),
+            ",VALUES(fp),fp),result=IF(",
+            free!(),
+            ",NULL,result),purge_after=IF(",
+            free!(),
+            ",VALUES(purge_after),purge_after),owner=IF(",
+            free!(),
+            ",VALUES(owner),owner),state=IF(",
+            free!(),
+            ",0,state),expires_at=IF(",
+            free!(),
+            ",VALUES(expires_at),expires_at)"
+        )
+    };
+}
+
+/// The columns of a record, the value last.
+macro_rules! columns {
+    () => {
+        "state,owner,token,taken,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at)"
+    };
+}
+
+impl Statement {
+    pub(crate) const COUNT: usize = Self::Stats as usize + 1;
+
+    const ALL: [Self; Self::COUNT] = [
+        Self::Grant,
+        Self::GrantPortable,
+        Self::Find,
+        Self::Standing,
+        Self::Extend,
+        Self::Complete,
+        Self::Release,
+        Self::PurgeKeys,
+        Self::Summary,
+        Self::Stats,
+    ];
+
+    const fn text(self) -> &'static str {
+        match self {
+            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: fresh, renewed, taken over, or left as it is; and the row as it then stands.
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the columns, fp, result.
+            Self::Grant => concat!(
+                upsert!(
+                    "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
+                    "token",
+                    "GREATEST(VALUES(token),token+1)",
+                    "token"
+                ),
+                " RETURNING ",
+                columns!(),
+                ",fp,result"
+            ),
+            // The same where there is no RETURNING: the id that the answer carries is twice the token, plus one for a takeover, or zero
+            // when nothing was granted. Same bind order -> no rows.
+            Self::GrantPortable => upsert!(
+                "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
+                "LAST_INSERT_ID(2*token) DIV 2",
+                "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
+                "token+LAST_INSERT_ID(0)"
+            ),
+            // ACQ-8: locks and writes nothing. 1 scope, 2 key -> the columns, fp, result.
+            Self::Find => {
+                concat!("SELECT ", columns!(), ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?")
+            }
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the columns.
+            Self::Standing => {
+                concat!("SELECT ", columns!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
+            }
+            // RUN-1, CMP-2: by owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.
+            Self::Extend => {
+                "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
+                 WHERE scope=? AND k=? AND state=0 AND owner=?"
+            }
+            // CMP-1, CMP-2. The purge comes earlier only when this ttl ends before the one of the acquire (STO-4). The state changes, so
+            // that a driver which counts changed rows instead of matched ones counts it too.
+            // 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
+            Self::Complete => {
+                "UPDATE `retryproof_records` SET state=1,\
+                 purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
+                 expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=?,result=? \
+                 WHERE scope=? AND k=? AND state=0 AND owner=?"
+            }
+            // RUN-4, ACQ-10: what is left counts as absent and only remembers the token; a purge takes it once no statement can be under way
+            // that drew an older one. 1 scope, 2 key, 3 owner.
+            Self::Release => {
+                "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
+                 expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
+                 WHERE scope=? AND k=? AND state=0 AND owner=?"
+            }
+            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks again. 1 limit -> scope, key.
+            Self::PurgeKeys => {
+                "SELECT scope,k FROM `retryproof_records` WHERE purge_after<=UTC_TIMESTAMP(6) \
+                 AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1) ORDER BY purge_after LIMIT ?"
+            }
+            // For an operator. 1 scope, 2 key -> state, token, remaining, bytes, has fp.
+            Self::Summary => {
+                "SELECT state,token,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at),\
+                 IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
+                 AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
+            }
+            // For an operator; a scan. The constant stands for the fixed columns and the index entries. -> three counts.
+            Self::Stats => {
+                "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100\
+                 +IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` \
+                 WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
+            }
+        }
+    }
+}
+
+/// The statements' texts for one table.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    texts: [Arc<str>; Statement::COUNT],
+    table: String,
+}
+
+impl Sql {
+    /// The texts for a validated name, the one dynamic part of the SQL (STO-3).
+    pub(crate) fn new(table: &str) -> Self {
+        let text = |statement: Statement| Arc::from(statement.text().replace(DEFAULT_TABLE, table));
+        Self { texts: Statement::ALL.map(text), table: table.to_owned() }
+    }
+
+    pub(crate) fn of(&self, statement: Statement) -> &Arc<str> {
+        &self.texts[statement as usize]
+    }
+
+    /// STO-4: deletes `rows` records by their keys, each only if it is still over. Bound are scope and key of each.
+    pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
+        let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
+        Arc::from(format!(
+            "DELETE FROM `{}` WHERE ({keys}) AND purge_after<=UTC_TIMESTAMP(6) \
+             AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1)",
+            self.table
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_3_the_table_name_is_the_only_dynamic_part() {
+        let sql = Sql::new("other");
+        for statement in Statement::ALL {
+            let text = sql.of(statement);
+            assert!(text.contains("`other`") && !text.contains(DEFAULT_TABLE), "{text}");
+        }
+        assert_eq!(sql.purge(2).matches('?').count(), 4);
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kit (STO-2) on the real server: with rows returned by the acquire, and on the path for servers that cannot.
+
+use std::sync::Arc;
+
+use retryproof_core::Identity;
+use retryproof_mysql::{MysqlConfig, MysqlStore};
+use retryproof_testkit::{Subject, SubjectBuilder};
+use sqlx::{AssertSqlSafe, Row as _};
+
+use crate::support::{Table, stranger};
+
+async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore> {
+    let store = MysqlStore::connect(config.clone()).await.expect("the store connects");
+    let table = Arc::new(table);
+    let another = {
+        let (config, table) = (config.clone(), Arc::clone(&table));
+        move || {
+            let (config, _table) = (config.clone(), Arc::clone(&table));
+            async move { MysqlStore::connect(config).await.expect("it connects again").into_shared() }
+        }
+    };
+    let corrupt = {
+        let table = Arc::clone(&table);
+        move |id: Identity| {
+            let text = format!("UPDATE `{}` SET state = 7 WHERE scope = ? AND k = ?", table.name);
+            async move {
+                let spoilt = sqlx::query(AssertSqlSafe(text))
+                    .bind(id.scope().as_str().as_bytes())
+                    .bind(id.key().expose().as_bytes())
+                    .execute(&mut stranger().await)
+                    .await
+                    .expect("the row is spoilt");
+                assert_eq!(spoilt.rows_affected(), 1);
+            }
+        }
+    };
+    // Moves with every row that is not as it was.
+    let writes = move || {
+        let text = format!("CHECKSUM TABLE `{}`", table.name);
+        async move {
+            let row =
+                sqlx::query(AssertSqlSafe(text)).fetch_one(&mut stranger().await).await.expect("a checksum");
+            row.try_get::<i64, _>(1).expect("a number").unsigned_abs()
+        }
+    };
+    Subject::of(store)
+        .with_purge()
+        .with_inspect()
+        .with_another(another)
+        .with_corrupt(corrupt)
+        .with_writes(writes)
+}
+
+mod returning {
+    use super::*;
+
+    async fn returning() -> Subject {
+        let table = Table::new().await;
+        let config = table.config();
+        subject(table, config).await.build()
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = returning }
+}
+
+mod portable {
+    use super::*;
+
+    async fn portable() -> Subject {
+        let table = Table::new().await;
+        let config = table.config().with_returning(false);
+        subject(table, config).await.build()
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = portable }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A table for each test on the real server, short words for calls, and the check that nothing shows a key.
+
+use std::error::Error as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
+use retryproof_mysql::{MysqlConfig, MysqlStore};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+pub(crate) const CANARY: &str = "canary-4711";
+
+/// The value of a line that `cargo xtask services` wrote, or of the variable.
+pub(crate) fn service(name: &str) -> Option<String> {
+    if let Ok(value) = std::env::var(name) {
+        return Some(value);
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/services/env");
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+}
+
+/// The URL of the server.
+pub(crate) fn url() -> String {
+    service("RETRYPROOF_TEST_MARIADB")
+        .expect("no MariaDB for this test: run `cargo xtask services up mariadb`")
+}
+
+/// The URL with another user, password or database.
+pub(crate) fn url_as(user: &str, password: &str, database: Option<&str>) -> String {
+    let url = url();
+    let (_, place) = url.split_once('@').expect("a user in the URL");
+    let (host, own) = place.split_once('/').expect("a database in the URL");
+    format!("mysql://{user}:{password}@{host}/{}", database.unwrap_or(own))
+}
+
+/// A name that no other test has.
+pub(crate) fn unique(what: &str) -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("{what}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A connection of somebody else, with all privileges.
+pub(crate) async fn stranger() -> MySqlConnection {
+    MySqlConnection::connect(&url()).await.expect("the server answers")
+}
+
+pub(crate) async fn sql(conn: &mut MySqlConnection, text: &str) -> u64 {
+    conn.execute(AssertSqlSafe(text)).await.unwrap_or_else(|error| panic!("{text}: {error}")).rows_affected()
+}
+
+/// A migrated table that goes with its test.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    url: String,
+}
+
+impl Table {
+    pub(crate) async fn new() -> Self {
+        let table = Self { name: unique("it"), url: url() };
+        table.config().migrate().await.expect("the schema is made");
+        table
+    }
+
+    pub(crate) fn config(&self) -> MysqlConfig {
+        self.config_at(&self.url)
+    }
+
+    pub(crate) fn config_at(&self, url: &str) -> MysqlConfig {
+        MysqlConfig::from_url(url).expect("a valid URL").with_table_name(&self.name)
+    }
+
+    pub(crate) async fn store(&self) -> MysqlStore {
+        MysqlStore::connect(self.config()).await.expect("the store connects")
+    }
+}
+
+impl Drop for Table {
+    /// On a thread and a runtime of its own, since it may run inside one.
+    fn drop(&mut self) {
+        let (url, name) = (self.url.clone(), self.name.clone());
+        let gone = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut conn = MySqlConnection::connect(&url).await.map_err(std::io::Error::other)?;
+                for table in [&name, &format!("{name}_meta")] {
+                    let drop = format!("DROP TABLE IF EXISTS `{table}`");
+                    conn.execute(AssertSqlSafe(drop)).await.map_err(std::io::Error::other)?;
+                }
+                Ok::<_, std::io::Error>(())
+            })
+        });
+        if !matches!(gone.join(), Ok(Ok(()))) {
+            eprintln!("the table {} stays behind", self.name);
+        }
+    }
+}
+
+pub(crate) fn id(key: &str) -> Identity {
+    Identity::of("mysql.tests", key).expect("a valid identity")
+}
+
+pub(crate) fn request(owner: OwnerId) -> AcquireRequest {
+    AcquireRequest::new(owner, LONG, DAY)
+}
+
+pub(crate) fn completion(body: &str) -> Completion {
+    let payload = Payload::new(CodecId::BYTES, 1, body.as_bytes());
+    Completion::new(payload.envelope().clone(), DAY, None)
+}
+
+pub(crate) fn body(stored: &StoredResult) -> String {
+    match stored.open(None) {
+        Ok(Opened::Value(payload)) => String::from_utf8_lossy(payload.body()).into_owned(),
+        other => panic!("no value: {other:?}"),
+    }
+}
+
+pub(crate) async fn grant(store: &MysqlStore, id: &Identity, owner: OwnerId) -> Grant {
+    match store.acquire(id, &request(owner)).await {
+        Ok(Acquired::Granted(grant)) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Acquires and completes.
+pub(crate) async fn execute(store: &MysqlStore, id: &Identity, body: &str) {
+    let owner = OwnerId::new();
+    grant(store, id, owner).await;
+    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+}
+
+/// The result that a duplicate gets.
+pub(crate) async fn replay(store: &MysqlStore, id: &Identity) -> String {
+    match store.acquire(id, &request(OwnerId::new())).await {
+        Ok(Acquired::Complete(stored)) => body(&stored),
+        other => panic!("not complete: {other:?}"),
+    }
+}
+
+/// ID-4: neither the error nor what it came from shows a key, a value or a password.
+pub(crate) fn assert_masked(error: &Error) {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(&format!(" {inner} {inner:?}"));
+        source = inner.source();
+    }
+    assert!(!text.contains(CANARY), "{text}");
+}
