@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts or stalls the line.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! use retryproof_testkit::wire::WireProxy;
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! // A server that answers each byte with one.
+//! let server = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let at = server.local_addr()?;
+//! tokio::spawn(async move {
+//!     let (mut line, _) = server.accept().await?;
+//!     let mut byte = [0];
+//!     while line.read_exact(&mut byte).await.is_ok() {
+//!         line.write_all(&byte).await?;
+//!     }
+//!     std::io::Result::Ok(())
+//! });
+//!
+//! let proxy = WireProxy::to(at).await?;
+//! let mut client = tokio::net::TcpStream::connect(proxy.addr()).await?;
+//! for _ in 0..3 {
+//!     client.write_all(b"x").await?;
+//!     client.read_exact(&mut [0]).await?;
+//! }
+//! assert_eq!(proxy.flights(), 3);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A TCP proxy on a loopback port of its own.
+///
+/// It ends, with every line through it, when it is dropped.
+#[derive(Debug)]
+pub struct WireProxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    flights: AtomicU64,
+    lines: AtomicU64,
+    refusing: AtomicBool,
+    /// Moves when every line is to be cut.
+    cuts: watch::Sender<u64>,
+    /// While true nothing is passed on, in either direction.
+    stalled: watch::Sender<bool>,
+}
+
+impl WireProxy {
+    /// Listens on a free port of 127.0.0.1 and passes everything on to `target`.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn to(target: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            target,
+            flights: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
+            refusing: AtomicBool::new(false),
+            cuts: watch::Sender::new(0),
+            stalled: watch::Sender::new(false),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { addr, shared, accepting })
+    }
+
+    /// Where to connect to.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The round trips so far: bursts of the client that the server answered, however many messages and packets a burst had. What
+    /// the server sends unasked counts as none; opening a line counts for as many as its protocol takes.
+    #[must_use]
+    pub fn flights(&self) -> u64 {
+        self.shared.flights.load(Ordering::SeqCst)
+    }
+
+    /// The lines opened so far.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.shared.lines.load(Ordering::SeqCst)
+    }
+
+    /// Cuts every open line; new ones are accepted. What was under way is lost.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// While `true`, new lines are closed as soon as they are opened.
+    pub fn refuse(&self, refusing: bool) {
+        self.shared.refusing.store(refusing, Ordering::SeqCst);
+    }
+
+    /// While `true`, lines stay open and nothing gets through, in either direction; it arrives when they run again.
+    pub fn stall(&self, stalled: bool) {
+        self.shared.stalled.send_replace(stalled);
+    }
+}
+
+impl Drop for WireProxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        if shared.refusing.load(Ordering::SeqCst) {
+            continue;
+        }
+        shared.lines.fetch_add(1, Ordering::SeqCst);
+        // Before the task runs: a cut right after the accept counts for this line too.
+        let cut = shared.cuts.subscribe();
+        tokio::spawn(pass(client, Arc::clone(&shared), cut));
+    }
+}
+
+/// One line, until either side closes it or it is cut.
+async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
+    let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
+    // Small packets at once, as the drivers ask for on their side.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let mut stalled = shared.stalled.subscribe();
+    let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+    // Whether the client has sent something that the server has not answered.
+    let mut open = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = cut.changed() => return,
+            // The sender lives as long as this task does.
+            running = stalled.wait_for(|stalled| !stalled) => if running.is_err() { return },
+        }
+        tokio::select! {
+            biased;
+            _ = cut.changed() => return,
+            _ = stalled.changed() => {}
+            read = client.read(&mut asked) => match read {
+                Ok(bytes @ 1..) => {
+                    open = true;
+                    if server.write_all(&asked[..bytes]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+            read = server.read(&mut answer) => match read {
+                Ok(bytes @ 1..) => {
+                    // Counted before it is passed on: whoever has the answer sees it counted.
+                    if std::mem::take(&mut open) {
+                        shared.flights.fetch_add(1, Ordering::SeqCst);
+                    }
+                    if client.write_all(&answer[..bytes]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+        }
+    }
+}
