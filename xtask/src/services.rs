@@ -32,6 +32,8 @@ use site::Site;
 
 /// A server may be slow to start on a busy machine; one that takes this long hangs.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// For one that is started again with its data.
+const AGAIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// What a person can name.
 pub(crate) struct Service {
@@ -166,15 +168,26 @@ fn start(site: &Mutex<Site>, tools: &Tools, service: &Service) -> Result<u16, Fa
     let recipes = recipes.map_err(|error| Failure::plain(&error))?;
     let port = recipes.last().map_or(0, |server| server.port);
     for server in recipes.iter().filter(|server| !running.contains(&server.name)) {
-        let mut child = server.start()?;
-        let noted = with(site, |site| site.note(server.name, child.id()));
-        noted.map_err(|error| Failure::plain(&error))?;
-        server.wait(&mut child, READY_WITHIN)?;
+        let (began, again) = (now(), server.is_made());
+        while let Err(failure) = attempt(site, server) {
+            // Children of one that was killed keep its successor out for a moment.
+            if !(again && failure.ended) || began.elapsed() > AGAIN_WITHIN {
+                return Err(failure);
+            }
+            pause();
+        }
     }
     if service.name == "sentinel" {
         redis::settle(&recipes, READY_WITHIN)?;
     }
     Ok(port)
+}
+
+fn attempt(site: &Mutex<Site>, server: &Server) -> Result<(), Failure> {
+    let mut child = server.start()?;
+    let noted = with(site, |site| site.note(server.name, child.id()));
+    noted.map_err(|error| Failure::plain(&error))?;
+    server.wait(&mut child, READY_WITHIN)
 }
 
 fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Server>> {

@@ -64,16 +64,18 @@ pub(super) struct Server {
 #[derive(Debug)]
 pub(super) struct Failure {
     why: String,
+    /// By itself, before it served.
+    pub(super) ended: bool,
     log: Vec<String>,
 }
 
 impl Failure {
     pub(super) fn plain(why: &impl ToString) -> Self {
-        Self { why: why.to_string(), log: Vec::new() }
+        Self { why: why.to_string(), ended: false, log: Vec::new() }
     }
 
     pub(super) fn of(server: &Server, why: &str) -> Self {
-        Self { why: format!("{}: {why}", server.name), log: tail(&server.dir.join("log"), 25) }
+        Self { why: format!("{}: {why}", server.name), ended: false, log: tail(&server.dir.join("log"), 25) }
     }
 }
 
@@ -85,13 +87,20 @@ impl fmt::Display for Failure {
 }
 
 impl Server {
+    /// Whether its data are there, from an earlier start.
+    pub(super) fn is_made(&self) -> bool {
+        self.dir.join("start").exists()
+    }
+
     /// Makes its data unless they are there, and starts it. It lives in a process group of its own: what ends us from a
     /// terminal does not reach it.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let script = self.dir.join("start");
-        if !script.exists() {
+        if !self.is_made() {
             self.make().map_err(|error| Failure::of(self, &error.to_string()))?;
-            let text = script_text(&self.dir, &Account::wrap(self.account.as_ref(), &self.command));
+            let pid_file =
+                SERVERS.iter().find(|kind| kind.name == self.name).map_or("pid", |kind| kind.pid_file);
+            let text = script_text(&self.dir, pid_file, &Account::wrap(self.account.as_ref(), &self.command));
             write_script(&script, &text).map_err(|error| Failure::of(self, &error.to_string()))?;
         }
         let mut command = Command::new("sh");
@@ -106,19 +115,21 @@ impl Server {
 
     /// Until it serves, or has ended, or `bound` is over.
     pub(super) fn wait(&self, child: &mut Child, bound: Duration) -> Result<(), Failure> {
-        let mut last = None;
-        let answer = until(bound, || match (self.ready)(self.port) {
-            Ok(()) => Some(Ok(())),
-            Err(error) => {
-                last = Some(error);
-                child.try_wait().ok().flatten().map(|status| Err(format!("ended by itself, {status}")))
-            }
+        let (mut last, mut ended) = (None, None);
+        until(bound, || {
+            last = (self.ready)(self.port).err();
+            ended = child.try_wait().ok().flatten();
+            (last.is_none() || ended.is_some()).then_some(())
         });
-        let timed_out = || {
-            let last = last.map_or_else(String::new, |error| format!(": {error}"));
-            Err(format!("not ready within {} s{last}", bound.as_secs()))
-        };
-        answer.unwrap_or_else(timed_out).map_err(|why| Failure::of(self, &why))
+        match (ended, last) {
+            (Some(status), _) => {
+                Err(Failure { ended: true, ..Failure::of(self, &format!("ended by itself, {status}")) })
+            }
+            (None, Some(last)) => {
+                Err(Failure::of(self, &format!("not ready within {} s: {last}", bound.as_secs())))
+            }
+            (None, None) => Ok(()),
+        }
     }
 
     fn make(&self) -> io::Result<()> {
@@ -165,11 +176,17 @@ impl Server {
     }
 }
 
-/// `exec` all the way: the process that runs the script becomes the server and keeps its number.
-fn script_text(dir: &Path, command: &[String]) -> String {
+/// `exec` all the way: the process that runs the script becomes the server and keeps its number. One that was killed a moment
+/// ago still counts for PostgreSQL until its parent has taken note of its end.
+fn script_text(dir: &Path, pid_file: &str, command: &[String]) -> String {
     let dir = quoted(&dir.to_string_lossy());
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
-    format!("#!/bin/sh\ncd {dir} || exit 1\nexec {} </dev/null >>{dir}/log 2>&1\n", command.join(" "))
+    format!(
+        "#!/bin/sh\ncd {dir} || exit 1\nold=$(head -n 1 {pid_file} 2>/dev/null)\nn=0\n\
+         while [ $n -lt 100 ] && grep -qs '^State:.Z' \"/proc/${{old:-0}}/status\"; do n=$((n + 1)); sleep 0.1; done\n\
+         exec {} </dev/null >>{dir}/log 2>&1\n",
+        command.join(" ")
+    )
 }
 
 fn quoted(word: &str) -> String {
@@ -199,16 +216,19 @@ mod tests {
     #[test]
     fn a_script_keeps_each_word_as_it_is() {
         let command = ["/x/db server".to_string(), "--name=it's".into(), "$HOME".into(), String::new()];
-        assert_eq!(
-            script_text(Path::new("/tmp/a b"), &command),
-            "#!/bin/sh\ncd '/tmp/a b' || exit 1\nexec '/x/db server' '--name=it'\\''s' '$HOME' '' </dev/null >>'/tmp/a b'/log 2>&1\n"
+        let text = script_text(Path::new("/tmp/a b"), "pid", &command);
+        assert!(
+            text.starts_with("#!/bin/sh\ncd '/tmp/a b' || exit 1\nold=$(head -n 1 pid 2>/dev/null)\n"),
+            "{text}"
         );
+        let last = "exec '/x/db server' '--name=it'\\''s' '$HOME' '' </dev/null >>'/tmp/a b'/log 2>&1";
+        assert_eq!(text.lines().last(), Some(last));
     }
 
     #[test]
     fn a_missing_log_has_no_end() {
         assert!(tail(Path::new("/nonexistent/log"), 3).is_empty());
-        let failure = Failure { why: "x".into(), log: vec!["a".into(), "b".into()] };
+        let failure = Failure { why: "x".into(), ended: true, log: vec!["a".into(), "b".into()] };
         assert_eq!(failure.to_string(), "x\n    | a\n    | b");
     }
 }
