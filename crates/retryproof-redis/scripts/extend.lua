@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- Makes the lease end so many ms from now, if the caller is the recorded owner, in time or late (RUN-1, RUN-3).
+-- KEYS: the record. ARGV: owner, lease in ms. Answers 1 done, 0 lost, 3 not ours to read.
+local head = redis.call('GETRANGE', KEYS[1], 0, 50)
+if head == '' then
+  return 0
+end
+local state, grace = string.sub(head, 1, 4), tonumber(string.sub(head, 37, 49))
+if not grace or #head < 51 or (state ~= 'rp1P' and state ~= 'rp1C' and state ~= 'rp1R') then
+  return 3
+end
+if state ~= 'rp1P' or string.sub(head, 5, 20) ~= ARGV[1] then
+  return 0
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2] + grace)
+return 1

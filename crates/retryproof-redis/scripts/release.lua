@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- Gives the lease up, if the caller is the recorded owner (RUN-4). What stays is the last token, for a while (ACQ-10): every read
+-- takes it for an absent record.
+-- KEYS: the record, which names the channel too. ARGV: owner, owner of the residue, ms that it stays, its grace and fingerprint.
+-- Answers 1 done, 2 nothing to release, 0 lost, 3 not ours to read.
+local head = redis.call('GETRANGE', KEYS[1], 0, 50)
+if head == '' then
+  return 2
+end
+local state = string.sub(head, 1, 4)
+if #head < 51 or (state ~= 'rp1P' and state ~= 'rp1C' and state ~= 'rp1R') then
+  return 3
+end
+if state == 'rp1R' then
+  return 2
+end
+if state == 'rp1C' or string.sub(head, 5, 20) ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], 'rp1R' .. ARGV[2] .. string.sub(head, 21, 36) .. ARGV[4], 'PX', ARGV[3])
+redis.pcall('PUBLISH', KEYS[1], 'R')
+return 1

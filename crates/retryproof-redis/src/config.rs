@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`RedisConfig`]: which server, which prefix, how many replicas to wait for.
+
+use std::fmt;
+use std::time::Duration;
+
+use retryproof_core::{Error, ErrorKind, Result};
+
+/// The default prefix of keys and channels.
+pub(crate) const DEFAULT_PREFIX: &str = "retryproof";
+/// What Redis takes as one value, unless it was configured otherwise.
+pub(crate) const BULK_LIMIT: usize = 512 << 20;
+
+/// A host and its port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// Where the primary is, or who knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Single(Address),
+    Sentinel { nodes: Vec<Address>, service: String },
+}
+
+/// What a [`RedisStore`](crate::RedisStore) connects with. `Debug` shows no password.
+///
+/// ```
+/// use retryproof_redis::RedisConfig;
+///
+/// # fn main() -> retryproof_core::Result<()> {
+/// let config = RedisConfig::from_url("redis://app:secret@cache.internal/0")?.with_prefix("payments");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisConfig {
+    pub(crate) target: Target,
+    pub(crate) tls: bool,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    pub(crate) db: u32,
+    pub(crate) prefix: String,
+    pub(crate) wait: Option<(u32, Duration)>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) max_value: Option<usize>,
+    #[cfg(feature = "tls")]
+    pub(crate) root_certificates: Option<Vec<u8>>,
+}
+
+impl RedisConfig {
+    /// Reads the URL form of a store:
+    /// - `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`; `rediss://` for TLS, which needs the feature `tls`;
+    /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`; `rediss+sentinel://` for TLS.
+    ///
+    /// User, password and service are percent-decoded. Behind a `?` may follow, joined by `&`: `prefix=NAME`, `wait=REPLICAS`,
+    /// `wait-timeout=PT1S`, `sentinel-user=NAME`, `sentinel-password=PASSWORD`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for another scheme, an address or prefix that is none, an unknown parameter;
+    /// [`ErrorKind::Unsupported`] for TLS without the feature. No message shows the URL or a part of it but the parameter's name.
+    pub fn from_url(url: &str) -> Result<Self> {
+        crate::url::parse(url)
+    }
+
+    /// The defaults on one server.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self::on(Target::Single(Address { host: host.into(), port }))
+    }
+
+    pub(crate) fn on(target: Target) -> Self {
+        Self {
+            target,
+            tls: false,
+            user: None,
+            password: None,
+            sentinel_user: None,
+            sentinel_password: None,
+            db: 0,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            wait: None,
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_secs(2),
+            max_value: None,
+            #[cfg(feature = "tls")]
+            root_certificates: None,
+        }
+    }
+
+    /// Names the user of the server's access list. Default: the server's `default` user.
+    #[must_use]
+    pub fn with_user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password of the user.
+    #[must_use]
+    pub fn with_password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The login of the sentinels, which is apart from that of the servers. Default: none.
+    #[must_use]
+    pub fn with_sentinel_login(mut self, user: Option<String>, password: impl Into<String>) -> Self {
+        self.sentinel_user = user;
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// The number of the database. Default 0.
+    #[must_use]
+    pub fn with_db(mut self, db: u32) -> Self {
+        self.db = db;
+        self
+    }
+
+    /// What keys and channels begin with. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is checked when the store
+    /// connects. Default `retryproof`.
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Has grants and completions wait until `replicas` have them, each for at most `timeout` (`WAIT`), so that a fail-over forgets
+    /// less. Falling short is `Unavailable`. They go over a connection of their own, one after the other, and an acquire looks
+    /// first: two round trips then. Default: nobody is waited for.
+    #[must_use]
+    pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.wait = (replicas > 0).then_some((replicas, timeout));
+        self
+    }
+
+    /// How long a connection may take to be made. Default 1 s.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, most: Duration) -> Self {
+        self.connect_timeout = most;
+        self
+    }
+
+    /// How long a server may take to answer, before the call fails as `Unavailable` and the next one tries another connection. Default
+    /// 2 s, below the engine's default `operation-timeout` (STO-5).
+    #[must_use]
+    pub fn with_response_timeout(mut self, most: Duration) -> Self {
+        self.response_timeout = most;
+        self
+    }
+
+    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: what the server takes
+    /// (`proto-max-bulk-len`, 512 MiB unless it says otherwise), less 4 KiB.
+    #[must_use]
+    pub fn with_max_value(mut self, bytes: usize) -> Self {
+        self.max_value = Some(bytes);
+        self
+    }
+
+    /// The certificates, in PEM, of whoever signed the servers'. Default: the host's.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
+    pub(crate) fn with_tls(mut self, tls: bool) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// What can be told without a server.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.tls && !cfg!(feature = "tls") {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "`rediss` needs TLS, which this build is without: turn on the feature `tls` of retryproof-redis",
+            ));
+        }
+        let mut bytes = self.prefix.bytes();
+        let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && self.prefix.len() <= 48;
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Config, "the prefix must match [A-Za-z_][A-Za-z0-9_]{0,47}")
+                .with("prefix", format_args!("{:?}", self.prefix)))
+        }
+    }
+
+    /// How long to wait for `WAIT`, beyond an answer's time.
+    pub(crate) fn wait_timeout(&self) -> Duration {
+        self.wait.map_or(Duration::ZERO, |(_, timeout)| timeout)
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("target", &self.target)
+            .field("tls", &self.tls)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| ".."))
+            .field("db", &self.db)
+            .field("prefix", &self.prefix)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_3_prefixes_are_validated() {
+        let ok = |prefix: &str| RedisConfig::new("h", 1).with_prefix(prefix).check().is_ok();
+        for good in ["r", "_", "Records_2", &"r".repeat(48)] {
+            assert!(ok(good), "{good}");
+        }
+        for bad in ["", "1r", "r-s", "r s", "r:", "r*", "r?", "r[a]", "r{", "r\r\n", "é", &"r".repeat(49)] {
+            assert!(!ok(bad), "{bad}");
+        }
+    }
+}

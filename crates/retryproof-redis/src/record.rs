@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The layout of a record: one string, read strictly. Whatever we did not write fails closed and stays where it is (CMP-8).
+//!
+//! | bytes | |
+//! |---|---|
+//! | 3 | `rp1`: ours, version 1 |
+//! | 1 | `P` in progress, `C` complete, `R` residue of a release: the last token alone, absent for everybody |
+//! | 16 | owner |
+//! | 16 | token, decimal digits |
+//! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease has `PTTL - grace` left |
+//! | 2 | length of the fingerprint, decimal digits |
+//! | 0..=64 | fingerprint |
+//! | rest | the value's envelope, when complete |
+//!
+//! The scripts in `scripts/` read and write the same header.
+
+use std::time::Duration;
+
+use retryproof_core::{
+    Blob, Error, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
+};
+
+/// Bytes before the fingerprint.
+pub(crate) const HEADER: usize = 51;
+const MINE: &[u8] = b"rp1";
+
+/// Where a record stands, as its header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    InProgress,
+    Complete,
+    Residue,
+}
+
+/// The part of a record before the fingerprint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    pub(crate) state: State,
+    pub(crate) token: FencingToken,
+    grace: u64,
+    fingerprint: usize,
+}
+
+impl Header {
+    pub(crate) fn read(value: &[u8]) -> Result<Self> {
+        let Some(head) = value.get(..HEADER) else { return Err(unreadable("length")) };
+        if !head.starts_with(MINE) {
+            return Err(unreadable("version"));
+        }
+        let state = match head[3] {
+            b'P' => State::InProgress,
+            b'C' => State::Complete,
+            b'R' => State::Residue,
+            _ => return Err(unreadable("state")),
+        };
+        let fingerprint = usize::try_from(digits(&head[49..51], "fingerprint")?)
+            .ok()
+            .filter(|&length| length <= MAX_FINGERPRINT_BYTES)
+            .ok_or_else(|| unreadable("fingerprint"))?;
+        Ok(Self {
+            state,
+            token: FencingToken::new(digits(&head[20..36], "token")?),
+            grace: digits(&head[36..49], "grace")?,
+            fingerprint,
+        })
+    }
+
+    /// What is left of the lease, when the key has `pttl` ms to live; `None` when it is over.
+    pub(crate) fn remaining(&self, pttl: i64) -> Option<Duration> {
+        let left = u64::try_from(pttl).ok()?.checked_sub(self.grace)?;
+        (left > 0).then(|| Duration::from_millis(left))
+    }
+
+    pub(crate) fn has_fingerprint(&self) -> bool {
+        self.fingerprint > 0
+    }
+
+    /// Bytes before the envelope.
+    pub(crate) fn body_at(&self) -> usize {
+        HEADER + self.fingerprint
+    }
+}
+
+/// The result in a complete record, unopened and not copied.
+pub(crate) fn result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
+    let at = header.body_at();
+    let Some(fingerprint) = value.get(HEADER..at) else { return Err(unreadable("fingerprint")) };
+    let fingerprint = match fingerprint {
+        [] => None,
+        bytes => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fingerprint"))?),
+    };
+    Ok(StoredResult::new(Blob::from(value).skip(at), fingerprint))
+}
+
+/// The part of a header behind the token, with the fingerprint.
+pub(crate) fn tail(grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+    let mut tail = digits_of(grace);
+    tail.extend_from_slice(&length_and_bytes(fingerprint));
+    tail
+}
+
+pub(crate) fn length_and_bytes(fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+    let bytes = fingerprint.map_or(&[][..], Fingerprint::as_bytes);
+    let mut out = format!("{:02}", bytes.len()).into_bytes();
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A time in ms as the header keeps it.
+pub(crate) fn digits_of(ms: u64) -> Vec<u8> {
+    format!("{ms:013}").into_bytes()
+}
+
+/// Whole milliseconds, rounded up: what Redis counts in. Nothing ends early.
+pub(crate) fn millis(time: Duration) -> u64 {
+    const MOST: u128 = 9_999_999_999_999;
+    let ms = time.as_nanos().div_ceil(1_000_000).min(MOST);
+    u64::try_from(ms).unwrap_or(u64::MAX)
+}
+
+/// The owner of a residue: nobody.
+pub(crate) const NOBODY: OwnerId = OwnerId::from_bytes([0; 16]);
+
+/// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`. The length keeps identities
+/// apart (ID-2), the braces would give a record one slot of a cluster.
+pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
+    let (scope, key) = (id.scope().as_str(), id.key().expose());
+    let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);
+    out.extend_from_slice(prefix.as_bytes());
+    out.extend_from_slice(b":{");
+    out.extend_from_slice(scope.len().to_string().as_bytes());
+    for part in [scope, key] {
+        out.push(b':');
+        out.extend_from_slice(part.as_bytes());
+    }
+    out.push(b'}');
+    out
+}
+
+fn digits(bytes: &[u8], field: &'static str) -> Result<u64> {
+    bytes.iter().try_fold(0_u64, |number, byte| match byte {
+        b'0'..=b'9' => Ok(number * 10 + u64::from(byte - b'0')),
+        _ => Err(unreadable(field)),
+    })
+}
+
+pub(crate) fn unreadable(field: &'static str) -> Error {
+    Error::corrupt(
+        "the key of the record holds what this version does not write; look at it, or delete it by hand",
+    )
+    .with("field", field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(state: u8, token: &str, rest: &[u8]) -> Vec<u8> {
+        [b"rp1", &[state][..], &[7; 16], token.as_bytes(), rest].concat()
+    }
+
+    #[test]
+    fn cmp_8_a_record_is_read_strictly() {
+        let fingerprint = Fingerprint::new(&[1, 2, 3]).unwrap();
+        let mut good = written(b'C', "0000000000000042", &tail(0, Some(&fingerprint)));
+        good.extend_from_slice(b"body");
+        let header = Header::read(&good).unwrap();
+        assert_eq!((header.state, header.token.get(), header.has_fingerprint()), (State::Complete, 42, true));
+        assert_eq!(result(&header, good.clone()).unwrap().fingerprint(), Some(&fingerprint));
+        for (at, bad) in [(0, b'R'), (2, b'2'), (3, b'X'), (20, b'-'), (36, b' '), (49, b'9'), (50, b'x')] {
+            let mut other = good.clone();
+            other[at] = bad;
+            if at == 49 {
+                assert!(Header::read(&other).is_err(), "a fingerprint of 93 bytes");
+            }
+            assert!(Header::read(&other).is_err(), "byte {at}");
+        }
+        for cut in 0..HEADER {
+            assert!(Header::read(&good[..cut]).is_err(), "{cut} bytes");
+        }
+        let header = Header::read(&good).unwrap();
+        assert!(result(&header, good[..HEADER + 2].to_vec()).is_err(), "the fingerprint is cut");
+    }
+
+    #[test]
+    fn acq_7_the_lease_has_what_the_key_has_beyond_the_grace() {
+        let value = written(b'P', "0000000000000042", &tail(1_000, None));
+        let header = Header::read(&value).unwrap();
+        for (pttl, left) in
+            [(-2, None), (-1, None), (0, None), (1_000, None), (1_001, Some(1)), (5_000, Some(4_000))]
+        {
+            assert_eq!(header.remaining(pttl), left.map(Duration::from_millis), "{pttl}");
+        }
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_millis(10)), 10);
+        assert_eq!(digits_of(millis(Duration::MAX)).len(), 13);
+    }
+
+    #[test]
+    fn id_2_keys_of_distinct_identities_are_distinct() {
+        let of = |scope: &'static str, key: &str| key_of(scope, key);
+        assert_ne!(of("a:b", "c"), of("a", "b:c"));
+        assert_ne!(of("1:a", "b"), of("1", "a:b"));
+        assert_ne!(of("a", "b}"), of("a", "b"));
+        assert_eq!(of("pay", "k 1"), b"p:{3:pay:k 1}");
+    }
+
+    fn key_of(scope: &'static str, text: &str) -> Vec<u8> {
+        key("p", &Identity::of(scope, text).unwrap())
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kit (STO-2) on real servers: one alone, and the primary of a Sentinel group.
+
+use retryproof_redis::{RedisConfig, RedisStore};
+use retryproof_testkit::Subject;
+
+use crate::support::{ask, key_of, own_prefix, service, stranger};
+
+async fn subject(variable: &'static str, name: &'static str) -> Subject {
+    let prefix = own_prefix();
+    let config = RedisConfig::from_url(&service(variable, name)).expect("a good URL").with_prefix(&prefix);
+    let config = config.with_max_value(4 << 20);
+    let store = RedisStore::connect(config.clone()).await.expect("the store connects");
+    let another = move || {
+        let config = config.clone();
+        async move { RedisStore::connect(config).await.expect("it connects again").into_shared() }
+    };
+    let corrupt = move |id: retryproof_core::Identity| {
+        let key = key_of(&prefix, &id);
+        async move {
+            let mut conn = stranger(&primary_url(variable, name).await).await;
+            let _: i64 = redis::cmd("SETRANGE")
+                .arg(&key)
+                .arg(2)
+                .arg("9")
+                .query_async(&mut conn)
+                .await
+                .expect("the record is spoilt");
+        }
+    };
+    Subject::of(store).with_inspect().with_another(another).with_corrupt(corrupt).build()
+}
+
+/// Where somebody else would connect.
+async fn primary_url(variable: &str, name: &str) -> String {
+    let url = service(variable, name);
+    let Some(rest) = url.strip_prefix("redis+sentinel://") else { return url };
+    let (nodes, group) = rest.split_once('/').expect("a service");
+    let node = nodes.split(',').next().expect("a sentinel");
+    let mut conn = stranger(&format!("redis://{node}")).await;
+    let group = group.split('?').next().unwrap_or(group);
+    let at: Vec<String> = ask(&mut conn, &format!("SENTINEL get-master-addr-by-name {group}")).await;
+    format!("redis://{}:{}", at[0], at[1])
+}
+
+mod standalone {
+    use super::*;
+
+    async fn standalone() -> Subject {
+        subject("RETRYPROOF_TEST_REDIS", "redis").await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = standalone }
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and their failures.
+
+mod conformance;
+mod support;

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Servers shared and private, short words for calls, and the check that nothing shows a key.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
+use retryproof_redis::RedisConfig;
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+/// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
+pub(crate) const CANARY: &str = "canary-4711";
+
+/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that it wrote.
+pub(crate) fn service(variable: &str, name: &str) -> String {
+    if let Ok(url) = std::env::var(variable) {
+        return url;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    written
+        .lines()
+        .find_map(|line| line.strip_prefix(variable)?.strip_prefix('='))
+        .map(str::to_owned)
+        .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
+}
+
+/// A prefix that only this caller uses.
+pub(crate) fn own_prefix() -> String {
+    OwnerId::new().as_bytes().iter().take(6).fold("t".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// A connection of somebody else, to the server of a `redis://` URL.
+pub(crate) async fn stranger(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    client.get_multiplexed_async_connection().await.expect("a connection")
+}
+
+pub(crate) async fn ask<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, line: &str) -> T {
+    let mut words = line.split(' ');
+    let mut cmd = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        cmd.arg(word);
+    });
+    cmd.query_async(conn).await.unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// The key of a record, as the crate's page says.
+pub(crate) fn key_of(config_prefix: &str, id: &Identity) -> String {
+    let (scope, key) = (id.scope().as_str(), id.key().expose());
+    format!("{config_prefix}:{{{}:{scope}:{key}}}", scope.len())
+}
+
+pub(crate) fn id(key: &str) -> Identity {
+    Identity::of("redis.tests", key).expect("a valid identity")
+}
+
+pub(crate) fn request(owner: OwnerId) -> AcquireRequest {
+    AcquireRequest::new(owner, LONG, DAY)
+}
+
+pub(crate) fn completion(body: &str) -> Completion {
+    let payload = Payload::new(CodecId::BYTES, 1, body.as_bytes());
+    Completion::new(payload.envelope().clone(), DAY, None)
+}
+
+pub(crate) fn body(stored: &StoredResult) -> String {
+    match stored.open(None) {
+        Ok(Opened::Value(payload)) => String::from_utf8_lossy(payload.body()).into_owned(),
+        other => panic!("no value: {other:?}"),
+    }
+}
+
+pub(crate) async fn grant(store: &impl IdempotencyStore, id: &Identity, owner: OwnerId) -> Grant {
+    match store.acquire(id, &request(owner)).await {
+        Ok(Acquired::Granted(grant)) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Acquires and completes.
+pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: &str) {
+    let owner = OwnerId::new();
+    grant(store, id, owner).await;
+    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+}
+
+/// The result that a duplicate gets.
+pub(crate) async fn replay(store: &impl IdempotencyStore, id: &Identity) -> String {
+    match store.acquire(id, &request(OwnerId::new())).await {
+        Ok(Acquired::Complete(stored)) => body(&stored),
+        other => panic!("not complete: {other:?}"),
+    }
+}
+
+/// A configuration by URL, under a prefix of its own.
+pub(crate) fn config(url: &str) -> RedisConfig {
+    RedisConfig::from_url(url).expect("a good URL").with_prefix(own_prefix())
+}
+
+/// ID-4: neither the error nor what it came from shows a key or a value.
+pub(crate) fn assert_masked(error: &Error) {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(&format!(" {inner} {inner:?}"));
+        source = inner.source();
+    }
+    assert!(!text.contains(CANARY), "{text}");
+}
