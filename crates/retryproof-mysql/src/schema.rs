@@ -26,8 +26,9 @@ const LOCK_SECONDS: i64 = 60;
 const LOCK: &str = "SELECT GET_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)),?)";
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// The version row.
-const SCHEMA: &str = "SELECT value FROM `retryproof_records_meta` WHERE name='schema'";
+/// The version row. It asks for the other table too: without that one the schema is missing, whatever the version says.
+const SCHEMA: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
+     FROM `retryproof_records_meta` WHERE name='schema'";
 
 /// The schema as plain SQL, for a migrator of your own: it makes the tables under this name and writes the version row.
 ///
@@ -108,7 +109,7 @@ pub(crate) async fn check(session: &mut Session, table: &str) -> Result<(), Trou
     .into())
 }
 
-/// The version row; `None` without the table or the row.
+/// The version row; `None` without the tables or the row.
 async fn version(session: &mut Session, table: &str) -> Result<Option<i64>, Trouble> {
     let sql = Arc::from(SCHEMA.replace(DEFAULT_TABLE, table));
     let found = match session.run(&sql, &[], Want::Rows, false).await.map_err(classify) {

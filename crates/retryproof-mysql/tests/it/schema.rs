@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
+
+use retryproof_core::store::Standing;
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_mysql::{MysqlConfig, MysqlStore, schema_sql};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
+
+use crate::support::{
+    CANARY, Table, assert_masked, execute, id, replay, request, sql, stranger, unique, url,
+};
+
+async fn refused(config: MysqlConfig) -> String {
+    let error = MysqlStore::connect(config).await.expect_err("the schema does not fit");
+    assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+    error.to_string()
+}
+
+async fn tables_like(name: &str) -> i64 {
+    let text = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE ?";
+    let row =
+        sqlx::query(text).bind(format!("{name}%")).fetch_one(&mut stranger().await).await.expect("counted");
+    row.get(0)
+}
+
+#[tokio::test]
+async fn sto_3_connect_makes_no_table() {
+    let name = unique("none");
+    let text = refused(MysqlConfig::from_url(&url()).expect("valid").with_table_name(&name)).await;
+    assert!(text.contains("migrate()") && text.contains(&name), "{text}");
+    assert_eq!(tables_like(&name).await, 0);
+}
+
+#[tokio::test]
+async fn sto_3_migrate_is_idempotent_and_keeps_records() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    execute(&store, &id("kept"), "result").await;
+    table.config().migrate().await.expect("again, beside a store at work");
+    assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
+    // The records, and the version.
+    assert_eq!(tables_like(&table.name).await, 2);
+}
+
+#[tokio::test]
+async fn sto_3_migrate_from_many_at_once() {
+    let table = Table::new().await;
+    let mut conn = stranger().await;
+    for name in [&table.name, &format!("{}_meta", table.name)] {
+        sql(&mut conn, &format!("DROP TABLE `{name}`")).await;
+    }
+    let all: Vec<_> = (0..8)
+        .map(|_| {
+            let config = table.config();
+            tokio::spawn(async move { config.migrate().await })
+        })
+        .collect();
+    for one in all {
+        one.await.expect("no panic").expect("migrated");
+    }
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_3_older_and_newer_schemas_are_refused() {
+    let table = Table::new().await;
+    let mut conn = stranger().await;
+    let meta = format!("{}_meta", table.name);
+    let set = |version: i64| format!("UPDATE `{meta}` SET value = {version} WHERE name = 'schema'");
+    sql(&mut conn, &set(0)).await;
+    let text = refused(table.config()).await;
+    assert!(text.contains("older") && text.contains("migrate()") && text.contains("found = 0"), "{text}");
+    sql(&mut conn, &set(2)).await;
+    let text = refused(table.config()).await;
+    assert!(text.contains("newer") && text.contains("migrate()") && text.contains("found = 2"), "{text}");
+    let error = table.config().migrate().await.expect_err("it does not go back");
+    assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+    sql(&mut conn, &set(0)).await;
+    table.config().migrate().await.expect("an older one is brought up");
+    drop(table.store().await);
+    sql(&mut conn, &format!("DELETE FROM `{meta}`")).await;
+    assert!(refused(table.config()).await.contains("migrate()"));
+}
+
+#[tokio::test]
+async fn sto_3_shipped_sql_serves_another_migrator() {
+    let table = Table::new().await;
+    let mut conn = stranger().await;
+    for name in [&table.name, &format!("{}_meta", table.name)] {
+        sql(&mut conn, &format!("DROP TABLE `{name}`")).await;
+    }
+    let script = schema_sql(&table.name).expect("a valid name");
+    conn.execute(sqlx::raw_sql(AssertSqlSafe(script))).await.expect("the shipped SQL runs");
+    let store = table.store().await;
+    execute(&store, &id("k"), "result").await;
+    assert_eq!(replay(&store, &id("k")).await, "result");
+}
+
+#[tokio::test]
+async fn sto_3_two_tables_in_one_database_do_not_meet() {
+    let (one, two) = (Table::new().await, Table::new().await);
+    let (a, b) = (one.store().await, two.store().await);
+    execute(&a, &id("k"), "of a").await;
+    assert!(matches!(b.look(&id("k")).await, Ok(Standing::Absent)));
+    execute(&b, &id("k"), "of b").await;
+    assert_eq!((replay(&a, &id("k")).await, replay(&b, &id("k")).await), ("of a".into(), "of b".into()));
+}
+
+/// Names that only quoting tells from words of SQL, and names that are refused before anything is sent.
+#[tokio::test]
+async fn sto_3_a_table_name_cannot_inject() {
+    let config = |name: &str| MysqlConfig::from_url(&url()).expect("valid").with_table_name(name);
+    let word = config("select");
+    word.migrate().await.expect("migrated");
+    execute(&MysqlStore::connect(word).await.expect("connected"), &id(&unique("k")), "result").await;
+    sql(&mut stranger().await, "DROP TABLE `select`, `select_meta`").await;
+    for name in ["", "a b", "a`b", "a;DROP TABLE x", "a--", "mysql.user", "a'b", "a\\b", "a\0", "é"] {
+        for error in [
+            config(name).migrate().await.expect_err("refused"),
+            MysqlStore::connect(config(name)).await.map(drop).expect_err("refused"),
+            schema_sql(name).map(drop).expect_err("refused"),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Config, "{name:?}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let (id, owner) = (id(CANARY), OwnerId::new());
+    execute(&store, &crate::support::id("before"), "result").await;
+    sql(&mut stranger().await, &format!("DROP TABLE `{}`", table.name)).await;
+    for error in [
+        store.acquire(&id, &request(owner)).await.map(drop).expect_err("there is no table"),
+        store.look(&id).await.map(drop).expect_err("there is no table"),
+        store.release(&id, owner).await.map(drop).expect_err("there is no table"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+        assert!(error.to_string().contains("migrate()"), "{error}");
+        assert_masked(&error);
+    }
+    // Back again, without a restart.
+    table.config().migrate().await.expect("migrated");
+    execute(&store, &id, "result").await;
+}

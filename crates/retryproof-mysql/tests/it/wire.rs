@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that knows the statements.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
+use retryproof_mysql::MysqlStore;
+use retryproof_testkit::wire::WireProxy;
+
+use crate::support::{DAY, LONG, Table, completion, execute, grant, id, replay, request, url};
+
+const SHORT: Duration = Duration::from_millis(10);
+
+/// Where the server listens.
+pub(crate) fn server() -> SocketAddr {
+    let url = url();
+    let (_, place) = url.split_once('@').expect("a user in the URL");
+    place.split_once('/').expect("a database in the URL").0.parse().expect("a numeric address")
+}
+
+/// The URL by way of the proxy.
+pub(crate) fn through(proxy: &WireProxy) -> String {
+    url().replace(&server().to_string(), &proxy.addr().to_string())
+}
+
+struct Counted {
+    table: Table,
+    proxy: WireProxy,
+    store: MysqlStore,
+}
+
+impl Counted {
+    async fn new(returning: bool) -> Self {
+        let table = Table::new().await;
+        let proxy = WireProxy::to(server()).await.expect("a proxy");
+        let config = table.config_at(&through(&proxy)).with_returning(returning);
+        let store = MysqlStore::connect(config).await.expect("the store connects");
+        let counted = Self { table, proxy, store };
+        counted.warm(&counted.store).await;
+        counted
+    }
+
+    /// Has the one connection learn every statement.
+    async fn warm(&self, store: &MysqlStore) {
+        let (done, gone) = (id("warm"), id("warm and gone"));
+        execute(store, &done, "warm").await;
+        replay(store, &done).await;
+        let owner = OwnerId::new();
+        let token = grant(store, &gone, owner).await.token;
+        assert!(matches!(store.look(&gone).await, Ok(Standing::Busy { .. })));
+        store.changed(&gone, FencingToken::new(token.get() - 1), LONG).await.expect("nothing to wait for");
+        assert_eq!(store.extend(&gone, owner, LONG).await.expect("extended"), Fenced::Done);
+        assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
+    }
+
+    /// The trips that `call` takes.
+    async fn trips<T>(&self, call: impl Future<Output = T>) -> (u64, T) {
+        let before = self.proxy.flights();
+        let answer = call.await;
+        (self.proxy.flights() - before, answer)
+    }
+
+    async fn acquire(&self, id: &Identity) -> (u64, Acquired) {
+        let (trips, answer) = self.trips(self.store.acquire(id, &request(OwnerId::new()))).await;
+        (trips, answer.expect("answered"))
+    }
+
+    /// A record whose lease is over.
+    async fn dead(&self, key: &str) -> Identity {
+        let id = id(key);
+        let req = AcquireRequest::new(OwnerId::new(), SHORT, DAY);
+        assert!(matches!(self.store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
+        while !matches!(self.store.look(&id).await, Ok(Standing::Absent)) {
+            tokio::time::sleep(SHORT).await;
+        }
+        id
+    }
+}
+
+#[tokio::test]
+async fn acq_8_every_operation_is_one_round_trip() {
+    let counted = Counted::new(true).await;
+    let store = &counted.store;
+    for round in 0..20 {
+        let key = id(&format!("k{round}"));
+        let owner = OwnerId::new();
+        let (trips, granted) = counted.trips(store.acquire(&key, &request(owner))).await;
+        assert!(matches!(granted, Ok(Acquired::Granted(_))));
+        assert_eq!(trips, 1, "acquire");
+        let (trips, busy) = counted.acquire(&key).await;
+        assert!(matches!(busy, Acquired::Busy { .. }));
+        assert_eq!(trips, 1, "in flight");
+        assert_eq!(counted.trips(store.look(&key)).await.0, 1, "look");
+        assert_eq!(counted.trips(store.extend(&key, owner, LONG)).await.0, 1, "extend");
+        let (trips, done) = counted.trips(store.complete(&key, owner, &completion("result"))).await;
+        assert_eq!((trips, done.expect("completed")), (1, Fenced::Done), "complete");
+        let (trips, replayed) = counted.acquire(&key).await;
+        assert!(matches!(replayed, Acquired::Complete(_)));
+        assert_eq!(trips, 1, "replay of a known key");
+
+        let dead = counted.dead(&format!("dead{round}")).await;
+        let (trips, taken) = counted.acquire(&dead).await;
+        assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
+        assert_eq!(trips, 1, "takeover");
+
+        let released = id(&format!("released{round}"));
+        grant(store, &released, owner).await;
+        let (trips, gone) = counted.trips(store.release(&released, owner)).await;
+        assert_eq!((trips, gone.expect("released")), (1, Fenced::Done), "release");
+        let (trips, again) = counted.acquire(&released).await;
+        assert!(matches!(again, Acquired::Granted(grant) if !grant.took_over));
+        assert_eq!(trips, 1, "acquire after a release");
+    }
+    assert_eq!(counted.proxy.lines(), 1, "one caller at a time needs one connection");
+
+    // Another process replays what this one has completed: first contact.
+    let config = counted.table.config_at(&through(&counted.proxy));
+    let other = MysqlStore::connect(config).await.expect("the store connects");
+    let fresh = id("only here");
+    grant(&other, &fresh, OwnerId::new()).await;
+    let (trips, replayed) = counted.trips(other.acquire(&id("k0"), &request(OwnerId::new()))).await;
+    assert!(matches!(replayed, Ok(Acquired::Complete(_))));
+    assert_eq!(trips, 1, "replay at first contact");
+}
+
+/// What the docs say that it costs where an INSERT returns no rows.
+#[tokio::test]
+async fn acq_8_without_returning_a_duplicate_costs_two() {
+    let counted = Counted::new(false).await;
+    let store = &counted.store;
+    let (key, owner) = (id("k"), OwnerId::new());
+    let (trips, granted) = counted.trips(store.acquire(&key, &request(owner))).await;
+    assert!(matches!(granted, Ok(Acquired::Granted(_))));
+    assert_eq!(trips, 1, "acquire");
+    assert_eq!(counted.acquire(&key).await.0, 2, "in flight");
+    assert_eq!(counted.trips(store.complete(&key, owner, &completion("result"))).await.0, 1, "complete");
+    assert_eq!(counted.acquire(&key).await.0, 1, "replay of a known key");
+    let dead = counted.dead("dead").await;
+    let (trips, taken) = counted.acquire(&dead).await;
+    assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
+    assert_eq!(trips, 1, "takeover");
+}
