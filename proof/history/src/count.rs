@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Counts`]: whether enough happened for a run to mean anything.
+
+use crate::event::{Fun, Said};
+use crate::rules::live;
+use crate::story::{Fault, Run};
+
+/// One count and its minimum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// What is counted.
+    pub name: &'static str,
+    /// How often it happened.
+    pub have: u64,
+    /// Fewer void the run.
+    pub least: u64,
+}
+
+/// What a run of [`REFERENCE_SECS`] on a machine of its own must reach, at least.
+const REFERENCE: [(&str, u64); 9] = [
+    ("operations", 100_000),
+    ("kills", 1_000),
+    ("pauses", 300),
+    ("takeovers", 1_000),
+    ("stale refusals", 100),
+    ("replays", 10_000),
+    ("waits ended by completion", 1_000),
+    ("in flight", 100),
+    ("info", 500),
+];
+
+/// The length that the minimum counts are stated for.
+const REFERENCE_SECS: u64 = 600;
+
+/// Of a hundred operations so many overlap a fault, whatever the length of the run.
+const OVERLAP_PERCENT: u64 = 30;
+
+/// What happened how often.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Counts {
+    pub events: u64,
+    pub identities: u64,
+    pub calls: u64,
+    pub operations: u64,
+    pub overlapping: u64,
+    pub kills: u64,
+    pub pauses: u64,
+    pub cuts: u64,
+    pub restarts: u64,
+    pub failovers: u64,
+    pub skewed: u64,
+    pub grants: u64,
+    pub takeovers: u64,
+    pub stale_refusals: u64,
+    pub completions: u64,
+    pub executed: u64,
+    pub replays: u64,
+    pub waits_ended: u64,
+    pub in_flight: u64,
+    pub mismatches: u64,
+    pub tombstones: u64,
+    pub info: u64,
+    pub failed: u64,
+    pub effects: u64,
+    pub effects_refused: u64,
+    /// Nanoseconds from a completion to its waiters, sorted: in its own process, and in another.
+    pub wakes: [Vec<u64>; 2],
+    minima: Vec<(&'static str, u64)>,
+}
+
+impl Counts {
+    /// Counts a run.
+    #[must_use]
+    pub fn of(run: &Run) -> Self {
+        let fault = |name: &str| run.faults.iter().filter(|fault| fault.name == name).count() as u64;
+        let mut counts = Self {
+            events: run.events,
+            identities: run.stories.len() as u64,
+            kills: fault("kill"),
+            pauses: fault("stop"),
+            cuts: fault("cut") + fault("delay") + fault("half-open"),
+            restarts: fault("restart"),
+            failovers: fault("failover"),
+            skewed: fault("clock"),
+            minima: minima(run),
+            ..Self::default()
+        };
+        let windows = windows(&run.faults);
+        for story in &run.stories {
+            for op in story.ops.iter().filter(|op| op.fun != Fun::Wait) {
+                counts.operations += 1;
+                counts.overlapping +=
+                    u64::from(overlaps(&windows, op.invoke, op.answer.or(op.gave_up).unwrap_or(u64::MAX)));
+                counts.info += u64::from(op.is_info());
+                counts.failed += u64::from(op.failed);
+                counts.grants += u64::from(op.is_grant());
+                counts.takeovers += u64::from(op.said(Said::TookOver));
+                let stale =
+                    matches!(op.fun, Fun::Extend | Fun::Complete | Fun::Release) && op.said(Said::Lost);
+                counts.stale_refusals += u64::from(stale);
+                counts.completions += u64::from(op.fun == Fun::Complete && op.said(Said::Done));
+                counts.tombstones +=
+                    u64::from(op.fun == Fun::Complete && op.tombstone && op.said(Said::Done));
+            }
+            counts.calls += story.calls.len() as u64;
+            for call in &story.calls {
+                let said = |said: Said| u64::from(call.said == Some(said));
+                counts.executed += said(Said::Executed);
+                counts.replays += said(Said::Replayed);
+                counts.in_flight += said(Said::InFlight);
+                counts.mismatches += said(Said::Mismatch);
+            }
+            for (_, late, same) in live::woken(run, story) {
+                counts.waits_ended += 1;
+                counts.wakes[usize::from(!same)].push(late);
+            }
+            counts.effects +=
+                story.effects.iter().filter(|effect| effect.said == Said::Applied).count() as u64;
+            counts.effects_refused +=
+                story.effects.iter().filter(|effect| effect.said == Said::Refused).count() as u64;
+        }
+        counts.wakes.iter_mut().for_each(|wakes| wakes.sort_unstable());
+        counts
+    }
+
+    /// The counts that have a minimum, with it.
+    #[must_use]
+    pub fn list(&self) -> Vec<Count> {
+        let have = |name: &str| match name {
+            "operations" => self.operations,
+            "kills" => self.kills,
+            "pauses" => self.pauses,
+            "takeovers" => self.takeovers,
+            "stale refusals" => self.stale_refusals,
+            "replays" => self.replays,
+            "waits ended by completion" => self.waits_ended,
+            "in flight" => self.in_flight,
+            "info" => self.info,
+            "store restarts" => self.restarts,
+            "fail-overs" => self.failovers,
+            "connections cut or delayed" => self.cuts,
+            "processes with a clock of their own" => self.skewed,
+            "operations of a hundred that overlap a fault" => self.overlapping * 100 / self.operations.max(1),
+            _ => 0,
+        };
+        self.minima.iter().map(|(name, least)| Count { name, have: have(name), least: *least }).collect()
+    }
+}
+
+/// The minimum counts: in proportion to the run's length and to the share of a machine that it has; faults that were not asked for are not
+/// missed, those that were have to have happened at least once.
+fn minima(run: &Run) -> Vec<(&'static str, u64)> {
+    let manifest = &run.manifest;
+    let asked = |fault: &str| manifest.faults.iter().any(|asked| asked == fault);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of some thousands")]
+    #[expect(clippy::cast_precision_loss, reason = "of numbers below 2^53")]
+    let scaled = |reference: u64| {
+        (reference as f64 * manifest.secs as f64 / REFERENCE_SECS as f64 * manifest.share).ceil() as u64
+    };
+    let mut minima: Vec<_> = REFERENCE
+        .iter()
+        .filter(|(name, _)| match *name {
+            "kills" | "info" | "takeovers" => asked("kill"),
+            "pauses" | "stale refusals" => asked("stop"),
+            _ => true,
+        })
+        .map(|(name, reference)| (*name, scaled(*reference).max(1)))
+        .collect();
+    if !manifest.faults.is_empty() {
+        minima.push(("operations of a hundred that overlap a fault", OVERLAP_PERCENT));
+    }
+    for (fault, name) in [
+        ("restart", "store restarts"),
+        ("failover", "fail-overs"),
+        ("cut", "connections cut or delayed"),
+        ("clock", "processes with a clock of their own"),
+    ] {
+        if asked(fault) {
+            minima.push((name, 1));
+        }
+    }
+    minima
+}
+
+/// The faults' windows, joined where they meet.
+fn windows(faults: &[Fault]) -> Vec<(u64, u64)> {
+    let mut windows: Vec<(u64, u64)> = faults
+        .iter()
+        .filter(|fault| fault.name != "clock")
+        .map(|fault| (fault.from, fault.to.unwrap_or(u64::MAX)))
+        .collect();
+    windows.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in windows {
+        match joined.last_mut() {
+            Some((_, end)) if *end >= from => *end = to.max(*end),
+            _ => joined.push((from, to)),
+        }
+    }
+    joined
+}
+
+fn overlaps(windows: &[(u64, u64)], from: u64, to: u64) -> bool {
+    let next = windows.partition_point(|(_, end)| *end < from);
+    windows.get(next).is_some_and(|(begin, _)| *begin <= to)
+}

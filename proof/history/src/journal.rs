@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Journal`]: a file of events that survives the death of its writer.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::event::Event;
+
+/// Appends events to a file. A line is made first and written whole, by a single `write(2)` on an `O_APPEND` file: a
+/// killed writer leaves at most its last line torn, and writers of one file do not mix.
+#[derive(Debug)]
+pub struct Journal(File);
+
+impl Journal {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        OpenOptions::new().append(true).create(true).open(path).map(Self)
+    }
+
+    /// Writes one event.
+    ///
+    /// # Errors
+    /// When the disk takes less than the whole line.
+    pub fn write(&self, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        let written = (&self.0).write(&line)?;
+        if written == line.len() {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::WriteZero, "a line was written in part"))
+    }
+}
+
+/// FNV-1a: names bytes in a history. Nothing secret depends on it.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`judge`]: every rule over every story.
+
+use crate::count::{Count, Counts};
+use crate::rules::{self, order};
+use crate::story::{Line, Run};
+
+/// Something that must not be.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The invariant.
+    pub rule: &'static str,
+    /// Which story it is of, by number.
+    pub story: Option<usize>,
+    /// What is wrong.
+    pub text: String,
+    /// The events that show it.
+    pub lines: Vec<Line>,
+    /// When it showed.
+    pub at: u64,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Judgement {
+    /// All violations, in the order of rules and stories.
+    pub violations: Vec<Violation>,
+    /// What would be violations, had they not come of a fault that is documented to lose acknowledged writes.
+    pub losses: Vec<Violation>,
+    /// What happened how often.
+    pub counts: Counts,
+    /// Stories whose search for a valid order was given up (S18).
+    pub unsearched: u64,
+}
+
+/// The invariants that a fail-over without synchronous copies relaxes inside its window, and what follows from them.
+const RELAXED: [&str; 9] = ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S17", "S18"];
+
+impl Judgement {
+    /// The counts that are too low for the run to say anything.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Count> {
+        self.counts.list().into_iter().filter(|count| count.have < count.least).collect()
+    }
+
+    /// Whether nothing is wrong and enough has happened.
+    #[must_use]
+    pub fn is_green(&self) -> bool {
+        self.violations.is_empty() && self.missing().is_empty()
+    }
+}
+
+/// Judges a run.
+#[must_use]
+pub fn judge(run: &Run) -> Judgement {
+    let mut found = Vec::new();
+    let mut unsearched = 0;
+    for (at, story) in run.stories.iter().enumerate() {
+        let from = found.len();
+        for (_, _, rule) in rules::RULES {
+            rule(run, story, &mut found);
+        }
+        // A second opinion, where the first is that all is well.
+        if found.len() == from {
+            match order::s18(story, &mut found) {
+                order::Search::Ended => {}
+                order::Search::GivenUp => unsearched += 1,
+            }
+        }
+        for violation in &mut found[from..] {
+            violation.story = Some(at);
+        }
+    }
+    found.sort_by_key(|violation| (rules::place(violation.rule), violation.at));
+    let (losses, violations) = found.into_iter().partition(|violation| {
+        let window = |fault: &crate::story::Fault| fault.lossy;
+        RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
+    });
+    Judgement { violations, losses, counts: Counts::of(run), unsearched }
+}

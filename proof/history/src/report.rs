@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`report`]: a judgement as a person reads it.
+
+use std::fmt::Write as _;
+
+use crate::judge::{Judgement, Violation};
+use crate::read::Lines;
+use crate::rules;
+use crate::story::Run;
+
+/// Violations shown in full; the others are counted.
+const SHOWN: usize = 12;
+/// Lines shown of one.
+const LINES: usize = 16;
+
+/// Writes what happened, what was wrong with the events that show it, and the verdict.
+#[must_use]
+pub fn report(run: &Run, judgement: &Judgement, lines: &Lines) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut text, run, judgement, lines);
+    text
+}
+
+fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> std::fmt::Result {
+    let (manifest, counts) = (&run.manifest, &judgement.counts);
+    writeln!(
+        text,
+        "history of {}: {} for {} s, {} workers, leases of {} to {} ms, faults {}, seed {}, revision {}",
+        manifest.run,
+        manifest.store,
+        manifest.secs,
+        manifest.workers,
+        manifest.lease_ms.0,
+        manifest.lease_ms.1,
+        if manifest.faults.is_empty() { "none".into() } else { manifest.faults.join(",") },
+        manifest.seed,
+        manifest.revision,
+    )?;
+    if let Some(planted) = &manifest.planted {
+        writeln!(text, "planted defect: {planted}")?;
+    }
+    writeln!(text)?;
+    for (name, count) in [
+        ("events", counts.events),
+        ("identities", counts.identities),
+        ("calls of the engine", counts.calls),
+        ("operations on the store", counts.operations),
+        ("  of them info (outcome unknown)", counts.info),
+        ("  failed for certain", counts.failed),
+        ("  overlapping a fault", counts.overlapping),
+        ("kills (SIGKILL)", counts.kills),
+        ("pauses (SIGSTOP)", counts.pauses),
+        ("connections cut, delayed, half open", counts.cuts),
+        ("store restarts (kill -9)", counts.restarts),
+        ("fail-overs", counts.failovers),
+        ("processes with a clock of their own", counts.skewed),
+        ("grants", counts.grants),
+        ("  of them takeovers", counts.takeovers),
+        ("stale refusals", counts.stale_refusals),
+        ("completions", counts.completions),
+        ("  of them tombstones", counts.tombstones),
+        ("calls executed", counts.executed),
+        ("calls replayed", counts.replays),
+        ("  of them waits ended by completion", counts.waits_ended),
+        ("calls in flight", counts.in_flight),
+        ("calls with another fingerprint", counts.mismatches),
+        ("effects outside of the store", counts.effects),
+        ("  refused there for an older token", counts.effects_refused),
+    ] {
+        writeln!(text, "  {name:<42}{count:>12}")?;
+    }
+    for (name, wakes) in ["completion to waiter, same process", "completion to waiter, another process"]
+        .iter()
+        .zip(&counts.wakes)
+    {
+        if !wakes.is_empty() {
+            let at = |percent: usize| wakes[(wakes.len() - 1) * percent / 100] / 1_000;
+            writeln!(
+                text,
+                "  {name:<42}p50 {} us, p99 {} us, most {} us of {} (pauses of the waiter left out)",
+                at(50),
+                at(99),
+                at(100),
+                wakes.len()
+            )?;
+        }
+    }
+    writeln!(
+        text,
+        "\nminimum counts (those of 600 s on a machine of its own, times {}/600, times a share of {}):",
+        manifest.secs, manifest.share
+    )?;
+    for count in counts.list() {
+        let mark = if count.have < count.least { "  TOO FEW" } else { "" };
+        writeln!(text, "  {:<48}{:>10} of {}{mark}", count.name, count.have, count.least)?;
+    }
+    writeln!(text, "\ninvariants:")?;
+    for (id, what) in rules::RULES.iter().map(|(id, what, _)| (*id, *what)).chain([rules::S18]) {
+        let broken = judgement.violations.iter().filter(|violation| violation.rule == id).count();
+        let judged = if id == "ACQ-10" && manifest.guard == "none" { "not judged: no effects" } else { "" };
+        let said = if broken == 0 { "0 violations".to_owned() } else { format!("{broken} VIOLATIONS") };
+        writeln!(text, "  {id:<7}{what:<62}{said} {judged}")?;
+    }
+    if judgement.unsearched > 0 {
+        writeln!(
+            text,
+            "  (S18 gave up its search in {} of {} stories: too much in them is uncertain)",
+            judgement.unsearched,
+            run.stories.len()
+        )?;
+    }
+    if !judgement.losses.is_empty() {
+        writeln!(text, "\nlost inside documented windows of fail-over: {}", judgement.losses.len())?;
+        show(text, run, &judgement.losses, lines, 3)?;
+    }
+    show(text, run, &judgement.violations, lines, SHOWN)?;
+    let verdict = if !judgement.violations.is_empty() {
+        format!("VIOLATED: {} violations", judgement.violations.len())
+    } else if !judgement.missing().is_empty() {
+        "VOID: nothing was violated, but too little happened for that to mean anything".into()
+    } else {
+        "0 violations".into()
+    };
+    writeln!(text, "\n{verdict}")
+}
+
+fn show(
+    text: &mut String,
+    run: &Run,
+    violations: &[Violation],
+    lines: &Lines,
+    most: usize,
+) -> std::fmt::Result {
+    for violation in violations.iter().take(most) {
+        let story = violation.story.and_then(|at| run.stories.get(at));
+        let name = story.map_or_else(String::new, |story| format!("{:?} {:?}", story.scope, story.key));
+        writeln!(text, "\n{} {name}: {}", violation.rule, violation.text)?;
+        for line in violation.lines.iter().take(LINES) {
+            if let Some(line) = lines.text(*line) {
+                writeln!(text, "    {line}")?;
+            }
+        }
+    }
+    match violations.len().saturating_sub(most) {
+        0 => Ok(()),
+        more => writeln!(text, "\nand {more} more"),
+    }
+}

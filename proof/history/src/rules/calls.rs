@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a caller is told: S10, S11, S15, S16.
+
+use super::wrong;
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Act, Call, Op, Run, Story};
+
+pub(super) fn acts<'s>(story: &'s Story, call: &Call) -> Vec<&'s Act> {
+    story.acts.iter().filter(|act| act.actor == call.actor && act.call == call.op).collect()
+}
+
+/// The completions that the owner of a token sent.
+pub(super) fn completions(story: &Story, token: u64) -> impl Iterator<Item = &Op> {
+    let of = story.tenures.iter().filter(move |tenure| tenure.token == Some(token));
+    of.flat_map(|tenure| tenure.of(story, Fun::Complete))
+}
+
+fn confirmed(story: &Story, token: u64) -> impl Iterator<Item = &Op> {
+    completions(story, token).filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone))
+}
+
+/// S10: one answer for each call, and it tells what happened: whether the action ran in it, and whether its result was recorded.
+pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for call in &story.calls {
+        let mut say = |text: String| found.push(wrong("S10", call.invoke, text, call.lines));
+        if call.answers > 1 {
+            say(format!("a call was answered {} times", call.answers));
+        }
+        let (Some(said), ran) = (call.said, acts(story, call)) else { continue };
+        if ran.len() > 1 {
+            say(format!("the action ran {} times in one call", ran.len()));
+            continue;
+        }
+        let end = ran.first().map(|act| act.end.map(|(_, end)| end));
+        let should = match said {
+            Said::Executed => Some(Said::Returned),
+            Said::ActionError => Some(Said::Err),
+            Said::Panicked => Some(Said::Panic),
+            Said::CompletionError => Some(Said::Returned),
+            Said::Replayed | Said::InFlight | Said::NotReplayable if call.fenced => Some(Said::Returned),
+            Said::Replayed | Said::InFlight | Said::NotReplayable | Said::StoreError => None,
+            // S11 judges the first; the others were made by hand, or given up.
+            _ => continue,
+        };
+        if end.flatten() != should {
+            say(format!("answered {said:?}, and the action {}", end_of(end)));
+        }
+        let Some(act) = ran.first() else { continue };
+        let tombstone = match call.recorded.as_deref() {
+            Some("yes") if said == Said::Executed => false,
+            Some("tombstone") if said == Said::Executed => true,
+            _ => continue,
+        };
+        if !confirmed(story, act.token).any(|op| op.tombstone == tombstone) {
+            say("said to be recorded, and no completion of its owner was confirmed".into());
+        }
+    }
+}
+
+fn end_of(end: Option<Option<Said>>) -> String {
+    match end {
+        None => "did not run in it".into(),
+        Some(None) => "had not ended".into(),
+        Some(Some(end)) => format!("ended as {end:?}"),
+    }
+}
+
+/// S11: a mismatch ran nothing and was one; a replay was none.
+pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for call in &story.calls {
+        let mut say = |text: &str| found.push(wrong("S11", call.invoke, text, call.lines));
+        match call.said {
+            Some(Said::Mismatch) => {
+                if !call.fenced && !acts(story, call).is_empty() {
+                    say("refused for its fingerprint, and its action ran");
+                }
+                let stored = story.ops.iter().filter_map(|op| op.stored_fp);
+                let holders = story.ops.iter().filter(|op| op.fun == Fun::Acquire).filter_map(|op| op.fp);
+                let differs = call.fp.is_some_and(|own| stored.chain(holders).any(|other| other != own));
+                if !differs {
+                    say("refused for its fingerprint, and nobody sent another one");
+                }
+            }
+            Some(Said::Replayed) => {
+                let holder = call.bears.as_ref().and_then(|(_, _, token)| story.by_token(*token));
+                let stored = holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
+                if let (Some(own), Some(stored)) = (call.fp, stored)
+                    && own != stored
+                {
+                    say("replayed, though the fingerprints differ");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// S15: whoever is told that the result is recorded is told so after it was; with `propagate` nobody hears of success before.
+pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for call in story.calls.iter().filter(|call| call.said == Some(Said::Executed)) {
+        let (Some(answer), Some(act)) = (call.answer, acts(story, call).first().copied()) else { continue };
+        let recorded = matches!(call.recorded.as_deref(), Some("yes" | "tombstone"));
+        let mut done = confirmed(story, act.token).peekable();
+        // Without any, S10 speaks.
+        let late = done.peek().is_some() && done.all(|op| op.end() > answer);
+        if recorded && late {
+            found.push(wrong("S15", call.invoke, "answered before its completion was", call.lines));
+        } else if call.propagate && !recorded {
+            found.push(wrong("S15", call.invoke, "success without a record, under `propagate`", call.lines));
+        }
+    }
+}
+
+/// S16: an action that did not return a value is never completed; one that failed is released and its error comes back unchanged; one that was
+/// dropped or held on purpose is not released.
+pub fn s16(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for act in &story.acts {
+        let Some((_, end)) = act.end.filter(|(_, end)| *end != Said::Returned) else { continue };
+        let mut say = |text: String, op: Option<&Op>| {
+            let lines = act.lines.into_iter().chain(op.map_or([None; 2], |op| op.lines));
+            found.push(wrong("S16", act.start, text, lines));
+        };
+        if let Some(op) = completions(story, act.token).find(|op| !op.failed && !op.said(Said::Lost)) {
+            say(format!("an action that ended as {end:?} was completed"), Some(op));
+        }
+        let release = story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
+        let call = story.calls.iter().find(|call| call.actor == act.actor && call.op == act.call);
+        let answered = call.filter(|call| call.answer.is_some());
+        match (end, release) {
+            (Said::Err | Said::Panic, None) if answered.is_some() => {
+                say(format!("an action that ended as {end:?} was not released"), None);
+            }
+            (Said::Dropped | Said::Hold, Some(release)) => {
+                say(format!("an action that ended as {end:?} was released"), Some(release));
+            }
+            _ => {}
+        }
+        let changed = answered.filter(|call| call.said == Some(Said::ActionError) && call.note != act.note);
+        if end == Said::Err && changed.is_some() {
+            say("the action's error came back as another".into(), None);
+        }
+    }
+}

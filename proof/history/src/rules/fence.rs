@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a stale owner may do: S3, S9.
+
+use super::wrong;
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Run, Story, Tenure};
+use crate::when::slop;
+
+/// The first grants of owners with larger tokens.
+fn later<'s>(story: &'s Story, holder: &Tenure) -> Vec<&'s Op> {
+    let Some(own) = holder.token else { return Vec::new() };
+    let taken: Vec<&'s Tenure> = story
+        .tenures
+        .iter()
+        .filter(|taker| taker.owner != holder.owner && taker.token.is_some_and(|token| token > own))
+        .collect();
+    taken.into_iter().filter_map(|taker| taker.grants(story).next()).collect()
+}
+
+/// S3: a completion or a release was accepted from an owner that another had replaced; or it was refused to the owner still
+/// recorded, expired or not (CMP-2).
+pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for holder in &story.tenures {
+        let takers = later(story, holder);
+        for op in holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Release)) {
+            let accepted = op.said(Said::Done) || (op.fun == Fun::Complete && op.said(Said::AlreadyDone));
+            if !accepted {
+                continue;
+            }
+            // In whatever order a completion and the grant of a larger token took effect within its ttl: one of them is wrong.
+            let kept = match op.fun {
+                Fun::Complete if op.said(Said::Done) => {
+                    op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl))
+                }
+                _ => 0,
+            };
+            let stale = takers
+                .iter()
+                .find(|grant| grant.end() < op.invoke || (grant.end() < kept && grant.invoke <= op.end()));
+            if let Some(grant) = stale {
+                let text = format!("{:?} was accepted from an owner that had been replaced", op.fun);
+                let lines = [grant.lines[0], grant.lines[1], op.lines[0], op.lines[1]];
+                found.push(wrong("S3", grant.invoke, text, lines));
+            }
+        }
+        refused(story, holder, &takers, found);
+    }
+}
+
+/// The owner still recorded is refused.
+fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Violation>) {
+    let Some(first) = holder.grants(story).next() else { return };
+    // Past the ttl that was named at the acquire, the record may have been purged (STO-4).
+    let kept = first.ttl;
+    let own = |fun: Fun, at: u64| holder.of(story, fun).any(|op| op.invoke <= at && !op.failed);
+    let calls = holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Extend));
+    for op in calls.filter(|op| op.said(Said::Lost)) {
+        let end = op.end();
+        let replaced = takers.iter().any(|grant| grant.invoke <= end)
+            || story.strangers(&[holder.owner], end)
+            || own(Fun::Release, end)
+            || (op.fun == Fun::Extend && own(Fun::Complete, end));
+        let purged = end + slop(kept) >= first.invoke.saturating_add(kept);
+        let completed_before =
+            holder.of(story, Fun::Complete).any(|other| other.invoke < op.invoke && !other.failed);
+        let excused = replaced || purged || (op.fun == Fun::Complete && completed_before);
+        if !excused && op.invoke > first.end() {
+            let text = format!("{:?} was refused to the owner still recorded", op.fun);
+            found.push(wrong(
+                "S3",
+                op.invoke,
+                text,
+                [first.lines[0], first.lines[1], op.lines[0], op.lines[1]],
+            ));
+        }
+    }
+}
+
+/// S9: after a release nothing is there: the next grant is no takeover, its token is larger, and the owner that
+/// released never returns. Tokens follow the order of the grants (ACQ-10).
+pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    let known: Vec<(&Tenure, u64)> = story.known().collect();
+    for (at, (holder, token)) in known.iter().enumerate() {
+        let Some(release) = holder.of(story, Fun::Release).find(|op| op.said(Said::Done)) else { continue };
+        let shown = |op: &Op| [release.lines[0], release.lines[1], op.lines[0], op.lines[1]];
+        if let Some((taker, _)) = known.get(at + 1)
+            && let Some(grant) = taker.grants(story).next()
+            && grant.said(Said::TookOver)
+            && grant.invoke > release.end()
+            && !story.strangers(&[holder.owner, taker.owner], grant.end())
+        {
+            found.push(wrong(
+                "S9",
+                release.invoke,
+                "a takeover of a lease that had been released",
+                shown(grant),
+            ));
+        }
+        let back =
+            holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
+        for op in back.filter(|op| op.invoke > release.end()) {
+            let text = format!("the owner of token {token} completed after it had released");
+            found.push(wrong("S9", release.invoke, text, shown(op)));
+        }
+    }
+    // By the time of their answers: each later grant has a larger token than all that were answered before it was sent.
+    let mut answered: Vec<&Op> = story.ops.iter().filter(|op| op.is_grant()).collect();
+    answered.sort_by_key(|op| op.end());
+    let mut sent: Vec<&Op> = answered.clone();
+    sent.sort_by_key(|op| op.invoke);
+    let mut next = answered.iter().copied().peekable();
+    let mut top: Option<&Op> = None;
+    for grant in sent {
+        while let Some(before) = next.next_if(|before| before.end() < grant.invoke) {
+            if top.is_none_or(|top| top.token < before.token) {
+                top = Some(before);
+            }
+        }
+        // The same owner gets its own token again (ACQ-9).
+        let Some(top) = top.filter(|top| top.owner != grant.owner) else { continue };
+        if grant.token < top.token {
+            let text = format!(
+                "token {} was granted after token {}",
+                grant.token.unwrap_or(0),
+                top.token.unwrap_or(0)
+            );
+            found.push(wrong("S9", top.invoke, text, top.lines.into_iter().chain(grant.lines)));
+        }
+    }
+}

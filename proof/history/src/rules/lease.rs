@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who holds: S1, S2, S17.
+
+use super::{ms, wrong};
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Run, Story, Tenure};
+use crate::when::slop;
+
+/// The call of `holder` whose lease was certainly not over when `grant` was answered. What it sent after that answer is for S17
+/// and S3 to judge; an owner that may have ended its lease itself is left to S3, S6 and S9.
+fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op> {
+    let granted = grant.answer?;
+    if holder.may_have_ended(story, granted) {
+        return None;
+    }
+    let own: Vec<usize> = holder.ops.clone();
+    own.into_iter()
+        .map(|at| &story.ops[at])
+        .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
+        .filter(|op| op.invoke <= granted)
+        .find(|op| granted + slop(op.lease) < op.invoke.saturating_add(op.lease))
+}
+
+/// The first grant of each owner whose token is known, with those that came before by their tokens.
+fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
+    let known: Vec<(&Tenure, u64)> = story.known().collect();
+    let mut found = Vec::new();
+    for (at, (taker, token)) in known.iter().enumerate() {
+        let Some(grant) = taker.grants(story).next() else { continue };
+        let before = known[..at].iter().filter(|(holder, _)| holder.owner != taker.owner);
+        for (holder, _) in before {
+            if let Some(lease) = not_over(story, holder, grant) {
+                found.push((grant, lease, *token));
+            }
+        }
+    }
+    found.into_iter()
+}
+
+/// S1: a grant says that nobody held the lease, though another owner's was not over and had not been given back.
+pub fn s1(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::Granted)) {
+        found.push(wrong(
+            "S1",
+            lease.invoke,
+            format!(
+                "token {token} was granted within {} of a lease of {}",
+                within(grant, lease),
+                ms(lease.lease)
+            ),
+            [lease.lines[0], lease.lines[1], grant.lines[0], grant.lines[1]],
+        ));
+    }
+}
+
+fn within(grant: &Op, lease: &Op) -> String {
+    ms(grant.end().saturating_sub(lease.invoke))
+}
+
+/// S2: a takeover before the end of the lease that it took over; a second one of the same predecessor; one of nobody; or one
+/// that does not say so.
+pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::TookOver)) {
+        found.push(wrong(
+            "S2",
+            lease.invoke,
+            format!(
+                "token {token} took over within {} of a lease of {}",
+                within(grant, lease),
+                ms(lease.lease)
+            ),
+            [lease.lines[0], lease.lines[1], grant.lines[0], grant.lines[1]],
+        ));
+    }
+    let known: Vec<(&Tenure, u64)> = story.known().collect();
+    for (at, (taker, token)) in known.iter().enumerate() {
+        let Some(grant) = taker.grants(story).next() else { continue };
+        let shown = [grant.lines[0], grant.lines[1]];
+        let Some((holder, last)) = at.checked_sub(1).map(|before| known[before]) else {
+            if grant.said(Said::TookOver) && !story.strangers(&[taker.owner], grant.end()) {
+                found.push(wrong("S2", grant.invoke, format!("token {token} took over from nobody"), shown));
+            }
+            continue;
+        };
+        if last == *token {
+            let text = format!("token {token} was granted to two owners: two takers of one lease");
+            let first = holder.grants(story).next().map_or([None; 2], |op| op.lines);
+            found.push(wrong("S2", grant.invoke, text, first.into_iter().chain(shown)));
+            continue;
+        }
+        let kept = holder.grants(story).map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
+        let silent = grant.said(Said::Granted)
+            && !holder.may_have_ended(story, grant.end())
+            && !story.strangers(&[holder.owner, taker.owner], grant.end())
+            && grant.end() < kept
+            && holder.grants(story).any(|op| op.invoke < grant.end())
+            && !early(story).any(|(early, _, _)| early.invoke == grant.invoke);
+        if silent {
+            let text = format!(
+                "token {token} replaced the unfinished lease of token {last} and does not say so (ACQ-12)"
+            );
+            found.push(wrong("S2", grant.invoke, text, shown));
+        }
+    }
+}
+
+/// S17: an extension that was accepted although, before it was sent, its owner had completed or released, or another had been
+/// granted the lease.
+pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for holder in &story.tenures {
+        let ended = holder
+            .of(story, Fun::Complete)
+            .chain(holder.of(story, Fun::Release))
+            .filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
+        let ended: Vec<&Op> = ended.collect();
+        for extend in holder.of(story, Fun::Extend).filter(|op| op.said(Said::Done)) {
+            let later = story
+                .known()
+                .filter(|(taker, token)| {
+                    taker.owner != holder.owner && holder.token.is_some_and(|own| own < *token)
+                })
+                .filter_map(|(taker, _)| taker.grants(story).next());
+            let before = ended.iter().copied().chain(later).find(|op| op.end() < extend.invoke);
+            if let Some(before) = before {
+                let what = if before.is_grant() {
+                    "another owner was granted the lease"
+                } else {
+                    "its owner had ended it"
+                };
+                let lines = [before.lines[0], before.lines[1], extend.lines[0], extend.lines[1]];
+                found.push(wrong(
+                    "S17",
+                    before.invoke,
+                    format!("an extension was accepted after {what}"),
+                    lines,
+                ));
+            }
+        }
+    }
+}

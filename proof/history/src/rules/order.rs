@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A second opinion: S18 looks for an order of a story's calls that the sequential record of the model could have answered.
+//!
+//! The record is the model's ([`model::Slot`]), the one that its exhaustive walk and the stores' property tests go by. Only time is
+//! different: here it is known from outside, within bounds. So after each step the record is put back to a time of its
+//! own, in which its lease ends at [`OVER`] and its ttl at [`GONE`], and the bounds of the true instants are kept beside it; a step may be
+//! taken at any of the three times that its bounds allow.
+
+use std::collections::HashSet;
+
+use model::{Answer, Done, Fenced, Held, Op as Step, Owner, Print, Record, Slot, Tick, Value};
+
+use super::wrong;
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Story};
+use crate::when::slop;
+
+/// How a search ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// An order was found, or there is none.
+    Ended,
+    /// The story is too long, or too much in it is uncertain.
+    GivenUp,
+}
+
+/// While the lease runs, after it, and after the ttl.
+const TIMES: [Tick; 3] = [0, OVER, GONE];
+const OVER: Tick = 10;
+const GONE: Tick = 20;
+
+/// States looked at before a search is given up.
+const MOST: usize = 60_000;
+
+/// Answered calls that may overlap the first that is not placed, and calls without an answer.
+const WINDOW: usize = 64;
+const AMBIGUOUS: usize = 24;
+
+/// S18: with every call without an answer placed once or not at all, there is an order of the calls, in keeping with when each
+/// was sent and answered, in which the sequential record answers what was answered.
+pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
+    let Some(puzzle) = Puzzle::of(story) else { return Search::GivenUp };
+    match puzzle.solve() {
+        Some(true) => Search::Ended,
+        None => Search::GivenUp,
+        Some(false) => {
+            let lines: Vec<_> = puzzle.sure.iter().take(40).flat_map(|call| call.op.lines).collect();
+            let at = puzzle.sure.first().map_or(0, |call| call.op.invoke);
+            found.push(wrong("S18", at, "no order of these calls explains their answers", lines));
+            Search::Ended
+        }
+    }
+}
+
+struct Placed<'s> {
+    op: &'s Op,
+    owner: Owner,
+    value: Option<Value>,
+    print: Option<Print>,
+}
+
+struct Puzzle<'s> {
+    /// Answered, by when they were sent.
+    sure: Vec<Placed<'s>>,
+    /// Without an answer: may be placed.
+    maybe: Vec<Placed<'s>>,
+    /// By owner: from when on an extension without an answer may have lengthened the lease.
+    stretched: Vec<u64>,
+}
+
+/// The record and what bounds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct State {
+    slot: Slot,
+    /// The token on record, if its grant was answered, and the largest that was.
+    token: Option<u64>,
+    top: u64,
+    /// No earlier than this is it now.
+    now: u64,
+    /// The end of the lease, or of a result's ttl: within these.
+    ends: (u64, u64),
+    /// The earliest end of the ttl that an unfinished record was asked with.
+    kept: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Node {
+    first: usize,
+    /// Which calls from `first` on are placed.
+    mask: u64,
+    maybe: u32,
+    state: State,
+}
+
+impl<'s> Puzzle<'s> {
+    fn of(story: &'s Story) -> Option<Self> {
+        let (mut owners, mut values, mut prints) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sure, mut maybe) = (Vec::new(), Vec::new());
+        for op in &story.ops {
+            let counts = !op.failed && op.fun != Fun::Wait && !(op.is_info() && op.fun == Fun::Look);
+            if !counts {
+                continue;
+            }
+            let owner = Owner(op.owner.map_or(Some(0), |owner| number(&mut owners, owner).checked_add(1))?);
+            let value = match (op.tombstone, op.value) {
+                (true, _) => Some(Value::Tombstone),
+                (false, Some(hash)) => Some(Value::Result(number(&mut values, hash))),
+                (false, None) => None,
+            };
+            let fp = if op.fun == Fun::Acquire && !op.said(Said::Complete) { op.fp } else { op.stored_fp };
+            let print = fp.map(|hash| Print(number(&mut prints, hash)));
+            let placed = Placed { op, owner, value, print };
+            if op.is_info() { maybe.push(placed) } else { sure.push(placed) }
+        }
+        let mut stretched = vec![u64::MAX; owners.len() + 1];
+        maybe.retain(|placed| {
+            let extend = placed.op.fun == Fun::Extend;
+            if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
+                *from = placed.op.invoke.min(*from);
+            }
+            !extend
+        });
+        // An acquire whose answer was lost is asked again by the same owner: an answered one says more.
+        (maybe.len() <= AMBIGUOUS).then_some(Self { sure, maybe, stretched })
+    }
+
+    /// None: given up.
+    fn solve(&self) -> Option<bool> {
+        let start = State { slot: Slot::default(), token: None, top: 0, now: 0, ends: (0, 0), kept: 0 };
+        let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: start }];
+        let mut seen = HashSet::new();
+        let mut whole = true;
+        while let Some(node) = open.pop() {
+            if node.first == self.sure.len() {
+                return Some(true);
+            }
+            if !seen.insert(node) {
+                continue;
+            }
+            if seen.len() > MOST {
+                return None;
+            }
+            whole &= self.next(&node, &mut open);
+        }
+        if whole { Some(false) } else { None }
+    }
+
+    /// Pushes what may follow; false when the window was too narrow to see all.
+    fn next(&self, node: &Node, open: &mut Vec<Node>) -> bool {
+        // Whatever is placed next began before the first answer that is still to come.
+        let window = self.sure.iter().enumerate().skip(node.first).take(WINDOW);
+        let left = window.filter(|(at, _)| node.mask & (1 << (at - node.first)) == 0);
+        let horizon = left.clone().map(|(_, placed)| placed.op.end()).min().unwrap_or(u64::MAX);
+        let beyond = self.sure.get(node.first + WINDOW).is_some_and(|placed| placed.op.invoke <= horizon);
+        for (at, placed) in self.maybe.iter().enumerate() {
+            if node.maybe & (1 << at) == 0 && placed.op.invoke <= horizon {
+                for state in self.steps(&node.state, placed) {
+                    // Without effect it need not be placed.
+                    if state.slot != node.state.slot {
+                        open.push(Node { maybe: node.maybe | (1 << at), state, ..*node });
+                    }
+                }
+            }
+        }
+        let mut candidates: Vec<_> = left.filter(|(_, placed)| placed.op.invoke <= horizon).collect();
+        // The last pushed is looked at first: the one that was answered first.
+        candidates.sort_by_key(|(_, placed)| std::cmp::Reverse(placed.op.end()));
+        for (at, placed) in candidates {
+            for state in self.steps(&node.state, placed) {
+                let (mut first, mut mask) = (node.first, node.mask | (1 << (at - node.first)));
+                while mask & 1 == 1 {
+                    mask >>= 1;
+                    first += 1;
+                }
+                open.push(Node { first, mask, maybe: node.maybe, state });
+            }
+        }
+        !beyond
+    }
+
+    /// What the record may be after this call, if the call was answered in keeping with it.
+    fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
+        let op = placed.op;
+        let (from, to) = (op.invoke.max(state.now), op.end());
+        let (lease, ttl) = (OVER, GONE);
+        let step = match op.fun {
+            Fun::Acquire => Step::Acquire { owner: placed.owner, lease, ttl, print: self.asked(placed) },
+            Fun::Look => Step::Look,
+            Fun::Extend => Step::Extend { owner: placed.owner, lease },
+            Fun::Complete => {
+                Step::Complete { owner: placed.owner, value: placed.value.unwrap_or(Value::Tombstone), ttl }
+            }
+            _ => Step::Release { owner: placed.owner },
+        };
+        let mut after = Vec::new();
+        for now in TIMES.into_iter().filter(|now| self.may_be(state, *now, from, to)) {
+            // The record stands at time 0 of its own; a new lease is put back there below.
+            for (slot, answer) in state.slot.allowed(now, step) {
+                let Some((token, top)) = tokens(state, placed, answer) else { continue };
+                let mut next = State { slot: put_back(slot), token, top, now: from, ..*state };
+                let (least, most) = match (op.fun, answer) {
+                    (Fun::Acquire, Answer::Granted { .. }) => {
+                        next.kept = from.saturating_add(op.ttl);
+                        (from.saturating_add(op.lease), to.saturating_add(op.lease))
+                    }
+                    (Fun::Extend, Answer::Fenced(Fenced::Done)) => {
+                        (from.saturating_add(op.lease), to.saturating_add(op.lease))
+                    }
+                    (Fun::Complete, Answer::Fenced(Fenced::Done)) => {
+                        (from.saturating_add(op.ttl), to.saturating_add(op.ttl))
+                    }
+                    _ => state.ends,
+                };
+                next.ends = (least, most);
+                after.push(next);
+            }
+        }
+        after
+    }
+
+    /// The fingerprint that an acquire carries, whatever it was answered.
+    fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
+        placed.print.filter(|_| !placed.op.said(Said::Complete))
+    }
+
+    fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
+        let (least, most) = state.ends;
+        let over = to.saturating_add(slop(0)) >= least.saturating_sub(slop(least.saturating_sub(state.now)));
+        match state.slot.record {
+            Record::Absent => now == 0,
+            Record::InProgress(held) => {
+                let stretched = self.stretched.get(usize::from(held.owner.0)).is_some_and(|at| *at <= to);
+                match now {
+                    0 => stretched || from <= most.saturating_add(slop(most - least)),
+                    OVER => over,
+                    _ => over && to.saturating_add(slop(0)) >= state.kept,
+                }
+            }
+            Record::Complete(_) => match now {
+                0 => from <= most.saturating_add(slop(most - least)),
+                GONE => over,
+                _ => false,
+            },
+        }
+    }
+}
+
+fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
+    let at = seen.iter().position(|other| *other == item).unwrap_or_else(|| {
+        seen.push(item);
+        seen.len() - 1
+    });
+    u16::try_from(at).unwrap_or(u16::MAX)
+}
+
+/// Puts the record back to its own time 0.
+fn put_back(slot: Slot) -> Slot {
+    let record = match slot.record {
+        Record::InProgress(held) => Record::InProgress(Held { expires: OVER, keep_until: GONE, ..held }),
+        Record::Complete(done) => Record::Complete(Done { expires: GONE, ..done }),
+        Record::Absent => Record::Absent,
+    };
+    Slot { record, ..slot }
+}
+
+/// Whether the call was answered so, and which tokens are known then: the one on record, and the largest.
+fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<u64>, u64)> {
+    let op = placed.op;
+    let unchanged = (state.token, state.top);
+    let is = |said: Said| op.said(said);
+    let Some(_) = op.said else {
+        // Nobody was told: the token of a grant is not known.
+        let granted = matches!(answer, Answer::Granted { .. });
+        let own = matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner);
+        return Some(if granted && !own { (None, state.top) } else { unchanged });
+    };
+    match answer {
+        Answer::Granted { took_over, .. } => {
+            let token = op.token?;
+            let own = matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner);
+            let right = if own { state.token.is_none_or(|known| known == token) } else { token > state.top };
+            (is(if took_over { Said::TookOver } else { Said::Granted }) && right)
+                .then(|| (Some(token), state.top.max(token)))
+        }
+        Answer::Busy { .. } => {
+            let token = op.token?;
+            let right = state.token.map_or(token > state.top, |known| known == token);
+            (is(Said::Busy) && right).then(|| (Some(token), state.top.max(token)))
+        }
+        Answer::Complete { value, print } => {
+            let right = placed.value == Some(value) && placed.print == print;
+            ((is(Said::Complete) || is(Said::Tombstone)) && right).then_some(unchanged)
+        }
+        Answer::Absent => is(Said::Absent).then_some(unchanged),
+        Answer::Fenced(fenced) => {
+            let said = match fenced {
+                Fenced::Done => Said::Done,
+                Fenced::AlreadyDone => Said::AlreadyDone,
+                Fenced::Lost => Said::Lost,
+            };
+            is(said).then_some(unchanged)
+        }
+        Answer::Purged(_) => None,
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is stored: S4 to S8.
+
+use super::{ms, wrong};
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Run, Story, Tenure};
+use crate::when::slop;
+
+fn accepted<'s>(story: &'s Story, holder: &'s Tenure) -> impl Iterator<Item = &'s Op> {
+    holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done))
+}
+
+/// S4: two completions were accepted within one ttl, of two owners or with two values.
+pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    let mut done: Vec<&Op> = story.tenures.iter().flat_map(|holder| accepted(story, holder)).collect();
+    done.sort_by_key(|op| op.invoke);
+    for (at, first) in done.iter().enumerate() {
+        for second in &done[at + 1..] {
+            let same = (first.owner, first.value) == (second.owner, second.value);
+            if !same && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl) {
+                let lines = [first.lines[0], first.lines[1], second.lines[0], second.lines[1]];
+                let text = format!("two completions were accepted within a ttl of {}", ms(first.ttl));
+                found.push(wrong("S4", first.invoke, text, lines));
+            }
+        }
+    }
+}
+
+/// Answers that brought a stored value of this identity; S12 judges the others.
+fn replays(story: &Story) -> impl Iterator<Item = (&Op, u64)> {
+    story.ops.iter().filter(|op| op.said(Said::Complete)).filter_map(|op| {
+        let (scope, key, token) = op.bears.as_ref()?;
+        story.is_named(scope, key).then_some((op, *token))
+    })
+}
+
+/// S5: within one ttl every answer brings the same value with the same fingerprint, and an older value never returns.
+pub fn s5(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    let mut all: Vec<(&Op, u64)> = replays(story).collect();
+    all.sort_by_key(|(op, _)| op.end());
+    let mut newest: Option<(&Op, u64)> = None;
+    for (at, (op, token)) in all.iter().enumerate() {
+        if let Some((before, larger)) =
+            newest.filter(|(before, larger)| larger > token && before.end() < op.invoke)
+        {
+            let text = format!("the value of token {token} was handed out after that of token {larger}");
+            found.push(wrong("S5", before.invoke, text, before.lines.into_iter().chain(op.lines)));
+        }
+        if newest.is_none_or(|(_, largest)| largest < *token) {
+            newest = Some((op, *token));
+        }
+        let same = all[..at].iter().rev().find(|(_, other)| other == token);
+        if let Some((before, _)) =
+            same.filter(|(before, _)| (before.value, before.stored_fp) != (op.value, op.stored_fp))
+        {
+            let text = format!("the result of token {token} or its fingerprint changed");
+            found.push(wrong("S5", before.invoke, text, before.lines.into_iter().chain(op.lines)));
+        }
+    }
+    for holder in &story.tenures {
+        let (Some(own), Some(done)) = (holder.token, holder.completed(story)) else { continue };
+        let within = |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
+        for (op, token) in all.iter().filter(|(op, token)| *token != own && within(op)) {
+            let text = format!(
+                "token {own} completed, and within its ttl the value of token {token} was handed out"
+            );
+            found.push(wrong("S5", done.from, text, [done.line, op.lines[0], op.lines[1]]));
+        }
+    }
+}
+
+/// S6: after an acknowledged completion, within its ttl, there is no record or another one.
+pub fn s6(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for holder in &story.tenures {
+        let Some(done) = holder.completed(story) else { continue };
+        let gone = story.ops.iter().find(|op| {
+            op.invoke > done.by
+                && op.end() + slop(done.until - done.from) < done.until
+                && (op.is_grant() || op.said(Said::Busy) || op.said(Said::Absent))
+        });
+        if let Some(op) = gone {
+            let text = format!(
+                "completed and acknowledged, and {} later, within its ttl, the record is not there",
+                ms(op.end().saturating_sub(done.by))
+            );
+            found.push(wrong("S6", done.by, text, [done.line, op.lines[0], op.lines[1]]));
+        }
+    }
+}
+
+/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from the engine.
+pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    let sent = |token: u64, value: Option<u64>| {
+        story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
+            holder
+                .of(story, Fun::Complete)
+                .any(|op| !op.tombstone && op.value == value && !op.said(Said::Lost))
+        })
+    };
+    // An owner whose grant was never answered may have completed all the same: its token is then not known.
+    let known = |token: u64| story.by_token(token).is_some();
+    for (op, token) in replays(story).filter(|(op, token)| known(*token) && !sent(*token, op.value)) {
+        let text = format!("the bytes handed out as token {token}'s are not what it completed with");
+        found.push(wrong("S7", op.invoke, text, op.lines));
+    }
+    for call in story.calls.iter().filter(|call| call.said == Some(Said::Replayed)) {
+        let Some((scope, key, token)) = &call.bears else { continue };
+        if story.is_named(scope, key) && known(*token) && !sent(*token, call.value) {
+            let text = format!("the engine replayed other bytes than token {token} completed with");
+            found.push(wrong("S7", call.invoke, text, call.lines));
+        }
+    }
+}
+
+/// S8: an action began in a call that asked after a completion, within its ttl, and was not granted anything.
+/// (One that was granted the lease is S6's.)
+pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for act in &story.acts {
+        let own = story.ops.iter().filter(|op| op.actor == act.actor && op.call == Some(act.call));
+        let mut acquires = own.filter(|op| op.fun == Fun::Acquire).peekable();
+        let asked = acquires.peek().map(|op| op.invoke);
+        if acquires.any(Op::is_grant) {
+            continue;
+        }
+        let Some(asked) = asked else { continue };
+        for holder in &story.tenures {
+            let Some(done) = holder.completed(story) else { continue };
+            if asked > done.by && act.start + slop(done.until - done.from) < done.until {
+                let text = "an action ran for a call that came after the completion, within its ttl";
+                found.push(wrong("S8", done.by, text, [done.line, act.lines[0]]));
+            }
+        }
+    }
+}

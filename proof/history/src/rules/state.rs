@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a record is: S12, S13, S14; and what its token is good for outside of the store.
+
+use super::{ms, wrong};
+use crate::event::{Fun, Said};
+use crate::judge::Violation;
+use crate::story::{Op, Run, Story};
+use crate::when::slop;
+
+/// S12: a value names the identity that it was made for; it is handed out for that one alone.
+pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    let foreign = |bears: &Option<(String, String, u64)>| {
+        bears.as_ref().is_some_and(|(scope, key, _)| !story.is_named(scope, key))
+    };
+    let ops = story.ops.iter().filter(|op| op.fun != Fun::Complete && foreign(&op.bears));
+    let calls = story.calls.iter().filter(|call| foreign(&call.bears));
+    let all = ops.map(|op| (op.invoke, op.lines)).chain(calls.map(|call| (call.invoke, call.lines)));
+    for (at, lines) in all {
+        found.push(wrong("S12", at, "the value of another identity was handed out", lines));
+    }
+}
+
+/// S13: nothing that the run wrote is unreadable, and what stands at its end is a lease or a result, with the newest token.
+pub fn s13(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for op in story.ops.iter().filter(|op| op.said(Said::Corrupt)) {
+        found.push(wrong("S13", op.invoke, "a record cannot be read", op.lines));
+    }
+    for dump in &story.dumps {
+        let text = match (dump.said, dump.bytes) {
+            (Said::InProgress, 0) | (Said::Complete, 1..) => None,
+            (Said::InProgress, _) => Some("a lease with a value"),
+            (Said::Complete, _) => Some("a result without bytes"),
+            _ => Some("a state that there is not"),
+        };
+        if let Some(text) = text {
+            found.push(wrong("S13", dump.at, text, [Some(dump.line)]));
+        }
+        let newest = story.known().filter_map(|(tenure, token)| {
+            let grant = tenure.grants(story).find(|op| op.end() < dump.at)?;
+            Some((token, grant))
+        });
+        if let Some((token, grant)) = newest.max_by_key(|(token, _)| *token)
+            && dump.token < token
+        {
+            let text = format!("the record has token {}, after token {token} was granted", dump.token);
+            found.push(wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]));
+        }
+    }
+}
+
+/// S14: what an answer says is left of a lease is what the holder's own calls leave of it, whatever the clock of either
+/// client shows.
+pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for op in story.ops.iter().filter(|op| op.said(Said::Busy)) {
+        let (Some(remaining), Some(token), Some(end)) = (op.remaining, op.token, op.answer) else { continue };
+        let Some(holder) = story.by_token(token) else { continue };
+        // It ends no later than the longest lease that the holder may have got by then.
+        let mut latest = 0;
+        for lease in holder.ops.iter().map(|at| &story.ops[*at]) {
+            let asks = matches!(lease.fun, Fun::Acquire | Fun::Extend) && !lease.failed;
+            if asks && lease.invoke <= end && (lease.is_info() || lease.is_grant() || lease.said(Said::Done))
+            {
+                latest =
+                    latest.max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));
+            }
+        }
+        // And no earlier than the last that it certainly got before the question was asked.
+        let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
+        let last = sure.max_by_key(|lease| lease.invoke);
+        let earliest = last
+            .map_or(0, |lease| lease.invoke.saturating_add(lease.lease).saturating_sub(slop(lease.lease)));
+        let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));
+        // Zero: a takeover that a lock holds back.
+        if remaining > 0 && (from > latest || to < earliest) {
+            let lines = last.map_or([None; 2], |lease: &Op| lease.lines);
+            let text = format!(
+                "{} are said to be left of a lease, which the holder's calls do not leave",
+                ms(remaining)
+            );
+            found.push(wrong("S14", op.invoke, text, lines.into_iter().chain(op.lines)));
+        }
+    }
+}
+
+/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. Judged where the run's effects were guarded
+/// by the token; where the lease alone guards them it is expected to fail, which shows that the faults bite.
+pub fn acq_10(run: &Run, story: &Story, found: &mut Vec<Violation>) {
+    if run.manifest.guard != "none" {
+        found.extend(disorder(story));
+    }
+}
+
+fn disorder(story: &Story) -> Option<Violation> {
+    let mut top: Option<&crate::story::Moment> = None;
+    for effect in story.effects.iter().filter(|effect| effect.said == Said::Applied) {
+        if let Some(before) = top.filter(|before| before.token > effect.token) {
+            let text =
+                format!("the effect of token {} came after that of token {}", effect.token, before.token);
+            return Some(wrong("ACQ-10", effect.at, text, [Some(before.line), Some(effect.line)]));
+        }
+        top = Some(effect);
+    }
+    None
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a holder is told: S19.
+
+use super::calls::completions;
+use super::wrong;
+use crate::event::Said;
+use crate::judge::Violation;
+use crate::story::{Run, Story};
+
+/// S19: a refused completion is told: the observers hear of a lost lease, the hook gets the value, the caller is answered like a duplicate
+/// or hears that the completion failed. Each lease has one terminal event.
+pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
+    for act in &story.acts {
+        let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else { continue };
+        let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
+        let Some(call) = story.calls.iter().find(own) else { continue };
+        let mut say = |text: &str| {
+            let lines = refused.lines.into_iter().chain(call.lines);
+            found.push(wrong("S19", refused.invoke, text, lines));
+        };
+        let told = story.told.iter().any(|told| told.said == Said::LeaseLost && told.token == act.token);
+        if call.answer.is_some() && !told {
+            say("a completion was refused, and no observer heard of a lost lease");
+        }
+        match call.said {
+            Some(Said::Executed) => {
+                say("a completion was refused, and its caller was told that it was executed")
+            }
+            Some(
+                Said::Replayed
+                | Said::InFlight
+                | Said::Mismatch
+                | Said::NotReplayable
+                | Said::CompletionError,
+            ) if !call.hooked => {
+                say("a completion was refused, and nobody was handed its value");
+            }
+            _ => {}
+        }
+    }
+    for granted in story.told.iter().filter(|told| told.said == Said::Granted) {
+        let terminal = |said: Said| matches!(said, Said::Completed | Said::Failed | Said::LeaseLost);
+        let ends = story
+            .told
+            .iter()
+            .filter(|told| told.actor == granted.actor && told.token == granted.token && terminal(told.said))
+            .count();
+        let least = usize::from(run.ended(granted.actor).is_some());
+        if ends > 1 || ends < least {
+            let text = format!("the lease of token {} has {ends} terminal events", granted.token);
+            found.push(wrong("S19", granted.at, text, [Some(granted.line)]));
+        }
+    }
+}

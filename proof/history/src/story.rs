@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Run`]: the events of a run, sorted into one [`Story`] per identity.
+
+use std::collections::HashMap;
+
+use crate::event::{Event, Fun, Manifest, Phase, Said};
+
+mod take;
+mod tenure;
+
+pub use tenure::Tenure;
+
+/// A time that does not come, and that a duration can be added to.
+const NEVER: u64 = u64::MAX / 4;
+
+/// Where an event stands, for showing it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Line {
+    pub file: u32,
+    pub number: u32,
+}
+
+/// One life of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Actor {
+    pub proc: u32,
+    pub incarnation: u32,
+}
+
+/// A store call; times in nanoseconds.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "named as the fields of an event")]
+pub struct Op {
+    pub actor: Actor,
+    pub call: Option<u64>,
+    pub fun: Fun,
+    pub owner: Option<u128>,
+    pub invoke: u64,
+    /// None: *info*.
+    pub answer: Option<u64>,
+    /// When its caller gave up, if that is known.
+    pub gave_up: Option<u64>,
+    /// It failed, and nothing happened.
+    pub failed: bool,
+    pub said: Option<Said>,
+    pub token: Option<u64>,
+    pub lease: u64,
+    pub ttl: u64,
+    pub fp: Option<u64>,
+    /// Of what a completion writes, or of what an answer brought.
+    pub value: Option<u64>,
+    pub tombstone: bool,
+    pub bears: Option<(String, String, u64)>,
+    pub stored_fp: Option<u64>,
+    pub remaining: Option<u64>,
+    pub lines: [Option<Line>; 2],
+}
+
+impl Op {
+    /// Whether it may have taken effect although nobody was told.
+    #[must_use]
+    pub fn is_info(&self) -> bool {
+        self.answer.is_none() && !self.failed
+    }
+
+    /// Whether it was answered so.
+    #[must_use]
+    pub fn said(&self, said: Said) -> bool {
+        self.said == Some(said)
+    }
+
+    /// Whether it is an acquire that was granted.
+    #[must_use]
+    pub fn is_grant(&self) -> bool {
+        self.fun == Fun::Acquire && matches!(self.said, Some(Said::Granted | Said::TookOver))
+    }
+
+    /// When it was answered; never, for *info*.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.answer.unwrap_or(NEVER)
+    }
+}
+
+/// A call of the engine.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "named as the fields of an event")]
+pub struct Call {
+    pub actor: Actor,
+    pub op: u64,
+    pub invoke: u64,
+    pub answer: Option<u64>,
+    pub answers: u32,
+    pub said: Option<Said>,
+    pub fp: Option<u64>,
+    pub wait: u64,
+    pub recorded: Option<String>,
+    pub fenced: bool,
+    pub propagate: bool,
+    pub value: Option<u64>,
+    pub bears: Option<(String, String, u64)>,
+    /// The hook of a refused completion got the value.
+    pub hooked: bool,
+    pub note: Option<String>,
+    pub lines: [Option<Line>; 2],
+}
+
+/// An action's run.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "named as the fields of an event")]
+pub struct Act {
+    pub actor: Actor,
+    pub call: u64,
+    pub token: u64,
+    pub start: u64,
+    pub end: Option<(u64, Said)>,
+    pub note: Option<String>,
+    pub lines: [Option<Line>; 2],
+}
+
+/// Something that happened at one instant.
+#[expect(missing_docs, reason = "named as the fields of an event")]
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    pub actor: Actor,
+    pub at: u64,
+    pub said: Said,
+    pub token: u64,
+    pub bytes: u64,
+    pub remaining: Option<u64>,
+    pub line: Line,
+}
+
+/// All that happened to one identity.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Story {
+    pub scope: String,
+    pub key: String,
+    pub ops: Vec<Op>,
+    /// Everybody who asked for the lease, known tokens first and in their order.
+    pub tenures: Vec<Tenure>,
+    pub calls: Vec<Call>,
+    pub acts: Vec<Act>,
+    pub told: Vec<Moment>,
+    pub effects: Vec<Moment>,
+    pub dumps: Vec<Moment>,
+}
+
+/// A fault's window.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Fault {
+    pub name: String,
+    pub from: u64,
+    pub to: Option<u64>,
+    pub victim: Option<u32>,
+    pub lossy: bool,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "they say it")]
+pub struct Run {
+    pub manifest: Manifest,
+    pub stories: Vec<Story>,
+    pub faults: Vec<Fault>,
+    pub events: u64,
+    /// When the last fault was over.
+    pub settled_from: Option<u64>,
+    /// The last instant of the history.
+    pub last: u64,
+    lags: HashMap<Actor, Vec<(u64, u64)>>,
+    ended: HashMap<Actor, u64>,
+    names: HashMap<(String, String), usize>,
+    open: HashMap<(Actor, u64), (usize, usize)>,
+    open_calls: HashMap<(Actor, u64), (usize, usize)>,
+    open_faults: HashMap<u64, usize>,
+}
+
+impl Run {
+    /// A run of which nothing is known yet.
+    #[must_use]
+    pub fn new(manifest: Manifest) -> Self {
+        Self {
+            manifest,
+            stories: Vec::new(),
+            faults: Vec::new(),
+            events: 0,
+            settled_from: None,
+            last: 0,
+            lags: HashMap::new(),
+            ended: HashMap::new(),
+            names: HashMap::new(),
+            open: HashMap::new(),
+            open_calls: HashMap::new(),
+            open_faults: HashMap::new(),
+        }
+    }
+
+    /// Takes an event in.
+    ///
+    /// # Errors
+    /// When it lacks what its kind needs, or answers what was not asked.
+    pub fn take(&mut self, event: Event, line: Line) -> Result<(), String> {
+        self.events += 1;
+        self.last = self.last.max(event.mono_ns);
+        let actor = Actor { proc: event.proc, incarnation: event.incarnation };
+        match event.fun {
+            Fun::Acquire | Fun::Look | Fun::Wait | Fun::Extend | Fun::Complete | Fun::Release => {
+                self.take_op(actor, event, line)
+            }
+            Fun::Respond => self.take_call(actor, event, line),
+            Fun::ActStart | Fun::ActEnd => self.take_act(actor, event, line),
+            Fun::Told | Fun::Effect | Fun::Dump => {
+                let moment = Moment {
+                    actor,
+                    at: event.mono_ns,
+                    said: event.said.ok_or("no `said`")?,
+                    token: event.token.unwrap_or(0),
+                    bytes: event.value_hash.unwrap_or(0),
+                    remaining: event.remaining_us.map(|us| us * 1_000),
+                    line,
+                };
+                let fun = event.fun;
+                let story = self.story(&event)?;
+                match fun {
+                    Fun::Told => story.told.push(moment),
+                    Fun::Effect => story.effects.push(moment),
+                    _ => story.dumps.push(moment),
+                }
+                Ok(())
+            }
+            Fun::Fenced => {
+                let call = event.call.ok_or("no `call`")?;
+                let at = self.open_calls.get(&(actor, call)).copied();
+                if let Some((story, call)) = at {
+                    self.stories[story].calls[call].hooked = true;
+                }
+                Ok(())
+            }
+            Fun::Lag => {
+                let since = event.since_ns.ok_or("no `since_ns`")?;
+                self.lags.entry(actor).or_default().push((since, event.mono_ns));
+                Ok(())
+            }
+            Fun::Fault => self.take_fault(event),
+            Fun::Proc => {
+                if event.phase == Phase::Ok {
+                    self.ended.insert(actor, event.mono_ns);
+                }
+                Ok(())
+            }
+            Fun::Settle => {
+                self.settled_from = Some(event.mono_ns);
+                Ok(())
+            }
+            Fun::Purge => Ok(()),
+        }
+    }
+
+    /// Says that no event is to come.
+    pub fn close(&mut self) {
+        for story in &mut self.stories {
+            story.ops.sort_by_key(|op| op.invoke);
+            story.calls.sort_by_key(|call| call.invoke);
+            story.acts.sort_by_key(|act| act.start);
+            for moments in [&mut story.told, &mut story.effects, &mut story.dumps] {
+                moments.sort_by_key(|moment| moment.at);
+            }
+            story.tenures = tenure::tenures(&story.ops);
+        }
+    }
+
+    /// How long the process is known not to have run between the two instants.
+    #[must_use]
+    pub fn lag(&self, actor: Actor, from: u64, to: u64) -> u64 {
+        let lags = self.lags.get(&actor).map(Vec::as_slice).unwrap_or_default();
+        lags.iter().map(|(since, until)| (*until).min(to).saturating_sub((*since).max(from))).sum()
+    }
+
+    /// When the process ended by itself, if it did.
+    #[must_use]
+    pub fn ended(&self, actor: Actor) -> Option<u64> {
+        self.ended.get(&actor).copied()
+    }
+
+    /// Whether a fault was on at some instant of the interval.
+    #[must_use]
+    pub fn faulty(&self, from: u64, to: u64, is: impl Fn(&Fault) -> bool) -> bool {
+        self.faults
+            .iter()
+            .any(|fault| is(fault) && fault.from <= to && fault.to.is_none_or(|end| end >= from))
+    }
+
+    /// What a shared machine may add to a bound.
+    #[must_use]
+    pub fn slack(&self) -> u64 {
+        self.manifest.slack_ms * crate::when::MS
+    }
+
+    /// `operation-timeout` of the run's engines.
+    #[must_use]
+    pub fn operation_timeout(&self) -> u64 {
+        self.manifest.operation_timeout_ms * crate::when::MS
+    }
+}

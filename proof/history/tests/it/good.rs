@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Histories that keep every promise.
+
+use crate::script::{broken, run};
+
+/// Name and script.
+pub(crate) const GOOD: [(&str, &str); 12] = [
+    (
+        "one run, replayed to a waiter and to a late caller",
+        "0-30 respond c1 executed recorded=yes
+         0-2 acquire A granted 1 call=1
+         2 told 1 granted
+         2 act_start c1 1
+         20 act_end c1 1 returned
+         21-25 complete A done v=7
+         26 told 1 completed
+         p2 5-31 respond c1 replayed wait=100 v=7 of=1
+         p2 5-6 acquire B busy 1 left=95 call=1
+         p2 7-27 wait - woken call=1
+         p2 28-30 acquire C complete v=7 of=1 call=1
+         50-52 look - complete v=7 of=1
+         60 dump complete 1 bytes=9",
+    ),
+    (
+        "a killed holder is taken over after its lease",
+        "0-? respond c1
+         0-2 acquire A granted 1 call=1
+         2 act_start c1 1
+         10-40 fault kill victim=1
+         p2 20-21 acquire B busy 1 left=80 call=1
+         p2 101-110 acquire C took_over 2 call=1
+         p2 111-112 complete C done v=8",
+    ),
+    (
+        "a stopped holder is fenced off, told, and answered like a duplicate",
+        "0-260 respond c1 replayed fenced v=8 of=2
+         0-2 acquire A granted 1 call=1
+         2 told 1 granted
+         2 act_start c1 1
+         3-230 fault stop victim=1
+         p2 150-152 acquire B took_over 2
+         p2 153-154 complete B done v=8
+         231 act_end c1 1 returned
+         232-240 complete A lost v=7
+         241 told 1 lease_lost
+         241 fenced c1
+         242-243 look - complete v=8 of=2",
+    ),
+    (
+        "a late completion by the owner still recorded is accepted",
+        "0-2 acquire A granted 1
+         300-302 complete A done v=7
+         310-312 acquire B complete v=7 of=1",
+    ),
+    (
+        "released is absent, and the next token is larger",
+        "0-2 acquire A granted 1
+         5-7 release A done
+         8-9 acquire B granted 5
+         9-10 release A lost
+         11-12 release B done
+         13-14 release B already_done",
+    ),
+    (
+        "past its ttl a result counts as absent",
+        "0-2 acquire A granted 1
+         3-4 complete A done v=7 ttl=50
+         30-31 look - complete v=7 of=1
+         60-61 acquire B granted 2
+         62-63 complete B done v=8
+         64-65 complete A lost v=7",
+    ),
+    (
+        "an acquire whose answer was lost gets its lease again",
+        "0-? acquire A lease=100
+         10-12 acquire A granted 1
+         13-? complete A v=7
+         20-22 complete A already_done v=7
+         30-31 acquire B complete v=7 of=1",
+    ),
+    (
+        "a completion that nobody heard of may have taken effect, late",
+        "0-2 acquire A granted 1
+         5-? complete A v=7
+         10-11 acquire B busy 1 left=92
+         20-21 acquire B complete v=7 of=1",
+    ),
+    (
+        "a killed claimant may have taken over, and released nothing",
+        "0-2 acquire A granted 1
+         101-? acquire B lease=100
+         120-121 acquire C busy 2 left=85
+         150-152 complete A lost v=7
+         202-210 acquire C took_over 3",
+    ),
+    (
+        "an extension keeps the lease",
+        "0-2 acquire A granted 1
+         50-52 extend A done
+         120-121 acquire B busy 1 left=31
+         151-160 acquire B took_over 2",
+    ),
+    (
+        "a mismatch runs nothing",
+        "0-2 acquire A granted 1 fp=1 call=1
+         3-4 complete A done v=7
+         5-8 respond c2 mismatch fp=2
+         6-7 acquire B complete v=7 of=1 stored=1 fp=2 call=2
+         9-12 respond c3 replayed fp=1 v=7 of=1
+         10-11 acquire C complete v=7 of=1 stored=1 fp=1 call=3",
+    ),
+    (
+        "a tombstone is not replayed",
+        "0-5 respond c1 executed recorded=tombstone
+         0-1 acquire A granted 1 call=1
+         1 act_start c1 1
+         2 act_end c1 1 returned
+         3-4 complete A done as_tombstone
+         6-9 respond c2 not_replayable
+         7-8 acquire B tombstone call=2",
+    ),
+];
+
+#[test]
+fn what_is_right_passes() {
+    for (name, script) in GOOD {
+        let judgement = history::judge(&run(script));
+        let texts: Vec<_> = judgement.violations.iter().map(|v| format!("{}: {}", v.rule, v.text)).collect();
+        assert!(texts.is_empty(), "{name}: {texts:?}");
+        assert_eq!(judgement.unsearched, 0, "{name}");
+    }
+}
+
+#[test]
+fn s6_an_acknowledged_write_that_a_failover_loses_is_counted_and_no_violation() {
+    let lost = "0-2 acquire A granted 1
+        10-12 complete A done v=7
+        11-40 fault failover lossy
+        50-51 acquire B granted 2";
+    assert!(broken(lost).is_empty());
+    assert_eq!(history::judge(&run(lost)).losses.len(), 1);
+    let outside = lost.replace("11-40", "30-40");
+    assert_eq!(broken(&outside), ["S6"]);
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run in which too little happened is void, and a folder that is no history is refused.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use history::{Journal, Run};
+
+use crate::good::GOOD;
+use crate::script::{events, manifest};
+
+/// A folder of its own, gone with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("retryproof-history-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn store(&self, script: &str, secs: u64) {
+        let manifest = history::Manifest { secs, ..manifest() };
+        std::fs::write(self.0.join("run.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        let journal = Journal::open(self.0.join("events-1.jsonl")).unwrap();
+        for event in events(script) {
+            journal.write(&event).unwrap();
+        }
+    }
+
+    fn judged(&self) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_history")).arg(&self.0).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_quiet_run_is_void_and_a_violation_is_shown_with_its_events() {
+    let dir = Dir::new("void");
+    dir.store(GOOD[0].1, 600);
+    let (code, text) = dir.judged();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("VOID") && text.contains("TOO FEW") && text.contains("0 violations"), "{text}");
+
+    let dir = Dir::new("wrong");
+    dir.store("0-2 acquire A granted 1\n20-22 acquire B granted 2", 600);
+    let (code, text) = dir.judged();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("VIOLATED: 1 violations") && text.contains("\nS1 \"s\" \"k\": "), "{text}");
+    assert!(text.contains("\"fn\":\"acquire\""), "{text}");
+}
+
+#[test]
+fn minimum_counts_are_in_proportion_and_only_of_faults_that_were_asked_for() {
+    let least = |secs, share, faults: &[&str]| {
+        let faults = faults.iter().map(|fault| (*fault).to_owned()).collect();
+        let run = Run::new(history::Manifest { secs, share, faults, ..manifest() });
+        history::judge(&run).counts.list()
+    };
+    let find = |list: &[history::Count], name: &str| list.iter().find(|c| c.name == name).map(|c| c.least);
+    let long = least(600, 1.0, &["kill", "stop"]);
+    assert_eq!(find(&long, "operations"), Some(100_000));
+    assert_eq!(find(&long, "kills"), Some(1_000));
+    assert_eq!(find(&long, "pauses"), Some(300));
+    assert_eq!(find(&long, "takeovers"), Some(1_000));
+    let short = least(30, 0.2, &["kill"]);
+    assert_eq!(find(&short, "operations"), Some(1_000));
+    assert_eq!(find(&short, "kills"), Some(10));
+    assert_eq!(find(&short, "pauses"), None);
+    assert_eq!(find(&least(1, 0.2, &["restart"]), "store restarts"), Some(1));
+}
+
+#[test]
+fn a_torn_last_line_is_the_writers_death_and_anything_else_is_refused() {
+    let dir = Dir::new("torn");
+    dir.store(GOOD[1].1, 600);
+    let path = dir.0.join("events-1.jsonl");
+    let whole = std::fs::read(&path).unwrap();
+    // Killed within its last line: the call that it ends is info then.
+    for cut in [1, 10, 60] {
+        std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+        let (run, _) = history::read(&dir.0).unwrap();
+        assert_eq!(run.events, events(GOOD[1].1).len() as u64 - 1, "{cut} bytes short");
+    }
+    let refused = |text: &[u8], why: &str| {
+        std::fs::write(&path, text).unwrap();
+        let error = history::read(&dir.0).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert_eq!(dir.judged().0, Some(2));
+    };
+    refused(b"{}\n", "line 1");
+    refused(b"not an event\n{}", "line 1");
+    refused(
+        br#"{"proc":1,"incarnation":1,"op":1,"fn":"look","phase":"ok","mono_ns":1,"said":"absent"}
+"#,
+        "did not begin",
+    );
+    refused(
+        br#"{"proc":1,"incarnation":1,"op":1,"fn":"look","phase":"ok","mono_ns":1,"colour":"red"}
+"#,
+        "colour",
+    );
+    std::fs::remove_file(dir.0.join("run.json")).unwrap();
+    assert_eq!(dir.judged().0, Some(2));
+}
