@@ -225,6 +225,58 @@ mod tests {
         assert_eq!(text.lines().last(), Some(last));
     }
 
+    fn server(name: &str, script: &str, ready: fn(u16) -> io::Result<()>) -> Server {
+        let dir = std::env::temp_dir().join(format!("xtask-server-{name}-{}", std::process::id()));
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect();
+        Server {
+            name: "redis",
+            port: 0,
+            dir,
+            account: None,
+            files: vec![("settings", "x".into())],
+            prepare: vec![(words(&["sh", "-c", "cat settings - >data/made"]), "y".into())],
+            command: words(&["sh", "-c", script]),
+            ready,
+        }
+    }
+
+    #[test]
+    fn one_that_ends_is_reported_at_once_with_its_log() {
+        let server = server("ends", "echo cannot listen >&2; exit 3", |_| Err(io::Error::other("refused")));
+        let mut child = server.start().expect("started");
+        assert_eq!(fs::read_to_string(server.dir.join("data/made")).expect("made"), "xy");
+        let failure = server.wait(&mut child, Duration::from_secs(60)).expect_err("it ended");
+        assert!(failure.ended);
+        assert_eq!(failure.to_string(), "redis: ended by itself, exit status: 3\n    | cannot listen");
+        fs::remove_dir_all(&server.dir).expect("removed");
+    }
+
+    #[test]
+    fn one_that_hangs_is_given_up_and_one_that_serves_is_not() {
+        let mut server = server("hangs", "exec sleep 600", |_| Err(io::Error::other("refused")));
+        let mut child = server.start().expect("started");
+        let failure = server.wait(&mut child, Duration::from_millis(50)).expect_err("it hangs");
+        assert_eq!(failure.to_string(), "redis: not ready within 0 s: refused");
+        server.ready = |_| Ok(());
+        server.wait(&mut child, Duration::ZERO).expect("it serves");
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        fs::remove_dir_all(&server.dir).expect("removed");
+    }
+
+    #[test]
+    fn data_that_cannot_be_made_are_reported_and_made_anew_the_next_time() {
+        let mut server = server("half", "exit 0", |_| Ok(()));
+        let good = std::mem::replace(&mut server.prepare[0].0, vec!["false".into()]);
+        let failure = server.start().expect_err("not made");
+        assert_eq!(failure.to_string(), "redis: `false`: exit status: 1");
+        assert!(!server.is_made());
+        server.prepare[0].0 = good;
+        server.start().expect("started").wait().expect("ended");
+        assert!(server.is_made());
+        fs::remove_dir_all(&server.dir).expect("removed");
+    }
+
     #[test]
     fn a_missing_log_has_no_end() {
         assert!(tail(Path::new("/nonexistent/log"), 3).is_empty());
