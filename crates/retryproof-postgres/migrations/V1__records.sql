@@ -1,0 +1,33 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- retryproof, PostgreSQL, schema version 1. Safe to run twice. To use another table name, replace every
+-- `retryproof_records`. Run it inside a transaction.
+
+-- Compared byte for byte (ID-2), so bytea: no encoding and no collation touches it. Times are the server's (ACQ-7).
+-- The free room in each page lets beats and completions stay in it (HOT), so that they touch no index.
+CREATE TABLE IF NOT EXISTS "retryproof_records" (
+    scope        bytea       NOT NULL,
+    key          bytea       NOT NULL,
+    state        smallint    NOT NULL, -- 0 in progress, 1 complete (CMP-5)
+    owner        bytea       NOT NULL, -- 16 bytes, kept after completion (CMP-3); all zero: released
+    token        bigint      NOT NULL, -- fencing token (ACQ-10)
+    taken        boolean     NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
+    expires_at   timestamptz NOT NULL, -- lease end while in progress, retention end once complete
+    purge_bucket bigint      NOT NULL, -- acquire + ttl in microseconds, rounded up; no beat and no completion moves it (STO-4)
+    fp           bytea,                -- fingerprint (FP-1)
+    result       bytea,                -- the value's envelope (CMP-8)
+    PRIMARY KEY (scope, key)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+
+-- Values come encoded: no use in compressing them.
+ALTER TABLE "retryproof_records" ALTER COLUMN result SET STORAGE EXTERNAL;
+
+CREATE INDEX IF NOT EXISTS "retryproof_records_purge" ON "retryproof_records" (purge_bucket);
+
+-- One row: the version of this schema.
+CREATE TABLE IF NOT EXISTS "retryproof_records_meta" (
+    name  text   NOT NULL PRIMARY KEY,
+    value bigint NOT NULL
+);
+
+INSERT INTO "retryproof_records_meta" (name, value) VALUES ('schema', 1)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The PostgreSQL store of `retryproof`: records in one table of a database, for any number of processes.
+
+mod config;
+mod courier;
+mod error;
+mod hash;
+mod inspect;
+mod known;
+mod pool;
+mod record;
+mod schema;
+mod statement;
+mod store;
+mod wake;
+
+pub use config::{Pooler, PostgresConfig};
+pub use schema::schema_sql;
+pub use sqlx_postgres::{PgConnectOptions, PgPool};
+pub use store::PostgresStore;

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Pool`]: the store's own connections, in two lanes, and the one way on which a statement runs.
+//!
+//! Not the driver's pool: that one tests each connection as it comes back, which is a second round trip for each call, and has no
+//! share that acquires cannot take from beats (RUN-2).
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_core::{Error, Result};
+use sqlx_core::connection::{ConnectOptions as _, Connection as _};
+use sqlx_core::executor::Executor as _;
+use sqlx_postgres::PgConnection;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::config::{PostgresConfig, Source};
+use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
+use crate::statement::{Call, Reply};
+
+/// A connection is not used again when it is older, or has been idle for longer.
+const MOST_AGE: Duration = Duration::from_secs(1_800);
+const MOST_IDLE: Duration = Duration::from_secs(600);
+/// How long an abandoned statement may take to end before its connection is thrown away.
+const TO_END: Duration = Duration::from_millis(250);
+/// How often a statement that lost a race is repeated.
+const RACES: u32 = 5;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Acquires, looks, polls, purges.
+    Calls,
+    /// Beats, completions and releases: they have connections of their own, and use those of the calls while these are idle.
+    Beats,
+}
+
+pub(crate) struct Pool {
+    source: Source,
+    /// False behind a pooler that gives each transaction another connection.
+    prepared: AtomicBool,
+    /// Run on each new connection.
+    prelude: Mutex<Option<&'static str>>,
+    timeout: Duration,
+    calls: Arc<Share>,
+    beats: Arc<Share>,
+}
+
+/// The connections of one lane.
+struct Share {
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<Idle>>,
+    open: AtomicUsize,
+    returned: Notify,
+}
+
+struct Idle {
+    conn: PgConnection,
+    born: Instant,
+    since: Instant,
+}
+
+impl Share {
+    fn new(connections: usize) -> Arc<Self> {
+        Arc::new(Self {
+            permits: Arc::new(Semaphore::new(connections)),
+            idle: Mutex::default(),
+            open: AtomicUsize::new(0),
+            returned: Notify::new(),
+        })
+    }
+
+    /// The one used last, so that the others may grow old.
+    fn pop(&self) -> Option<Idle> {
+        let mut idle = self.idle.lock();
+        let stale = idle.iter().take_while(|idle| idle.is_stale()).count();
+        self.forget(idle.drain(..stale));
+        let mut last = idle.pop();
+        while let Some(old) = last.take_if(|idle| idle.is_stale()) {
+            self.forget(std::iter::once(old));
+            last = idle.pop();
+        }
+        last
+    }
+
+    fn push(&self, conn: PgConnection, born: Instant) {
+        self.idle.lock().push(Idle { conn, born, since: Instant::now() });
+        self.returned.notify_one();
+    }
+
+    fn clear(&self) {
+        let all = std::mem::take(&mut *self.idle.lock());
+        self.forget(all);
+    }
+
+    fn forget(&self, gone: impl IntoIterator<Item = Idle>) {
+        self.open.fetch_sub(gone.into_iter().count(), Ordering::AcqRel);
+    }
+}
+
+impl Idle {
+    fn is_stale(&self) -> bool {
+        self.born.elapsed() > MOST_AGE || self.since.elapsed() > MOST_IDLE
+    }
+}
+
+/// A connection in use. It goes back as it is when it is sound; dropped in the middle of a statement, the answer is read to its end
+/// first, so that nobody gets another's.
+struct Held {
+    conn: Option<PgConnection>,
+    born: Instant,
+    /// It was idle before: that it is dead may be old news.
+    reused: bool,
+    sound: bool,
+    share: Arc<Share>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    fn discard(&mut self) {
+        if self.conn.take().is_some() {
+            self.share.open.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(mut conn) = self.conn.take() else { return };
+        let (share, born, permit) = (Arc::clone(&self.share), self.born, self.permit.take());
+        if self.sound {
+            // Back before its permit is.
+            share.push(conn, born);
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            share.open.fetch_sub(1, Ordering::AcqRel);
+            return;
+        };
+        runtime.spawn(async move {
+            match timeout(TO_END, conn.ping()).await {
+                Ok(Ok(())) => share.push(conn, born),
+                _ => {
+                    share.open.fetch_sub(1, Ordering::AcqRel);
+                }
+            }
+            drop(permit);
+        });
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(config: &PostgresConfig) -> Self {
+        let beats = if config.connections < 4 { 1 } else { 2 };
+        Self {
+            source: config.source.clone(),
+            prepared: AtomicBool::new(false),
+            prelude: Mutex::default(),
+            timeout: config.timeout,
+            calls: Share::new(config.connections - beats),
+            beats: Share::new(beats),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Whether each connection is one of the server for as long as it stays: statements may be prepared, and notifications arrive.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.prepared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_direct(&self, direct: bool, prelude: Option<&'static str>) {
+        self.prepared.store(direct, Ordering::Relaxed);
+        *self.prelude.lock() = prelude;
+        self.clear();
+    }
+
+    pub(crate) fn clear(&self) {
+        self.calls.clear();
+        self.beats.clear();
+    }
+
+    /// Opens a connection that is in no lane.
+    pub(crate) async fn open(source: &Source) -> Result<PgConnection, sqlx_core::Error> {
+        source.options().connect().await
+    }
+
+    /// Opens the beats' connections ahead: later there may be none to be had.
+    pub(crate) async fn warm(&self) -> Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        let mut all = Vec::new();
+        while let Ok(permit) = Arc::clone(&self.beats.permits).try_acquire_owned() {
+            let mut held =
+                self.connected(&self.beats, permit, deadline).await.map_err(|lack| lack.into_error(self))?;
+            held.sound = true;
+            all.push(held);
+        }
+        Ok(())
+    }
+
+    /// Runs one statement in autocommit. A connection that turns out to be dead is replaced once, and a lost race run again: all our
+    /// statements are safe to repeat, by their owner (ACQ-9, CMP-3).
+    pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply, Failed> {
+        let deadline = Instant::now() + self.timeout;
+        let (mut races, mut replaced) = (0, false);
+        loop {
+            let mut held =
+                self.checkout(lane, deadline).await.map_err(|lack| Failed::Ours(lack.into_error(self)))?;
+            let Some(conn) = held.conn.as_mut() else { continue };
+            let prepared = self.is_direct();
+            let Ok(ran) = timeout_at(deadline, call.run(conn, prepared)).await else {
+                held.discard();
+                return Err(Failed::Ours(Error::unavailable(
+                    "the server did not answer in time; is it overloaded, or is the row locked by an open transaction?",
+                )));
+            };
+            let error = match ran {
+                Ok(reply) => {
+                    held.sound = true;
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
+            if prepared && is_pooled(&error) {
+                tracing::warn!(
+                    "prepared statements go astray: a pooler in transaction mode stands before PostgreSQL; \
+                     nothing is prepared from now on, and waiters poll (name it: `pooler=transaction`)"
+                );
+                held.discard();
+                self.set_direct(false, None);
+                continue;
+            }
+            if is_dead(&error) {
+                let again = held.reused && !replaced;
+                held.discard();
+                // Those that were idle meanwhile met the same fate.
+                self.clear();
+                if again {
+                    replaced = true;
+                    continue;
+                }
+                return Err(Failed::Driver(error));
+            }
+            held.sound = true;
+            drop(held);
+            if !is_lost_race(&error) || races == RACES || crate::error::is_locked(&error) {
+                return Err(Failed::Driver(error));
+            }
+            races += 1;
+            tokio::time::sleep(Duration::from_millis(u64::from(races * races))).await;
+        }
+    }
+
+    async fn checkout(&self, lane: Lane, deadline: Instant) -> Result<Held, Lack> {
+        let Ok((share, permit)) = timeout_at(deadline, self.permit(lane)).await else {
+            return Err(Lack::Busy);
+        };
+        let permit = permit.ok_or(Lack::Busy)?;
+        match share.pop() {
+            Some(Idle { conn, born, .. }) => Ok(Held {
+                conn: Some(conn),
+                born,
+                reused: true,
+                sound: false,
+                share: Arc::clone(share),
+                permit: Some(permit),
+            }),
+            None => self.connected(share, permit, deadline).await,
+        }
+    }
+
+    /// A place in a lane. Beats take their own first, then an idle one of the calls, then whichever comes first.
+    async fn permit(&self, lane: Lane) -> (&Arc<Share>, Option<OwnedSemaphorePermit>) {
+        let of = |share: &Arc<Share>| Arc::clone(&share.permits);
+        if lane == Lane::Calls {
+            return (&self.calls, of(&self.calls).acquire_owned().await.ok());
+        }
+        for share in [&self.beats, &self.calls] {
+            if let Ok(permit) = of(share).try_acquire_owned() {
+                return (share, Some(permit));
+            }
+        }
+        let (mut beat, mut call) =
+            (pin!(of(&self.beats).acquire_owned()), pin!(of(&self.calls).acquire_owned()));
+        poll_fn(|cx| {
+            if let Poll::Ready(permit) = beat.as_mut().poll(cx) {
+                return Poll::Ready((&self.beats, permit.ok()));
+            }
+            call.as_mut().poll(cx).map(|permit| (&self.calls, permit.ok()))
+        })
+        .await
+    }
+
+    /// A new connection. Where the server takes no more, one of ours that comes back in time.
+    async fn connected(
+        &self,
+        share: &Arc<Share>,
+        permit: OwnedSemaphorePermit,
+        deadline: Instant,
+    ) -> Result<Held, Lack> {
+        let error = match timeout_at(deadline, self.prepared_connection()).await {
+            Err(_) => return Err(Lack::Slow),
+            Ok(Ok(conn)) => {
+                share.open.fetch_add(1, Ordering::AcqRel);
+                return Ok(Held {
+                    conn: Some(conn),
+                    born: Instant::now(),
+                    reused: false,
+                    sound: false,
+                    share: Arc::clone(share),
+                    permit: Some(permit),
+                });
+            }
+            Ok(Err(error)) => error,
+        };
+        while is_crowded(&error) && share.open.load(Ordering::Acquire) > 0 {
+            if timeout_at(deadline, share.returned.notified()).await.is_err() {
+                break;
+            }
+            if let Some(Idle { conn, born, .. }) = share.pop() {
+                return Ok(Held {
+                    conn: Some(conn),
+                    born,
+                    reused: true,
+                    sound: false,
+                    share: Arc::clone(share),
+                    permit: Some(permit),
+                });
+            }
+        }
+        Err(Lack::Driver(error))
+    }
+
+    async fn prepared_connection(&self) -> Result<PgConnection, sqlx_core::Error> {
+        let mut conn = Self::open(&self.source).await?;
+        let prelude = *self.prelude.lock();
+        if let Some(prelude) = prelude {
+            conn.execute(sqlx_core::raw_sql::raw_sql(prelude)).await?;
+        }
+        Ok(conn)
+    }
+
+    fn size(&self) -> usize {
+        self.calls.permits.available_permits() + self.beats.permits.available_permits()
+    }
+}
+
+/// Why there is no connection.
+enum Lack {
+    /// All are in use.
+    Busy,
+    /// The server did not let us in in time.
+    Slow,
+    Driver(sqlx_core::Error),
+}
+
+impl Lack {
+    fn into_error(self, pool: &Pool) -> Error {
+        match self {
+            Self::Busy => Error::unavailable(
+                "all connections of the store are in use; raise `connections`, or look for what keeps the server busy",
+            )
+            .with("free", pool.size()),
+            Self::Slow => Error::unavailable("the server did not open a connection in time; is it overloaded?"),
+            Self::Driver(error) => classify(&error),
+        }
+    }
+}
+
+/// Why a statement gave nothing.
+pub(crate) enum Failed {
+    Ours(Error),
+    Driver(sqlx_core::Error),
+}
+
+impl Failed {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Ours(error) => error,
+            Self::Driver(error) => classify(&error),
+        }
+    }
+}

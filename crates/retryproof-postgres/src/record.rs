@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A row read strictly: whatever we did not write fails closed and stays where it is (CMP-8).
+
+use std::time::Duration;
+
+use retryproof_core::{Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
+use sqlx_core::row::Row as _;
+use sqlx_postgres::PgRow;
+
+/// `state` of a record whose holder is at work, or died.
+pub(crate) const IN_PROGRESS: i64 = 0;
+/// `state` of a record whose work is done.
+pub(crate) const COMPLETE: i64 = 1;
+/// `state` in the answer to a grant.
+const GRANTED: i64 = -1;
+
+/// What a row says, judged by the server's clock as it was read.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) owner: OwnerId,
+    pub(crate) token: FencingToken,
+    pub(crate) phase: Phase,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Granted by this statement.
+    Granted { took_over: bool },
+    /// In progress; `None` when the lease is over.
+    Running(Option<Duration>),
+    /// Complete; `None` when the ttl is over, or the value was not asked for.
+    Done(Option<(StoredResult, Duration)>),
+}
+
+impl Record {
+    /// Reads the answer to an acquire, a find or a standing; `None` for the residue of a release.
+    pub(crate) fn read(row: &PgRow) -> Result<Option<Self>> {
+        let owner: Vec<u8> = column(row, 1, "owner")?;
+        let owner: [u8; 16] = owner.try_into().map_err(|_| unreadable("owner"))?;
+        let token: i64 = column(row, 2, "token")?;
+        let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
+        let rest = rest(row)?;
+        let phase = match column::<i64>(row, 0, "state")? {
+            GRANTED => Phase::Granted { took_over: column(row, 3, "taken")? },
+            IN_PROGRESS if owner == [0; 16] => return Ok(None),
+            IN_PROGRESS => Phase::Running(rest),
+            COMPLETE => Phase::Done(match rest {
+                Some(rest) => value(row)?.map(|stored| (stored, rest)),
+                None => None,
+            }),
+            _ => return Err(unreadable("state")),
+        };
+        Ok(Some(Self { owner: OwnerId::from_bytes(owner), token, phase }))
+    }
+}
+
+/// What is left of the lease or the retention.
+pub(crate) fn rest(row: &PgRow) -> Result<Option<Duration>> {
+    let rest: i64 = column(row, 4, "expires_at")?;
+    Ok(u64::try_from(rest).ok().filter(|&us| us > 0).map(Duration::from_micros))
+}
+
+/// The stored value, unopened; a standing has no such columns.
+fn value(row: &PgRow) -> Result<Option<StoredResult>> {
+    if row.len() < 7 {
+        return Ok(None);
+    }
+    let fingerprint = column::<Option<Vec<u8>>>(row, 5, "fp")?
+        .map(|bytes| Fingerprint::new(&bytes).map_err(|_| unreadable("fp")))
+        .transpose()?;
+    let bytes: Vec<u8> = column(row, 6, "result")?;
+    Ok(Some(StoredResult::new(bytes, fingerprint)))
+}
+
+pub(crate) fn column<T>(row: &PgRow, at: usize, name: &'static str) -> Result<T>
+where
+    T: for<'r> sqlx_core::decode::Decode<'r, sqlx_postgres::Postgres>
+        + sqlx_core::types::Type<sqlx_postgres::Postgres>,
+{
+    row.try_get(at).map_err(|_| unreadable(name))
+}
+
+pub(crate) fn unreadable(column: &'static str) -> Error {
+    Error::corrupt(
+        "the row of the record holds what this version does not write; look at it, or delete it by hand",
+    )
+    .with("column", column)
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The SQL: every statement as constant text, bound to its values as a [`Call`].
+//!
+//! Values are bytes and integers only, so that any driver can carry them, and so that they can be written as literals out of hex
+//! digits where nothing can be prepared (behind a pooler that gives each statement another connection).
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Completion};
+use retryproof_core::{Identity, OwnerId};
+use sqlx_core::arguments::Arguments as _;
+use sqlx_core::executor::Executor as _;
+use sqlx_core::query::query_with;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_postgres::{PgArguments, PgConnection, PgRow};
+
+use crate::config::DEFAULT_TABLE;
+
+/// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction.
+macro_rules! now_us {
+    () => {
+        "(extract(epoch FROM clock_timestamp())*1000000)::bigint"
+    };
+}
+
+/// What is left of a row's lease or retention, in microseconds.
+macro_rules! rest_us {
+    () => {
+        "(extract(epoch FROM expires_at-clock_timestamp())*1000000)::bigint"
+    };
+}
+
+/// The owner of a residue: a released record that stays for a while as the memory of its token (ACQ-10).
+macro_rules! nobody {
+    () => {
+        "decode('00000000000000000000000000000000','hex')"
+    };
+}
+
+/// The statements. Each text comes after the rules that it serves and its bind order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Acquire,
+    Find,
+    Standing,
+    Extend,
+    Complete,
+    Release,
+    Purge,
+    Summary,
+    Stats,
+}
+
+impl Statement {
+    const COUNT: usize = Self::Stats as usize + 1;
+
+    const ALL: [Self; Self::COUNT] = [
+        Self::Acquire,
+        Self::Find,
+        Self::Standing,
+        Self::Extend,
+        Self::Complete,
+        Self::Release,
+        Self::Purge,
+        Self::Summary,
+        Self::Stats,
+    ];
+
+    /// Whether it answers with a row, and not with how many it changed.
+    const fn has_rows(self) -> bool {
+        !matches!(self, Self::Extend | Self::Complete | Self::Release | Self::Purge)
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            // ACQ-2, ACQ-7 to ACQ-10: reads first, so that a live record is neither locked nor written; else inserts, or replaces
+            // what is expired, released, or the caller's own. No row: a concurrent insert that this statement's snapshot does not
+            // show. `set_config` bounds the wait for a row that an open transaction holds, for this statement alone.
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state (-1: granted), owner, token, taken, rest, fp, result.
+            Self::Acquire => concat!(
+                "WITH ex AS MATERIALIZED (SELECT state,owner,token,taken,",
+                rest_us!(),
+                " AS rest,fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2 \
+                 AND (expires_at>clock_timestamp() OR state NOT IN (0,1)) AND NOT (state=0 AND owner=$3)), \
+                 up AS (INSERT INTO \"retryproof_records\" AS r (scope,key,state,owner,token,taken,expires_at,purge_bucket,fp) \
+                 SELECT $1,$2,0,$3,",
+                now_us!(),
+                ",false,clock_timestamp()+$4::bigint*interval '1 microsecond',(",
+                now_us!(),
+                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 \
+                 FROM (SELECT set_config('lock_timeout','250ms',true) WHERE NOT EXISTS (SELECT FROM ex)) AS bounded \
+                 ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,\
+                 token=CASE WHEN r.state=0 AND r.owner=excluded.owner THEN r.token ELSE greatest(",
+                now_us!(),
+                ",r.token+1) END,taken=r.state=0 AND r.owner<>excluded.owner AND r.owner<>",
+                nobody!(),
+                ",expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond',purge_bucket=excluded.purge_bucket,\
+                 fp=excluded.fp,result=NULL WHERE r.state IN (0,1) \
+                 AND (r.expires_at<=clock_timestamp() OR (r.state=0 AND r.owner=excluded.owner)) \
+                 RETURNING r.owner,r.token,r.taken) \
+                 SELECT (-1)::bigint AS state,owner,token,taken,0::bigint AS rest,NULL::bytea AS fp,NULL::bytea AS result FROM up \
+                 UNION ALL SELECT state::bigint,owner,token,taken,rest,fp,result FROM ex"
+            ),
+            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, taken, rest, fp, result.
+            Self::Find => concat!(
+                "SELECT state::bigint,owner,token,taken,",
+                rest_us!(),
+                ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
+            ),
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, taken, rest.
+            Self::Standing => concat!(
+                "SELECT state::bigint,owner,token,taken,",
+                rest_us!(),
+                " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
+            ),
+            // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 lease.
+            Self::Extend => {
+                "UPDATE \"retryproof_records\" SET expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' \
+                 WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
+            }
+            // CMP-1, CMP-2; a joined transaction (CMP-7) runs this same text. The bucket moves only for a ttl shorter than the
+            // acquire's: else its value, and with it the index, stays as it is.
+            // 1 scope, 2 key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
+            Self::Complete => concat!(
+                "UPDATE \"retryproof_records\" SET state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond',\
+                 purge_bucket=least(purge_bucket,(",
+                now_us!(),
+                "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
+                 WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
+            ),
+            // RUN-4, ACQ-10: the row stays for an hour as a residue that every call takes for absent. 1 scope, 2 key, 3 owner.
+            Self::Release => concat!(
+                "UPDATE \"retryproof_records\" SET owner=",
+                nobody!(),
+                ",taken=false,expires_at=to_timestamp(0),purge_bucket=",
+                now_us!(),
+                "+3600000000,fp=NULL WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
+            ),
+            // STO-4; a state that we never wrote stays (CMP-8). The bound is a sub-query so that the index serves it. 1 limit.
+            Self::Purge => concat!(
+                "DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT ctid FROM \"retryproof_records\" \
+                 WHERE purge_bucket<=(SELECT ",
+                now_us!(),
+                ") AND expires_at<clock_timestamp() AND state IN (0,1) \
+                 ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED))"
+            ),
+            // For an operator. 1 scope, 2 key -> state, owner, token, taken, rest, bytes, has fp.
+            Self::Summary => concat!(
+                "SELECT state::bigint,owner,token,taken,",
+                rest_us!(),
+                ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL) \
+                 FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
+            ),
+            // For an operator; a scan. -> records, in progress, bytes on the disk.
+            Self::Stats => concat!(
+                "SELECT count(*),count(*) FILTER (WHERE state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
+                 FROM \"retryproof_records\" WHERE owner<>",
+                nobody!()
+            ),
+        }
+    }
+}
+
+/// The statements' texts for one table.
+#[derive(Debug)]
+pub(crate) struct Sql([Arc<str>; Statement::COUNT]);
+
+impl Sql {
+    /// The texts for a validated name.
+    pub(crate) fn new(table: &str) -> Self {
+        Self(Statement::ALL.map(|statement| statement.text().replace(DEFAULT_TABLE, table).into()))
+    }
+
+    fn call<'a>(&self, statement: Statement, values: Vec<Value<'a>>) -> Call<'a> {
+        Call { sql: Arc::clone(&self.0[statement as usize]), has_rows: statement.has_rows(), values }
+    }
+
+    /// A statement on one record, by its key alone.
+    pub(crate) fn by_key<'a>(&self, statement: Statement, id: &'a Identity) -> Call<'a> {
+        self.call(statement, key(id).into())
+    }
+
+    pub(crate) fn acquire<'a>(&self, id: &'a Identity, req: &'a AcquireRequest) -> Call<'a> {
+        let [scope, key] = key(id);
+        let fp = req.fingerprint.as_ref().map(|fp| fp.as_bytes());
+        let (lease, ttl) = (micros(req.lease), micros(req.ttl));
+        let values = vec![
+            scope,
+            key,
+            Value::Bytes(Some(req.owner.as_bytes())),
+            Value::Int(lease),
+            Value::Int(ttl),
+            Value::Int(granularity(ttl)),
+            Value::Bytes(fp),
+        ];
+        self.call(Statement::Acquire, values)
+    }
+
+    pub(crate) fn extend<'a>(&self, id: &'a Identity, owner: &'a OwnerId, lease: Duration) -> Call<'a> {
+        let [scope, key] = key(id);
+        let values = vec![scope, key, Value::Bytes(Some(owner.as_bytes())), Value::Int(micros(lease))];
+        self.call(Statement::Extend, values)
+    }
+
+    /// The fenced completion: on a connection of the store's, or on that of a caller's transaction (CMP-7).
+    pub(crate) fn complete<'a>(
+        &self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> Call<'a> {
+        let [scope, key] = key(id);
+        let ttl = micros(done.ttl);
+        let values = vec![
+            scope,
+            key,
+            Value::Bytes(Some(owner.as_bytes())),
+            Value::Int(ttl),
+            Value::Int(granularity(ttl)),
+            Value::Bytes(done.fingerprint.as_ref().map(|fp| fp.as_bytes())),
+            Value::Bytes(Some(&done.value)),
+        ];
+        self.call(Statement::Complete, values)
+    }
+
+    pub(crate) fn release<'a>(&self, id: &'a Identity, owner: &'a OwnerId) -> Call<'a> {
+        let [scope, key] = key(id);
+        self.call(Statement::Release, vec![scope, key, Value::Bytes(Some(owner.as_bytes()))])
+    }
+
+    pub(crate) fn purge(&self, limit: usize) -> Call<'static> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.call(Statement::Purge, vec![Value::Int(limit)])
+    }
+
+    pub(crate) fn stats(&self) -> Call<'static> {
+        self.call(Statement::Stats, Vec::new())
+    }
+}
+
+fn key(id: &Identity) -> [Value<'_>; 2] {
+    [id.scope().as_str(), id.key().expose()].map(|text| Value::Bytes(Some(text.as_bytes())))
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+/// To what the purge bucket is rounded up: a 24th of the ttl or less, so that an index entry is shared by many records and none
+/// stays for much longer than its ttl.
+fn granularity(ttl: i64) -> i64 {
+    const SECOND: i64 = 1_000_000;
+    match ttl / SECOND {
+        86_400.. => 3_600 * SECOND,
+        3_600.. => 60 * SECOND,
+        60.. => SECOND,
+        _ => 1,
+    }
+}
+
+/// What is bound to a statement.
+#[derive(Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Bytes(Option<&'a [u8]>),
+    Int(i64),
+}
+
+/// A statement with its values. Not `Debug`: they are keys and results (ID-4).
+pub(crate) struct Call<'a> {
+    sql: Arc<str>,
+    has_rows: bool,
+    values: Vec<Value<'a>>,
+}
+
+/// What a statement answered.
+#[derive(Default)]
+pub(crate) struct Reply {
+    pub(crate) row: Option<PgRow>,
+    pub(crate) changed: u64,
+}
+
+impl Call<'_> {
+    /// Runs it: prepared and kept so by the connection, or as one text with literals. One round trip each, but for the first use of a
+    /// prepared statement on its connection.
+    pub(crate) async fn run(
+        &self,
+        conn: &mut PgConnection,
+        prepared: bool,
+    ) -> Result<Reply, sqlx_core::Error> {
+        let mut reply = Reply::default();
+        if prepared {
+            let query = query_with(AssertSqlSafe(Arc::clone(&self.sql)), self.arguments()?);
+            match self.has_rows {
+                true => reply.row = conn.fetch_optional(query).await?,
+                false => reply.changed = conn.execute(query).await?.rows_affected(),
+            }
+        } else {
+            let text = raw_sql(AssertSqlSafe(self.literally()));
+            match self.has_rows {
+                true => reply.row = conn.fetch_optional(text).await?,
+                false => reply.changed = conn.execute(text).await?.rows_affected(),
+            }
+        }
+        Ok(reply)
+    }
+
+    fn arguments(&self) -> Result<PgArguments, sqlx_core::Error> {
+        let mut arguments = PgArguments::default();
+        for value in &self.values {
+            match *value {
+                Value::Bytes(bytes) => arguments.add(bytes),
+                Value::Int(int) => arguments.add(int),
+            }
+            .map_err(sqlx_core::Error::Encode)?;
+        }
+        Ok(arguments)
+    }
+
+    /// The text with its values written in: digits and hex digits only, so that nothing in them can end a literal, whatever the
+    /// settings of the connection.
+    fn literally(&self) -> String {
+        let hex: usize = self.values.iter().map(Value::len).sum();
+        let mut text = String::with_capacity(self.sql.len() + hex);
+        let mut parts = self.sql.split('$');
+        text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            // Numbers have one digit: there are at most 9 values.
+            let (at, rest) = part.split_at(1);
+            let at = at.parse::<usize>().unwrap_or_default().wrapping_sub(1);
+            if let Some(value) = self.values.get(at) {
+                value.write(&mut text);
+            }
+            text.push_str(rest);
+        }
+        text
+    }
+}
+
+impl Value<'_> {
+    /// About how long it is as a literal.
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => 24 + 2 * bytes.map_or(0, <[u8]>::len),
+            Self::Int(_) => 20,
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        match *self {
+            Self::Bytes(None) => text.push_str("NULL::bytea"),
+            Self::Bytes(Some(bytes)) => {
+                text.push_str("decode('");
+                for byte in bytes {
+                    text.push(char::from(HEX[usize::from(byte >> 4)]));
+                    text.push(char::from(HEX[usize::from(byte & 15)]));
+                }
+                text.push_str("','hex')");
+            }
+            // Into a `String`, which takes everything.
+            Self::Int(int) => drop(write!(text, "({int})")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_3_literals_are_hex_and_digits_only() {
+        let sql = Sql::new("t");
+        let id = Identity::of("a'; DROP TABLE t; --", "\\'$1$$ {} é").unwrap();
+        let owner = OwnerId::new();
+        let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);
+        let text = sql.complete(&id, &owner, &done).literally();
+        assert!(text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"), "{text}");
+        assert!(!text.contains('$') && !text.contains('\\') && !text.contains("DROP"), "{text}");
+        let quoted: Vec<_> = text.split('\'').skip(1).step_by(2).collect();
+        let plain = |part: &&str| {
+            part.bytes().all(|b| b.is_ascii_hexdigit()) || ["hex", "1 microsecond"].contains(part)
+        };
+        assert!(quoted.iter().all(plain), "{quoted:?}");
+    }
+
+    #[test]
+    fn sto_3_every_value_has_its_place() {
+        let sql = Sql::new("t");
+        let (id, owner) = (Identity::of("s", "k").unwrap(), OwnerId::new());
+        let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
+        let done = Completion::new(Vec::new().into(), Duration::from_secs(1), None);
+        let calls = [
+            sql.acquire(&id, &req),
+            sql.by_key(Statement::Find, &id),
+            sql.by_key(Statement::Standing, &id),
+            sql.extend(&id, &owner, req.lease),
+            sql.complete(&id, &owner, &done),
+            sql.release(&id, &owner),
+            sql.purge(1),
+            sql.by_key(Statement::Summary, &id),
+            sql.stats(),
+        ];
+        for call in calls {
+            for at in 1..=9 {
+                assert_eq!(
+                    call.sql.contains(&format!("${at}")),
+                    at <= call.values.len(),
+                    "${at} in {}",
+                    call.sql
+                );
+            }
+            assert!(!call.sql.contains("retryproof_records"));
+        }
+    }
+
+    #[test]
+    fn sto_4_buckets_are_coarse_for_long_ttls_only() {
+        let of = |secs| granularity(secs * 1_000_000) / 1_000_000;
+        assert_eq!([of(86_400), of(86_399), of(3_600), of(60)], [3_600, 60, 60, 1]);
+        assert_eq!(granularity(59_999_999), 1);
+    }
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`PostgresStore`]: the contract, one statement for each call.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing, StoreProfile,
+};
+use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::{Pooler, PostgresConfig};
+use crate::courier::Courier;
+use crate::error::{classify, is_locked};
+use crate::known::Known;
+use crate::pool::{Failed, Lane, Pool};
+use crate::record::{Phase, Record};
+use crate::schema;
+use crate::statement::{Call, Reply, Sql, Statement};
+use crate::wake::{ANNOUNCE_AGAIN, Wake};
+
+/// Between two looks of a waiter where nothing is pushed: at first, and at most (ACQ-4).
+const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// The same as the net under notifications.
+const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+/// How often an acquire is repeated that neither granted nor saw a record.
+const BLIND: u32 = 3;
+/// How often it is asked over which connection the server answers.
+const PROBES: u32 = 4;
+
+/// Keeps records in a table of a PostgreSQL database, for any number of processes.
+///
+/// It has connections of its own and runs each statement in autocommit. Expiry is judged by the server's clock.
+pub struct PostgresStore {
+    config: PostgresConfig,
+    sql: Sql,
+    pool: Arc<Pool>,
+    wake: Arc<Wake>,
+    known: Known,
+    _courier: Option<Courier>,
+}
+
+impl PostgresStore {
+    /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that it can be worked on. To be called inside
+    /// the tokio runtime that serves the store from then on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3); [`ErrorKind::Config`] for an invalid table name,
+    /// a wrong user or password, or a database that does not exist; [`ErrorKind::Unexpected`] for a missing privilege;
+    /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server is away, full up with
+    /// connections, or a standby.
+    pub async fn connect(config: PostgresConfig) -> Result<Self> {
+        Self::connected(config).await.map_err(|error| error.during("connect"))
+    }
+
+    async fn connected(config: PostgresConfig) -> Result<Self> {
+        let table = config.table()?.to_owned();
+        let pool = Arc::new(Pool::new(&config));
+        let late = |_| Error::unavailable("the server did not answer in time; is it up, and not overloaded?");
+        let direct =
+            tokio::time::timeout(config.timeout, prepare(&config, &pool, &table)).await.map_err(late)??;
+        pool.warm().await?;
+        let wake = Arc::new(Wake::new());
+        let courier = match direct {
+            true => Some(Courier::start(config.source.clone(), &table, &wake).await),
+            false => None,
+        };
+        Ok(Self { sql: Sql::new(&table), config, pool, wake, known: Known::new(), _courier: courier })
+    }
+
+    /// The store as an engine takes it, with the capabilities to purge and to inspect.
+    #[must_use]
+    pub fn into_shared(self) -> SharedStore {
+        SharedStore::builder(self).with_purge().with_inspect().build()
+    }
+
+    pub(crate) fn sql(&self) -> &Sql {
+        &self.sql
+    }
+
+    pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply> {
+        self.pool.run(lane, call).await.map_err(Failed::into_error)
+    }
+
+    /// The record as it stands.
+    async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
+        let reply = self.run(Lane::Calls, &self.sql.by_key(statement, id)).await?;
+        reply.row.as_ref().map_or(Ok(None), Record::read)
+    }
+
+    fn seen(&self, id: &Identity, record: Option<Record>) -> Standing {
+        match record {
+            Some(Record { phase: Phase::Done(Some((stored, rest))), .. }) => {
+                self.known.note(id, rest);
+                Standing::Complete(stored)
+            }
+            Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
+                Standing::Busy { remaining, token }
+            }
+            _ => Standing::Absent,
+        }
+    }
+
+    async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        if self.known.is_complete(id)
+            && let Standing::Complete(stored) = self.seen(id, self.record(Statement::Find, id).await?)
+        {
+            return Ok(Acquired::Complete(stored));
+        }
+        let call = self.sql.acquire(id, req);
+        for _ in 0..BLIND {
+            let reply = match self.pool.run(Lane::Calls, &call).await {
+                Ok(reply) => reply,
+                Err(Failed::Driver(error)) if is_locked(&error) => return self.held_back(id, &error).await,
+                Err(failed) => return Err(failed.into_error()),
+            };
+            // No row: somebody inserted it after our snapshot was taken.
+            let Some(row) = &reply.row else { continue };
+            match Record::read(row)? {
+                Some(Record { token, phase: Phase::Granted { took_over }, .. }) => {
+                    self.wake.granted(id);
+                    return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
+                }
+                record => match self.seen(id, record) {
+                    Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                    Standing::Busy { remaining, token } => return Ok(Acquired::Busy { remaining, token }),
+                    // Its lease ended between the statement's looks at the clock.
+                    Standing::Absent => {}
+                },
+            }
+        }
+        match self.record(Statement::Find, id).await? {
+            Some(Record { token, phase: Phase::Running(remaining), .. }) => {
+                Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token })
+            }
+            record => match self.seen(id, record) {
+                Standing::Complete(stored) => Ok(Acquired::Complete(stored)),
+                _ => Err(Error::unavailable("the record changed faster than it could be read; try again")),
+            },
+        }
+    }
+
+    /// An open transaction, most likely a joined completion (CMP-7), holds the row: in flight, if it can be read at once.
+    async fn held_back(&self, id: &Identity, error: &sqlx_core::Error) -> Result<Acquired> {
+        match self.record(Statement::Find, id).await? {
+            Some(Record { token, phase: Phase::Running(remaining), .. }) => {
+                Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token })
+            }
+            record => match self.seen(id, record) {
+                Standing::Complete(stored) => Ok(Acquired::Complete(stored)),
+                _ => Err(classify(error)),
+            },
+        }
+    }
+
+    /// Whether the holder with token `seen` is still at work.
+    async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
+        Ok(matches!(
+            self.record(Statement::Standing, id).await?,
+            Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
+        ))
+    }
+
+    async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        let subscription = self.wake.subscribe(id);
+        let mut woken = std::pin::pin!(subscription.bell.notified());
+        woken.as_mut().enable();
+        // One who does not sleep needs no waking.
+        if !at_most.is_zero() {
+            subscription.announce();
+        }
+        if !self.still_held(id, seen).await? || at_most.is_zero() {
+            return Ok(());
+        }
+        let end = Instant::now() + at_most;
+        let mut announced = Instant::now();
+        let mut pushed = self.wake.is_listening();
+        let (mut poll, mut longest) = if pushed { NET } else { POLL };
+        loop {
+            let next = (Instant::now() + self.wake.jitter(poll)).min(end);
+            if timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
+                return Ok(());
+            }
+            if !self.still_held(id, seen).await? {
+                return Ok(());
+            }
+            poll = (poll * 2).min(longest);
+            if pushed != self.wake.is_listening() {
+                pushed = !pushed;
+                (poll, longest) = if pushed { NET } else { POLL };
+            }
+            if announced.elapsed() > ANNOUNCE_AGAIN {
+                announced = Instant::now();
+                subscription.announce();
+            }
+        }
+    }
+
+    /// Says what became of a record that a fenced statement did not find.
+    async fn otherwise(&self, id: &Identity, say: impl FnOnce(Option<Record>) -> Fenced) -> Result<Fenced> {
+        let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Standing, id)).await?;
+        reply.row.as_ref().map_or(Ok(None), Record::read).map(say)
+    }
+
+    async fn try_complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        if done.value.len() > self.config.max_value {
+            return Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
+                .with("bytes", done.value.len())
+                .with("at_most", self.config.max_value));
+        }
+        if self.run(Lane::Beats, &self.sql.complete(id, &owner, done)).await?.changed > 0 {
+            self.known.note(id, done.ttl);
+            self.wake.finished(id);
+            return Ok(Fenced::Done);
+        }
+        self.otherwise(id, |record| match record {
+            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
+            _ => Fenced::Lost,
+        })
+        .await
+    }
+
+    async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        if self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed > 0 {
+            self.wake.finished(id);
+            return Ok(Fenced::Done);
+        }
+        self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost)).await
+    }
+}
+
+/// Checks the server and the schema, and finds out what stands before it. Says whether connections are direct.
+async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bool> {
+    let open = || async { Pool::open(pool.source()).await.map_err(|error| classify(&error)) };
+    let mut conn = open().await?;
+    let server = schema::check(&mut conn, table).await?;
+    let direct = match config.pooler {
+        Pooler::Session => true,
+        Pooler::Transaction => false,
+        Pooler::Detect => {
+            let mut other = open().await?;
+            let mut direct = true;
+            for _ in 0..PROBES {
+                // Two clients that are both connected, and served by one process.
+                direct &= schema::backend(&mut conn).await? != schema::backend(&mut other).await?;
+            }
+            direct
+        }
+    };
+    // Above READ COMMITTED a takeover that meets another fails instead of seeing it.
+    let prelude =
+        (direct && !server.reads_committed).then_some("SET default_transaction_isolation='read committed'");
+    pool.set_direct(direct, prelude);
+    Ok(direct)
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("config", &self.config)
+            .field("direct", &self.pool.is_direct())
+            .field("listening", &self.wake.is_listening())
+            .finish_non_exhaustive()
+    }
+}
+
+impl IdempotencyStore for PostgresStore {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.try_acquire(id, req).await.map_err(|error| error.during("acquire").for_identity(id))
+    }
+
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        let found = self.record(Statement::Find, id).await;
+        found.map(|record| self.seen(id, record)).map_err(|error| error.during("look").for_identity(id))
+    }
+
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.wait(id, seen, at_most).await.map_err(|error| error.during("changed").for_identity(id))
+    }
+
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        let reply = self.run(Lane::Beats, &self.sql.extend(id, &owner, lease)).await;
+        match reply.map_err(|error| error.during("extend").for_identity(id))?.changed {
+            0 => Ok(Fenced::Lost),
+            _ => Ok(Fenced::Done),
+        }
+    }
+
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.try_complete(id, owner, done).await.map_err(|error| error.during("complete").for_identity(id))
+    }
+
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.try_release(id, owner).await.map_err(|error| error.during("release").for_identity(id))
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile::new("postgres").with_max_value(self.config.max_value)
+    }
+}
+
+/// With every capability that the store has.
+impl From<PostgresStore> for SharedStore {
+    fn from(store: PostgresStore) -> Self {
+        store.into_shared()
+    }
+}

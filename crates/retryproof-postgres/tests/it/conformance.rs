@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kit (STO-2): on PostgreSQL, and again behind pgbouncer in transaction mode.
+
+use std::sync::Arc;
+
+use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
+use retryproof_testkit::Subject;
+
+use crate::support::{Table, hex, pgbouncer, postgres};
+
+async fn subject(url: String, pooler: Pooler) -> Subject {
+    // Its tables are made, spoilt and dropped on the server itself.
+    let table = Arc::new(Table::on(postgres()).await);
+    let config = PostgresConfig::from_url(&url).expect("a valid URL");
+    let config =
+        config.with_table_name(&table.name).with_pooler(pooler).with_connections(8).with_max_value(2 << 20);
+    let store = PostgresStore::connect(config.clone()).await.expect("the store connects");
+    let another = {
+        let (config, table) = (config.clone(), Arc::clone(&table));
+        move || {
+            let (config, _table) = (config.clone(), Arc::clone(&table));
+            async move { PostgresStore::connect(config).await.expect("it connects again").into_shared() }
+        }
+    };
+    let corrupt = {
+        let table = Arc::clone(&table);
+        move |id: retryproof_core::Identity| {
+            let table = Arc::clone(&table);
+            async move {
+                let (scope, key) = (hex(id.scope().as_str()), hex(id.key().expose()));
+                let sql = format!("UPDATE \"{}\" SET state=7 WHERE scope={scope} AND key={key}", table.name);
+                assert_eq!(table.stranger().await.run(sql).await, 1);
+            }
+        }
+    };
+    // The versions and the locks of all rows: any write moves it, and so does a row that was only locked.
+    let writes = {
+        let table = Arc::clone(&table);
+        move || {
+            let table = Arc::clone(&table);
+            async move {
+                let rows = "string_agg(ctid::text||xmin::text||xmax::text, ',' ORDER BY ctid)";
+                let sql = format!("SELECT hashtext(coalesce({rows},''))::bigint FROM \"{}\"", table.name);
+                u64::from_ne_bytes(table.stranger().await.number(sql).await.to_ne_bytes())
+            }
+        }
+    };
+    Subject::of(store)
+        .with_purge()
+        .with_inspect()
+        .with_another(another)
+        .with_corrupt(corrupt)
+        .with_writes(writes)
+        .build()
+}
+
+mod direct {
+    use super::*;
+
+    async fn direct() -> Subject {
+        subject(postgres(), Pooler::Session).await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = direct }
+}
+
+mod behind_pgbouncer {
+    use super::*;
+
+    async fn behind_pgbouncer() -> Subject {
+        subject(pgbouncer(), Pooler::Transaction).await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = behind_pgbouncer }
+}
