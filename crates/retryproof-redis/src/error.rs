@@ -117,9 +117,14 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
 /// Said at connect, and should a server become one later.
 pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not supported; give a standalone server, or a Sentinel group";
 
+/// What 7.0 says, with a code for everything, when a script is denied a command or a key.
+const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
+
 fn of_server(error: &ServerError) -> Error {
-    let (kind, message) = classify(error.code());
-    let built = Error::new(kind, message).with("code", error.code());
+    let denied = |said: &str| DENIED.iter().any(|begin| said.starts_with(begin));
+    let code = if error.details().is_some_and(denied) { "NOPERM" } else { error.code() };
+    let (kind, message) = classify(code);
+    let built = Error::new(kind, message).with("code", code);
     if message.ends_with("of its own") {
         // Up to the first quotation, which may repeat what we sent.
         let said = error.details().unwrap_or_default();

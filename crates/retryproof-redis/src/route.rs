@@ -19,8 +19,8 @@ pub(crate) struct Route {
     /// How often the primary has moved.
     epoch: AtomicU64,
     moves: Notify,
-    /// Where it went, as told by the sentinel that told of the move.
-    hint: Mutex<Option<Address>>,
+    /// Where it is, as far as we were told.
+    primary: Mutex<Option<Address>>,
     /// Which sentinel answered last: the first to be asked.
     pub(crate) last_sentinel: AtomicUsize,
 }
@@ -31,7 +31,7 @@ impl Route {
             dialer: Dialer::new(config),
             epoch: AtomicU64::new(0),
             moves: Notify::new(),
-            hint: Mutex::new(None),
+            primary: Mutex::new(None),
             last_sentinel: AtomicUsize::new(0),
         }
     }
@@ -55,12 +55,12 @@ impl Route {
     /// Says that the primary has moved: every connection made before is out of use at once.
     pub(crate) fn has_moved(&self, to: Address) {
         {
-            let mut hint = self.hint.lock();
+            let mut primary = self.primary.lock();
             // Each sentinel tells of it.
-            if hint.as_ref() == Some(&to) {
+            if primary.as_ref() == Some(&to) {
                 return;
             }
-            *hint = Some(to);
+            *primary = Some(to);
             self.epoch.fetch_add(1, Ordering::AcqRel);
         }
         self.moves.notify_waiters();
@@ -85,14 +85,11 @@ impl Route {
             Target::Single(at) => self.dialer.server(at, purpose).await?,
             Target::Sentinel { nodes, service } => {
                 let at = sentinel::primary(self, nodes, service).await?;
-                self.dialer.server(&at, purpose).await?
+                let conn = self.dialer.server(&at, purpose).await?;
+                *self.primary.lock() = Some(at);
+                conn
             }
         };
         Ok((conn, epoch))
-    }
-
-    /// Where the last told move went to.
-    pub(crate) fn hint(&self) -> Option<Address> {
-        self.hint.lock().clone()
     }
 }

@@ -139,17 +139,15 @@ impl Dialer {
             conn.send_packed_commands(&flight, 0, 7).await.map_err(Failure::Connection)?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let (select, hello, role) = (next(), next(), next());
+        judge_hello(&hello)?;
         if let Value::ServerError(error) = &select {
-            // A node of a cluster has one database.
             return Err(match error.code() {
-                "ERR" if is_in_cluster(&hello) => unsupported(CLUSTER),
                 "ERR" => Error::new(ErrorKind::Config, "the server has no database of that number")
                     .with("database", db)
                     .into(),
                 _ => Failure::Server(error.clone()),
             });
         }
-        judge_hello(&hello)?;
         judge_role(&role)?;
         for loaded in answers {
             if let Value::ServerError(error) = loaded {
@@ -201,17 +199,13 @@ fn told<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
     }
 }
 
-fn is_in_cluster(hello: &Value) -> bool {
-    told(hello, "mode") == Some(b"cluster")
-}
-
 /// A user without the right to ask gets no verdict: the calls will tell.
 fn judge_hello(hello: &Value) -> Result<(), Failure> {
     match hello {
         Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {
             return Err(Failure::Server(error.clone()));
         }
-        hello if is_in_cluster(hello) => return Err(unsupported(CLUSTER)),
+        hello if told(hello, "mode") == Some(b"cluster") => return Err(unsupported(CLUSTER)),
         hello if told(hello, "mode") == Some(b"sentinel") => {
             return Err(unsupported(
                 "the server is a sentinel; write `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",

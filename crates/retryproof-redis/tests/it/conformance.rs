@@ -52,3 +52,13 @@ mod standalone {
 
     retryproof_testkit::conformance! { time = real, factory = standalone }
 }
+
+mod sentinel {
+    use super::*;
+
+    async fn sentinel() -> Subject {
+        subject("RETRYPROOF_TEST_SENTINEL", "sentinel").await
+    }
+
+    retryproof_testkit::conformance! { time = real, factory = sentinel }
+}

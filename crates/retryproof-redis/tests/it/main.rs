@@ -2,4 +2,7 @@
 //! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and their failures.
 
 mod conformance;
+mod server;
 mod support;
+mod trips;
+mod trouble;

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Private servers: one alone, or a Sentinel group, for the tests that configure, kill and demote. They end with the test.
+
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use crate::support::ask;
+
+/// Longer than any server takes to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A process on a loopback port, with a directory that goes with it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    dir: PathBuf,
+    settings: String,
+    sentinel: bool,
+    process: Option<Child>,
+}
+
+/// A port that was free a moment ago, below the range that the system hands out by itself.
+fn free_port() -> u16 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 7;
+        let port = 10_000 + u16::try_from(step % 9_000).expect("small");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+impl Server {
+    /// Starts one with `settings`, lines of its configuration, and waits until it answers.
+    pub(crate) async fn start(settings: &str) -> Self {
+        let mut server = Self::new(settings, false);
+        server.run().await;
+        server
+    }
+
+    fn new(settings: &str, sentinel: bool) -> Self {
+        let port = free_port();
+        let dir = std::env::temp_dir().join(format!("retryproof-redis-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory for the server");
+        let mut text =
+            format!("port {port}\nbind 127.0.0.1\nsave \"\"\nrepl-diskless-sync-delay 0\n{settings}\n");
+        writeln!(text, "dir \"{}\"", dir.display()).expect("written");
+        Self { port, dir, settings: text, sentinel, process: None }
+    }
+
+    /// Starts the process, on the same port and data as before.
+    pub(crate) async fn run(&mut self) {
+        self.spawn();
+        self.until_it_answers().await;
+    }
+
+    /// As [`run`](Self::run), without waiting.
+    pub(crate) fn spawn(&mut self) {
+        let file = self.dir.join("redis.conf");
+        if !file.exists() {
+            std::fs::write(&file, &self.settings).expect("written");
+        }
+        let mut command = Command::new("redis-server");
+        command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if self.sentinel {
+            command.arg("--sentinel");
+        }
+        self.process = Some(command.spawn().expect("no redis-server: run `cargo xtask services up redis`"));
+    }
+
+    async fn until_it_answers(&self) {
+        tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Ok(mut conn) = self.client().get_multiplexed_async_connection().await {
+                    match redis::cmd("PING").query_async::<String>(&mut conn).await {
+                        Ok(_) => return,
+                        // It wants a password, so it is there.
+                        Err(error) if error.code() == Some("NOAUTH") => return,
+                        Err(_) => {}
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .expect("the server answers");
+    }
+
+    fn client(&self) -> redis::Client {
+        redis::Client::open(self.url()).expect("a URL")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection of somebody else.
+    pub(crate) async fn stranger(&self) -> MultiplexedConnection {
+        self.client().get_multiplexed_async_connection().await.expect("a connection")
+    }
+
+    /// Sends a line of words, and reads an answer that is not looked at.
+    pub(crate) async fn tell(&self, line: &str) {
+        let _: redis::Value = ask(&mut self.stranger().await, line).await;
+    }
+
+    /// A number in INFO.
+    pub(crate) async fn info(&self, name: &str) -> u64 {
+        let text: String = ask(&mut self.stranger().await, "INFO").await;
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .and_then(|value| value.trim().parse().ok())
+            .unwrap_or_else(|| panic!("no {name} in INFO"))
+    }
+
+    /// SIGKILL, and until it is gone.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.process.as_ref().expect("it runs");
+        let status =
+            Command::new("kill").args([name, &process.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A primary, two replicas and three sentinels.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// The first of them was started as the primary.
+    pub(crate) servers: Vec<Server>,
+    pub(crate) sentinels: Vec<Server>,
+}
+
+impl Group {
+    pub(crate) async fn start() -> Self {
+        let first = Server::start("").await;
+        let follow = format!("replicaof 127.0.0.1 {}", first.port);
+        let servers = vec![first, Server::start(&follow).await, Server::start(&follow).await];
+        let watch = format!(
+            "sentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n",
+            servers[0].port
+        );
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            let mut sentinel = Server::new(&watch, true);
+            // A sentinel knows none of the settings of a store's server.
+            sentinel.settings = sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
+            sentinel.run().await;
+            sentinels.push(sentinel);
+        }
+        let group = Self { servers, sentinels };
+        group.settle().await;
+        group
+    }
+
+    /// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a replica.
+    async fn settle(&self) {
+        tokio::time::timeout(PATIENCE, async {
+            for sentinel in &self.sentinels {
+                let mut conn = sentinel.stranger().await;
+                loop {
+                    let text: String = ask(&mut conn, "INFO sentinel").await;
+                    if text.contains("status=ok") && text.contains(",slaves=2,sentinels=3") {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        })
+        .await
+        .expect("the sentinels see the group");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let nodes: Vec<_> = self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        format!("redis+sentinel://{}/main", nodes.join(","))
+    }
+}

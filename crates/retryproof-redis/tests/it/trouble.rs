@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bad input and servers in trouble: a typed error that says what to do, nothing run, nothing harmed, recovery without a restart.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Inspect, Standing};
+use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
+use retryproof_redis::{RedisConfig, RedisStore};
+
+use crate::server::Server;
+use crate::support::{
+    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, execute, grant, id, key_of, own_prefix,
+    replay, request, service, stranger,
+};
+
+async fn refused(config: RedisConfig) -> Error {
+    let error = RedisStore::connect(config).await.expect_err("it cannot connect");
+    assert_eq!(error.operation(), Some("connect"), "{error}");
+    assert_masked(&error);
+    error
+}
+
+async fn connected(server: &Server) -> RedisStore {
+    RedisStore::connect(config(&server.url())).await.expect("it connects")
+}
+
+fn is(error: &Error, kind: ErrorKind, says: &str) {
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+    assert_masked(error);
+}
+
+#[tokio::test]
+async fn sto_5_nobody_at_the_address_is_unavailable() {
+    let error = refused(RedisConfig::new("127.0.0.1", 1).with_password(CANARY)).await;
+    is(&error, ErrorKind::Unavailable, "127.0.0.1:1");
+    is(
+        &refused(RedisConfig::new("no-such-host.invalid", 6379)).await,
+        ErrorKind::Unavailable,
+        "no-such-host",
+    );
+}
+
+#[tokio::test]
+async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    // It accepts, and says nothing.
+    let error =
+        refused(RedisConfig::new("127.0.0.1", port).with_response_timeout(Duration::from_millis(100))).await;
+    is(&error, ErrorKind::Unavailable, "in time");
+    let talking = tokio::spawn(async move {
+        while let Ok((mut line, _)) = listener.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut line, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let error = refused(RedisConfig::new("127.0.0.1", port)).await;
+    assert!(matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::Unavailable), "{error}");
+    talking.abort();
+}
+
+#[tokio::test]
+async fn sto_5_a_wrong_login_is_named_and_not_shown() {
+    let server = Server::start("requirepass right").await;
+    let at = || RedisConfig::new("127.0.0.1", server.port);
+    is(&refused(at()).await, ErrorKind::Unexpected, "password");
+    is(&refused(at().with_password(CANARY)).await, ErrorKind::Unexpected, "password");
+    is(&refused(at().with_user(CANARY).with_password("right")).await, ErrorKind::Unexpected, "password");
+    RedisStore::connect(at().with_password("right")).await.expect("it connects");
+    let url = format!("redis://default:right@127.0.0.1:{}", server.port);
+    RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
+    let open = Server::start("").await;
+    let error = refused(RedisConfig::new("127.0.0.1", open.port).with_password(CANARY)).await;
+    is(&error, ErrorKind::Unexpected, "password");
+}
+
+#[tokio::test]
+async fn sto_5_a_database_that_is_not_there_is_named() {
+    let server = Server::start("databases 2").await;
+    let at = |db| config(&server.url()).with_db(db);
+    is(&refused(at(2)).await, ErrorKind::Config, "database = 2");
+    let (here, there) = (config(&server.url()).with_db(1), config(&server.url()).with_db(0));
+    let prefix = own_prefix();
+    let here = RedisStore::connect(here.with_prefix(&prefix)).await.expect("it connects");
+    let there = RedisStore::connect(there.with_prefix(&prefix)).await.expect("it connects");
+    execute(&here, &id("k"), "here").await;
+    assert!(matches!(there.look(&id("k")).await, Ok(Standing::Absent)), "databases are apart");
+}
+
+#[tokio::test]
+async fn sto_1_a_cluster_is_refused() {
+    let server = Server::start("cluster-enabled yes").await;
+    is(&refused(config(&server.url())).await, ErrorKind::Unsupported, "Cluster");
+    is(&refused(config(&server.url()).with_db(1)).await, ErrorKind::Unsupported, "Cluster");
+}
+
+#[tokio::test]
+async fn sto_1_a_sentinel_is_no_store() {
+    let url = service("RETRYPROOF_TEST_SENTINEL", "sentinel");
+    let nodes = url.strip_prefix("redis+sentinel://").expect("a URL of sentinels");
+    let first = nodes.split([',', '/']).next().expect("a sentinel");
+    is(&refused(config(&format!("redis://{first}"))).await, ErrorKind::Unsupported, "redis+sentinel://");
+    is(&refused(config(&format!("redis+sentinel://{first}/nobody"))).await, ErrorKind::Config, "no service");
+    let server = Server::start("").await;
+    let error = refused(config(&format!("redis+sentinel://127.0.0.1:{}/main", server.port))).await;
+    is(&error, ErrorKind::Config, "no sentinel");
+}
+
+#[tokio::test]
+async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
+    let primary = Server::start("").await;
+    let server = Server::start("").await;
+    let store = connected(&server).await;
+    execute(&store, &id("done"), "result").await;
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+
+    let replica = Server::start(&format!("replicaof 127.0.0.1 {}", primary.port)).await;
+    is(&refused(config(&replica.url())).await, ErrorKind::Unavailable, "replica");
+
+    // A primary without replicas to sync from keeps its data while it cannot reach the other one.
+    server.tell("REPLICAOF 127.0.0.1 1").await;
+    for error in [
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("read-only"),
+        store.complete(&id("held"), owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
+        store.release(&id("held"), owner).await.map(drop).expect_err("read-only"),
+        store.extend(&id("held"), owner, LONG).await.map(drop).expect_err("read-only"),
+    ] {
+        is(&error, ErrorKind::Unavailable, "replica");
+        assert!(error.is_retryable());
+    }
+    server.tell("REPLICAOF NO ONE").await;
+    assert_eq!(
+        store.complete(&id("held"), owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
+    grant(&store, &id(CANARY), OwnerId::new()).await;
+}
+
+#[tokio::test]
+async fn sto_1_full_memory_refuses_new_keys_alone() {
+    let server = Server::start("").await;
+    let both = config(&server.url());
+    let store = RedisStore::connect(both.clone()).await.expect("it connects");
+    let fresh = RedisStore::connect(both).await.expect("it connects");
+    execute(&store, &id("done"), "result").await;
+    let owner = OwnerId::new();
+    for key in ["a", "b", "c"] {
+        grant(&store, &id(key), owner).await;
+    }
+    server.tell("CONFIG SET maxmemory 1").await;
+
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("full");
+    is(&error, ErrorKind::Full, "maxmemory");
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    assert_eq!(replay(&fresh, &id("done")).await, "result");
+    assert!(matches!(fresh.acquire(&id("a"), &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
+    // What was begun is finished.
+    assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.complete(&id("a"), owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert_eq!(store.release(&id("b"), owner).await.expect("released"), Fenced::Done);
+
+    server.tell("CONFIG SET maxmemory 0").await;
+    grant(&store, &id(CANARY), OwnerId::new()).await;
+    assert_eq!(replay(&fresh, &id("a")).await, "done");
+}
+
+#[tokio::test]
+async fn sto_5_too_few_replicas_refuse_new_keys_alone() {
+    let server = Server::start("").await;
+    let both = config(&server.url());
+    let store = RedisStore::connect(both.clone()).await.expect("it connects");
+    let fresh = RedisStore::connect(both).await.expect("it connects");
+    execute(&store, &id("done"), "result").await;
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+    server.tell("CONFIG SET min-replicas-to-write 1").await;
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no replicas");
+    is(&error, ErrorKind::Unavailable, "min-replicas-to-write");
+    let error = store.complete(&id("held"), owner, &completion(CANARY)).await.expect_err("no replicas");
+    is(&error, ErrorKind::Unavailable, "min-replicas-to-write");
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    assert_eq!(replay(&fresh, &id("done")).await, "result");
+    server.tell("CONFIG SET min-replicas-to-write 0").await;
+    assert_eq!(store.complete(&id("held"), owner, &completion("x")).await.expect("completed"), Fenced::Done);
+}
+
+#[tokio::test]
+async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
+    let mut server =
+        Server::start("appendonly yes\nloading-process-events-interval-bytes 1024\nkey-load-delay 0").await;
+    let store = connected(&server).await;
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+    let filler = "x".repeat(2_000);
+    let mut conn = server.stranger().await;
+    for at in 0..40 {
+        let () = ask(&mut conn, &format!("SET filler{at} {filler}")).await;
+    }
+    let () = ask(&mut conn, "CONFIG SET key-load-delay 20000").await;
+    let () = ask(&mut conn, "CONFIG REWRITE").await;
+    let () = ask(&mut conn, "BGREWRITEAOF").await;
+    while server.info("aof_rewrite_in_progress").await + server.info("aof_rewrite_scheduled").await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.kill();
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is down");
+    is(&error, ErrorKind::Unavailable, "");
+    server.spawn();
+    let mut loading = 0;
+    let fenced = loop {
+        match store.complete(&id("held"), owner, &completion("late")).await {
+            Ok(fenced) => break fenced,
+            Err(error) => {
+                is(&error, ErrorKind::Unavailable, "");
+                loading += u32::from(error.to_string().contains("loading"));
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    assert_eq!(fenced, Fenced::Done, "the lease has survived the crash");
+    assert!(loading > 0, "it was never seen loading");
+}
+
+/// Every call on a key, with what it must answer.
+async fn all_corrupt(store: &RedisStore, id: &Identity, what: &str) {
+    let owner = OwnerId::new();
+    // A header that is whole but for a number is another owner's, as far as these see.
+    for fenced in [
+        store.extend(id, owner, LONG).await,
+        store.complete(id, owner, &completion(CANARY)).await,
+        store.release(id, owner).await,
+    ] {
+        match fenced {
+            Ok(Fenced::Lost) if what.ends_with("of letters") => {}
+            Ok(other) => panic!("{what}: {other:?}"),
+            Err(error) => is(&error, ErrorKind::Corrupt, "by hand"),
+        }
+    }
+    for error in [
+        store.acquire(id, &request(owner)).await.map(drop).expect_err(what),
+        store.look(id).await.map(drop).expect_err(what),
+        store.changed(id, retryproof_core::FencingToken::new(1), LONG).await.expect_err(what),
+        store.get(id).await.map(drop).expect_err(what),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+        assert!(!error.is_retryable());
+        assert_masked(&error);
+    }
+}
+
+#[tokio::test]
+async fn cmp_8_what_we_did_not_write_fails_closed_and_stays() {
+    let url = service("RETRYPROOF_TEST_REDIS", "redis");
+    let prefix = own_prefix();
+    let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL").with_prefix(&prefix))
+        .await
+        .expect("it connects");
+    let mut conn = stranger(&url).await;
+    let id = id(CANARY);
+    let key = key_of(&prefix, &id);
+    let foreign: [(&str, &[&[u8]]); 5] = [
+        ("a list", &[b"RPUSH", b"x"]),
+        ("a hash", &[b"HSET", b"field", b"value"]),
+        ("a set", &[b"SADD", b"x"]),
+        ("a sorted set", &[b"ZADD", b"1", b"x"]),
+        ("a stream", &[b"XADD", b"*", b"field", b"value"]),
+    ];
+    for (what, words) in foreign {
+        let mut make = redis::cmd(std::str::from_utf8(words[0]).expect("a command"));
+        make.arg(&key);
+        words[1..].iter().for_each(|word| {
+            make.arg(*word);
+        });
+        let _: redis::Value = make.query_async(&mut conn).await.expect("made");
+        let before: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
+        all_corrupt(&store, &id, what).await;
+        let after: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
+        assert_eq!(before, after, "{what} was touched");
+        let () = redis::cmd("DEL").arg(&key).query_async(&mut conn).await.expect("deleted");
+    }
+    let header = |head: &str| format!("{head}{}{:016}{:013}00", "o".repeat(16), 42, 0).into_bytes();
+    let mut letters = header("rp1P");
+    letters[20..36].fill(b'x');
+    let mut grace = header("rp1P");
+    grace[40] = b'x';
+    for (what, value) in [
+        ("a counter", b"42".to_vec()),
+        ("a text", CANARY.repeat(20).into_bytes()),
+        ("the version to come", header("rp2P")),
+        ("an unknown state", header("rp1X")),
+        ("a header cut short", header("rp1P")[..40].to_vec()),
+        ("a token of letters", letters),
+        ("a grace of letters", grace),
+    ] {
+        let () = redis::cmd("SET").arg(&key).arg(&value).query_async(&mut conn).await.expect("set");
+        all_corrupt(&store, &id, what).await;
+        let after: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut conn).await.expect("read");
+        assert_eq!(after, value, "{what} was touched");
+    }
+    let () = redis::cmd("DEL").arg(&key).query_async(&mut conn).await.expect("deleted");
+    execute(&store, &id, "free again").await;
+}
+
+#[tokio::test]
+async fn sto_5_a_missing_right_is_named() {
+    let server = Server::start("").await;
+    let login = |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
+    // As the crate's page lists them.
+    let needed = "ON >pw ~acl:* &acl:* -@all +hello +select +role +script|load +evalsha +get +getrange +set +pttl +pexpire +time +publish +subscribe +unsubscribe";
+    let made = async |user: &str, rights: &str| {
+        let mut conn = server.stranger().await;
+        let () = ask(&mut conn, &format!("ACL SETUSER {user} reset {rights}")).await;
+    };
+    made("enough", needed).await;
+    let store = RedisStore::connect(login("enough")).await.expect("it connects");
+    let (a, owner) = (id("a"), OwnerId::new());
+    let token = grant(&store, &a, owner).await.token;
+    let waiter = store.changed(&a, token, LONG);
+    let holder = async {
+        assert_eq!(store.extend(&a, owner, LONG).await.expect("extended"), Fenced::Done);
+        assert_eq!(store.complete(&a, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+    };
+    let (waited, ()) = tokio::join!(waiter, holder);
+    waited.expect("waited");
+    assert_eq!(replay(&store, &a).await, "x");
+    assert!(matches!(store.look(&id("none")).await, Ok(Standing::Absent)));
+    let b = id("b");
+    grant(&store, &b, owner).await;
+    assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
+    is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
+
+    for without in ["+script|load", "+evalsha", "+set", "+getrange", "~acl:*"] {
+        made("less", &needed.replace(without, "")).await;
+        let error = match RedisStore::connect(login("less")).await {
+            Ok(store) => {
+                store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err(without)
+            }
+            Err(error) => error,
+        };
+        is(&error, ErrorKind::Unexpected, "access list");
+    }
+    // Without the channel nothing is pushed, and all else works.
+    made("silent", &needed.replace("&acl:*", "resetchannels")).await;
+    let silent = RedisStore::connect(login("silent")).await.expect("it connects");
+    let c = id("c");
+    let token = grant(&silent, &c, owner).await.token;
+    let (waited, ()) = tokio::join!(silent.changed(&c, token, LONG), async {
+        assert_eq!(silent.complete(&c, owner, &completion("y")).await.expect("completed"), Fenced::Done);
+    });
+    waited.expect("a poll finds it");
+    assert_eq!(replay(&silent, &c).await, "y");
+}
+
+#[tokio::test]
+async fn id_2_nothing_in_scope_or_key_is_taken_for_syntax() {
+    let server = Server::start("").await;
+    let store = connected(&server).await;
+    let hostile = [
+        "*",
+        "?",
+        "[a-z]",
+        "{",
+        "}",
+        "}{",
+        "{}",
+        "a}b{c",
+        ":",
+        "::",
+        "1:a",
+        "' .. redis.call('FLUSHALL') .. '",
+        "]] redis.call('FLUSHALL') --[[",
+        "\"; return 1 --",
+        "KEYS[1]",
+        "ARGV[1]",
+        "%s%d%n",
+        "\\r\\n$3\\r\\nDEL",
+        "$5 *3",
+        "+OK",
+        "-ERR",
+        "../../etc",
+        "é",
+        "e\u{301}",
+        "SELECT 1; DROP",
+        "${jndi:ldap}",
+        " a",
+        "a ",
+    ];
+    for (at, text) in hostile.iter().enumerate() {
+        let scope = retryproof_core::Scope::new(*text).expect("a valid scope");
+        let id = Identity::of(&scope, text).expect("a valid identity");
+        execute(&store, &id, &format!("result {at}")).await;
+    }
+    for (at, text) in hostile.iter().enumerate() {
+        let scope = retryproof_core::Scope::new(*text).expect("a valid scope");
+        let id = Identity::of(&scope, text).expect("a valid identity");
+        assert_eq!(replay(&store, &id).await, format!("result {at}"), "{text}");
+        assert!(store.get(&id).await.expect("inspected").is_some());
+    }
+    let left: usize = ask(&mut server.stranger().await, "DBSIZE").await;
+    assert_eq!(left, hostile.len(), "one key for each, and no other");
+    assert_eq!(store.stats().await.expect("counted").records, hostile.len() as u64);
+}
+
+#[tokio::test]
+async fn cmp_2_a_late_completion_by_the_recorded_owner_counts() {
+    let store =
+        RedisStore::connect(config(&service("RETRYPROOF_TEST_REDIS", "redis"))).await.expect("it connects");
+    let (id, owner) = (id("k"), OwnerId::new());
+    let brief = AcquireRequest::new(owner, Duration::from_millis(10), DAY);
+    assert!(matches!(store.acquire(&id, &brief).await, Ok(Acquired::Granted(_))));
+    while !matches!(store.look(&id).await, Ok(Standing::Absent)) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(store.complete(&id, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    match store.look(&id).await {
+        Ok(Standing::Complete(stored)) => assert_eq!(body(&stored), "late"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
+    let server = Server::start("").await;
+    let prefix = own_prefix();
+    let store = RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
+    let (id, owner) = (id("k"), OwnerId::new());
+    grant(&store, &id, owner).await;
+    // As if it had been granted by a clock that is an hour ahead.
+    let ahead = 9_000_000_000_000_000_u64;
+    let mut conn = server.stranger().await;
+    let key = key_of(&prefix, &id);
+    let _: i64 = redis::cmd("SETRANGE")
+        .arg(&key)
+        .arg(20)
+        .arg(ahead.to_string())
+        .query_async(&mut conn)
+        .await
+        .expect("written");
+    assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+    assert!(
+        matches!(store.look(&id).await, Ok(Standing::Absent)),
+        "what is left of it is absent for everybody"
+    );
+    assert!(store.get(&id).await.expect("inspected").is_none());
+    assert_eq!(store.stats().await.expect("counted").records, 0);
+    assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("answered"), Fenced::Lost);
+    assert_eq!(store.release(&id, owner).await.expect("answered"), Fenced::AlreadyDone);
+    let next = grant(&store, &id, OwnerId::new()).await;
+    assert!(next.token.get() == ahead + 1 && !next.took_over, "{next:?}");
+}
+
+#[tokio::test]
+async fn cmp_9_a_value_over_the_limit_is_too_large() {
+    let server = Server::start("proto-max-bulk-len 2mb").await;
+    let store = connected(&server).await;
+    assert_eq!(store.profile().max_value, (2 << 20) - 4_096, "what the server says");
+    let (id, owner) = (id(CANARY), OwnerId::new());
+    grant(&store, &id, owner).await;
+    let error =
+        store.complete(&id, owner, &completion(&CANARY.repeat(200_000))).await.expect_err("too large");
+    is(&error, ErrorKind::TooLarge, "at_most");
+    let whole = "x".repeat(store.profile().max_value - 8);
+    assert_eq!(store.complete(&id, owner, &completion(&whole)).await.expect("it fits"), Fenced::Done);
+    assert_eq!(replay(&store, &id).await.len(), whole.len());
+}
+
+#[tokio::test]
+async fn id_4_debug_shows_no_password() {
+    let server = Server::start(&format!("requirepass {CANARY}")).await;
+    let config = RedisConfig::new("127.0.0.1", server.port).with_password(CANARY);
+    assert!(!format!("{config:?}").contains(CANARY));
+    let store = RedisStore::connect(config).await.expect("it connects");
+    assert!(!format!("{store:?}").contains(CANARY), "{store:?}");
+}
