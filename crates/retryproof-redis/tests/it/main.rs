@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and their failures.
 
+mod broken;
 mod conformance;
+mod failover;
+mod processes;
 mod server;
 mod support;
 mod trips;

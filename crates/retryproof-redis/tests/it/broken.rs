@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lines cut, stalled and refused in the middle of a call, and servers stopped: the call is sent again or fails in time, and the next
+//! one works.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_redis::{RedisConfig, RedisStore};
+use retryproof_testkit::wire::WireProxy;
+use tokio::time::Instant;
+
+use crate::server::Server;
+use crate::support::{
+    CANARY, LONG, assert_masked, completion, execute, grant, id, own_prefix, replay, request,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Line {
+    server: Server,
+    proxy: WireProxy,
+    config: RedisConfig,
+}
+
+impl Line {
+    async fn new() -> Self {
+        let server = Server::start("").await;
+        let proxy = WireProxy::to(SocketAddr::from(([127, 0, 0, 1], server.port))).await.expect("a proxy");
+        let config = RedisConfig::new("127.0.0.1", proxy.addr().port()).with_prefix(own_prefix());
+        Self { server, proxy, config }
+    }
+
+    async fn store(&self) -> RedisStore {
+        RedisStore::connect(self.config.clone()).await.expect("it connects")
+    }
+
+    /// Past the proxy.
+    async fn direct(&self) -> RedisStore {
+        let url = self.server.url();
+        let config = RedisConfig::from_url(&url).expect("a URL").with_prefix(own_prefix());
+        RedisStore::connect(config).await.expect("it connects")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_9_a_call_is_sent_again_over_a_new_line() {
+    let line = Line::new().await;
+    let store = Arc::new(line.store().await);
+    // Cut before the call: it does not notice.
+    line.proxy.cut();
+    execute(&*store, &id("before"), "x").await;
+
+    // Cut while each kind of call is under way: stalled on the wire, so that it has been sent and not been answered.
+    let owner = OwnerId::new();
+    for round in 0..20 {
+        let id = id(&format!("k{round}"));
+        let during = async |call: std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>| {
+            line.proxy.stall(true);
+            let call = tokio::spawn(call);
+            tokio::time::sleep(Duration::from_millis(round % 4)).await;
+            line.proxy.cut();
+            line.proxy.stall(false);
+            call.await.expect("the call ends")
+        };
+        let (s, i) = (Arc::clone(&store), id.clone());
+        match during(Box::pin(async move { Answer::Acquired(s.acquire(&i, &request(owner)).await) })).await {
+            Answer::Acquired(Ok(Acquired::Granted(grant))) => assert!(!grant.took_over),
+            other => panic!("round {round}: {other:?}"),
+        }
+        let (s, i) = (Arc::clone(&store), id.clone());
+        match during(Box::pin(async move { Answer::Fenced(s.extend(&i, owner, LONG).await) })).await {
+            Answer::Fenced(Ok(Fenced::Done)) => {}
+            other => panic!("round {round}: {other:?}"),
+        }
+        let (s, i) = (Arc::clone(&store), id.clone());
+        match during(Box::pin(async move { Answer::Fenced(s.complete(&i, owner, &completion("x")).await) }))
+            .await
+        {
+            Answer::Fenced(Ok(Fenced::Done | Fenced::AlreadyDone)) => {}
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_eq!(replay(&*store, &id).await, "x");
+    }
+}
+
+#[derive(Debug)]
+enum Answer {
+    Acquired(retryproof_core::Result<Acquired>),
+    Fenced(retryproof_core::Result<Fenced>),
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_refused_line_is_unavailable_at_once_and_heals() {
+    let line = Line::new().await;
+    let store = line.store().await;
+    line.proxy.refuse(true);
+    line.proxy.cut();
+    for _ in 0..3 {
+        let started = Instant::now();
+        let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no line");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_masked(&error);
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
+    line.proxy.refuse(false);
+    execute(&store, &id("after"), "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_silent_line_fails_in_time_and_heals() {
+    let line = Line::new().await;
+    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let config = config.with_connect_timeout(Duration::from_millis(200));
+    let store = RedisStore::connect(config).await.expect("it connects");
+    line.proxy.stall(true);
+    let started = Instant::now();
+    for _ in 0..3 {
+        let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("silence");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("in time"), "{error}");
+        assert_masked(&error);
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    line.proxy.stall(false);
+    execute(&store, &id("after"), "x").await;
+}
+
+/// Callers that come while the server is away share one attempt to connect: none of them waits for the attempts of all the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
+    let line = Line::new().await;
+    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let store = Arc::new(
+        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200))).await.expect("ok"),
+    );
+    line.proxy.stall(true);
+    let started = Instant::now();
+    let callers: Vec<_> = (0..200)
+        .map(|at| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for _ in 0..3 {
+                    let _ = store.look(&id(&format!("k{at}"))).await.expect_err("silence");
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.expect("the caller ends");
+    }
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    line.proxy.stall(false);
+    execute(&*store, &id("after"), "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_stopped_server_fails_in_time_and_heals() {
+    let line = Line::new().await;
+    let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
+    let store =
+        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200))).await.expect("ok");
+    line.server.signal("-STOP");
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is stopped");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    line.server.signal("-CONT");
+    execute(&store, &id("after"), "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_9_a_server_killed_and_started_again_keeps_what_it_has_on_disk() {
+    let mut server = Server::start("appendonly yes\nappendfsync always").await;
+    let config = RedisConfig::from_url(&server.url()).expect("a URL").with_prefix(own_prefix());
+    let store = RedisStore::connect(config).await.expect("it connects");
+    let owner = OwnerId::new();
+    let token = grant(&store, &id("held"), owner).await.token;
+    for at in 0..50 {
+        execute(&store, &id(&format!("k{at}")), &format!("result {at}")).await;
+    }
+    server.kill();
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is down");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    server.run().await;
+    for at in 0..50 {
+        assert_eq!(replay(&store, &id(&format!("k{at}"))).await, format!("result {at}"));
+    }
+    assert!(matches!(store.look(&id("held")).await, Ok(Standing::Busy { token: seen, .. }) if seen == token));
+    assert_eq!(store.release(&id("held"), owner).await.expect("released"), Fenced::Done);
+    assert!(grant(&store, &id("held"), OwnerId::new()).await.token > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_4_a_waiter_outlives_its_line() {
+    let line = Line::new().await;
+    let waiting = Arc::new(line.store().await);
+    for cut_first in [true, false] {
+        let (id, owner) = (id(&format!("cut first: {cut_first}")), OwnerId::new());
+        let token = grant(&*waiting, &id, owner).await.token;
+        let waiter = tokio::spawn({
+            let (store, id) = (Arc::clone(&waiting), id.clone());
+            async move {
+                loop {
+                    store.changed(&id, token, LONG).await.expect("a wait is answered");
+                    match store.look(&id).await.expect("a look is answered") {
+                        Standing::Busy { .. } => {}
+                        Standing::Complete(_) => return,
+                        Standing::Absent => panic!("it was completed"),
+                    }
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if cut_first {
+            line.proxy.cut();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(waiting.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+        if !cut_first {
+            line.proxy.cut();
+        }
+        tokio::time::timeout(PATIENCE, waiter).await.expect("it is woken").expect("the waiter ends");
+    }
+    drop(line.direct().await);
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_redis::RedisStore;
+use tokio::time::Instant;
+
+use crate::server::{Group, Server};
+use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
+
+/// Longer than a fail-over takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Acquires a fresh key as soon as somebody grants it.
+async fn until_granted(store: &RedisStore, key: &str) {
+    let (id, owner) = (id(key), OwnerId::new());
+    tokio::time::timeout(PATIENCE, async {
+        loop {
+            match store.acquire(&id, &request(owner)).await {
+                Ok(Acquired::Granted(_)) => return,
+                Ok(other) => panic!("nobody else asks: {other:?}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+    })
+    .await
+    .expect("it recovers without a restart");
+}
+
+/// Until the replicas have what the primary has.
+async fn replicated(server: &Server) {
+    let () = ask(&mut server.stranger().await, "SET filler x").await;
+    let mut conn = server.stranger().await;
+    let () = ask(&mut conn, "SET filler y").await;
+    let reached: i64 = ask(&mut conn, "WAIT 2 5000").await;
+    assert_eq!(reached, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
+    let mut group = Group::start().await;
+    let store = Arc::new(RedisStore::connect(config(&group.url())).await.expect("it connects"));
+    let (held, owner) = (id("held"), OwnerId::new());
+    let token = grant(&*store, &held, owner).await.token;
+    execute(&*store, &id("done"), "result").await;
+    replicated(&group.servers[0]).await;
+
+    // A waiter that is there before the fail-over.
+    let waiter = tokio::spawn({
+        let (store, held) = (Arc::clone(&store), held.clone());
+        async move {
+            loop {
+                let _ = store.changed(&held, token, LONG).await;
+                match store.look(&held).await {
+                    Ok(Standing::Complete(_)) => return,
+                    Ok(Standing::Busy { .. }) => {}
+                    Ok(Standing::Absent) => panic!("the lease was replicated"),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        }
+    });
+    // Work that goes on all the time; what was acknowledged is noted.
+    let stop = Arc::new(AtomicBool::new(false));
+    let load = tokio::spawn({
+        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        async move {
+            let mut acknowledged = Vec::new();
+            for at in 0_u32.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (id, owner) = (id(&format!("load {at}")), OwnerId::new());
+                if let Ok(Acquired::Granted(_)) = store.acquire(&id, &request(owner)).await
+                    && let Ok(Fenced::Done) = store.complete(&id, owner, &completion("x")).await
+                {
+                    acknowledged.push(id);
+                }
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            acknowledged
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let killed = Instant::now();
+    group.servers[0].kill();
+    until_granted(&store, "after").await;
+    let recovered = killed.elapsed();
+    assert_eq!(replay(&*store, &id("done")).await, "result");
+    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    tokio::time::timeout(PATIENCE, waiter).await.expect("it is woken").expect("the waiter ends");
+
+    stop.store(true, Ordering::Relaxed);
+    let acknowledged = load.await.expect("the load ends");
+    let mut lost = 0;
+    for id in &acknowledged {
+        lost += u32::from(!matches!(store.look(id).await, Ok(Standing::Complete(_))));
+    }
+    eprintln!(
+        "primary killed: granted again after {recovered:?}; {lost} of {} acknowledged completions lost in the window",
+        acknowledged.len()
+    );
+    assert!(acknowledged.len() > 100, "{}", acknowledged.len());
+
+    // The old primary comes back as a replica, and nobody is sent to it.
+    group.servers[0].run().await;
+    for at in 0..20 {
+        until_granted(&store, &format!("with the old one back {at}")).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let late = RedisStore::connect(config(&group.url())).await.expect("the sentinels name the new primary");
+    execute(&late, &id("k"), "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_an_announced_switch_is_followed_at_once() {
+    let group = Group::start().await;
+    let store = RedisStore::connect(config(&group.url())).await.expect("it connects");
+    execute(&store, &id("done"), "result").await;
+    replicated(&group.servers[0]).await;
+    let primary = async || -> Vec<String> {
+        ask(&mut group.sentinels[0].stranger().await, "SENTINEL get-master-addr-by-name main").await
+    };
+    let before = primary().await;
+    group.sentinels[0].tell("SENTINEL FAILOVER main").await;
+    let mut failed = 0_u32;
+    let mut at = 0_u32;
+    let mut moved = None;
+    // Without a pause, across the switch and for some time after it.
+    while moved.is_none_or(|moved: Instant| moved.elapsed() < Duration::from_secs(1)) {
+        let (id, owner) = (id(&format!("across {at}")), OwnerId::new());
+        match store.acquire(&id, &request(owner)).await {
+            Ok(Acquired::Granted(_)) => {}
+            Ok(other) => panic!("nobody else asks: {other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                failed += 1;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        at += 1;
+        if moved.is_none() && at % 50 == 0 && primary().await != before {
+            moved = Some(Instant::now());
+        }
+    }
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    let now = primary().await;
+    let new =
+        group.servers.iter().find(|server| server.port.to_string() == now[1]).expect("one of the group");
+    let keys: u64 = ask(&mut new.stranger().await, "DBSIZE").await;
+    assert!(keys > 10, "the calls reach the new primary: {keys} keys");
+    eprintln!("announced switch: {failed} of {at} calls failed as unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_a_sentinel_less_is_enough() {
+    let mut group = Group::start().await;
+    group.sentinels[0].kill();
+    let store = RedisStore::connect(config(&group.url())).await.expect("the others know");
+    execute(&store, &id("k"), "x").await;
+    group.servers[0].kill();
+    until_granted(&store, "after").await;
+    // All of them: what is connected stays so, a new store is told.
+    group.sentinels[1].kill();
+    group.sentinels[2].kill();
+    until_granted(&store, "without sentinels").await;
+    let error = RedisStore::connect(config(&group.url())).await.expect_err("nobody to ask");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("sentinel"), "{error}");
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two processes on one server: this binary starts itself again and drives the other by lines on its standard input.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Standing};
+use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
+use retryproof_redis::{RedisConfig, RedisStore};
+use tokio::time::Instant;
+
+use crate::support::{DAY, LONG, completion, grant, id, own_prefix, replay, service};
+
+/// Names the server and the prefix for the other process.
+const SERVER: &str = "RETRYPROOF_REDIS_TEST_SERVER";
+const PREFIX: &str = "RETRYPROOF_REDIS_TEST_PREFIX";
+
+async fn connect(url: &str, prefix: &str) -> RedisStore {
+    RedisStore::connect(RedisConfig::from_url(url).expect("a URL").with_prefix(prefix))
+        .await
+        .expect("it connects")
+}
+
+/// The other process: holds one owner and does what its lines say. Without the variable it is not one, and there is nothing to do.
+#[test]
+fn the_other_process() {
+    let (Ok(url), Ok(prefix)) = (std::env::var(SERVER), std::env::var(PREFIX)) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let store = runtime.block_on(connect(&url, &prefix));
+    let owner = OwnerId::new();
+    println!("\n@ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("a line");
+        let words: Vec<_> = line.split(' ').collect();
+        let answer = runtime.block_on(async {
+            match words[..] {
+                ["acquire", key, lease] => {
+                    let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
+                    match store.acquire(&id(key), &AcquireRequest::new(owner, lease, DAY)).await {
+                        Ok(Acquired::Granted(grant)) => grant.token.to_string(),
+                        other => format!("{other:?}"),
+                    }
+                }
+                ["complete", key, body] => {
+                    format!("{:?}", store.complete(&id(key), owner, &completion(body)).await)
+                }
+                ["release", key] => format!("{:?}", store.release(&id(key), owner).await),
+                _ => panic!("not a line of ours: {line}"),
+            }
+        });
+        println!("@{answer}");
+    }
+}
+
+struct Other {
+    process: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(url: &str, prefix: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().expect("a path"))
+            .args(["processes::the_other_process", "--exact", "--nocapture"])
+            .env(SERVER, url)
+            .env(PREFIX, prefix)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let to = process.stdin.take().expect("its input");
+        let from = BufReader::new(process.stdout.take().expect("its output"));
+        let mut other = Self { process, to, from };
+        assert_eq!(other.hear(), "ready");
+        other
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.to, "{line}").expect("it listens");
+        self.hear()
+    }
+
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).expect("it answers") > 0, "it ended");
+            if let Some(answer) = line.trim_end().strip_prefix('@') {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn acquire(&mut self, key: &str, lease: Duration) -> FencingToken {
+        let token = self.ask(&format!("acquire {key} {}", lease.as_millis()));
+        FencingToken::new(token.parse().expect("a token"))
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
+    let (url, prefix) = (service("RETRYPROOF_TEST_REDIS", "redis"), own_prefix());
+    let store = connect(&url, &prefix).await;
+    let mut other = Other::start(&url, &prefix);
+    let mut delays = Vec::new();
+    for round in 0..101 {
+        let key = format!("k{round}");
+        let (id, token) = (id(&key), other.acquire(&key, LONG));
+        let mut waiting = Box::pin(store.changed(&id, token, LONG));
+        let woken = tokio::time::timeout(Duration::from_millis(5), &mut waiting).await;
+        assert!(woken.is_err(), "nothing has changed yet");
+        // Counted from before the other one is told, so with the way to it and its own round trip.
+        let since = Instant::now();
+        let answer = tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
+        assert_eq!(answer, "Ok(Done)");
+        waiting.await.expect("waited");
+        assert_eq!(replay(&store, &id).await, format!("result-{round}"));
+        delays.push(since.elapsed());
+    }
+    delays.sort();
+    eprintln!(
+        "from telling another process to complete, to its result in hand: p50 {:?}, p99 {:?}",
+        delays[50], delays[99]
+    );
+    assert!(delays[50] < Duration::from_millis(250), "a poll found it, not a push: {:?}", delays[50]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
+    let (url, prefix) = (service("RETRYPROOF_TEST_REDIS", "redis"), own_prefix());
+    let store = connect(&url, &prefix).await;
+    let mut other = Other::start(&url, &prefix);
+    let (id, token) = (id("k"), other.acquire("k", LONG));
+    let mut waiting = Box::pin(store.changed(&id, token, LONG));
+    assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());
+    assert_eq!(other.ask("release k"), "Ok(Done)");
+    waiting.await.expect("waited");
+    let grant = grant(&store, &id, OwnerId::new()).await;
+    assert!(!grant.took_over && grant.token > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before() {
+    let (url, prefix) = (service("RETRYPROOF_TEST_REDIS", "redis"), own_prefix());
+    let store = connect(&url, &prefix).await;
+    let mut other = Other::start(&url, &prefix);
+    let lease = Duration::from_millis(500);
+    let before = Instant::now();
+    let token = other.acquire("k", lease);
+    drop(other);
+    let id = id("k");
+    let grant = loop {
+        match store.acquire(&id, &AcquireRequest::new(OwnerId::new(), LONG, DAY)).await.expect("answered") {
+            Acquired::Granted(grant) => break grant,
+            Acquired::Busy { remaining, token } => {
+                store.changed(&id, token, remaining).await.expect("waited")
+            }
+            Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
+        }
+    };
+    assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
+    assert!(grant.took_over && grant.token > token);
+    assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
+}
