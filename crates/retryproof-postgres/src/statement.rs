@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn sto_4_buckets_are_coarse_for_long_ttls_only() {
-        let of = |secs| granularity(secs * 1_000_000) / 1_000_000;
+        let of = |secs: i64| granularity(secs * 1_000_000) / 1_000_000;
         assert_eq!([of(86_400), of(86_399), of(3_600), of(60)], [3_600, 60, 60, 1]);
         assert_eq!(granularity(59_999_999), 1);
     }

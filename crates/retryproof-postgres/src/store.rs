@@ -25,8 +25,9 @@ use crate::wake::{ANNOUNCE_AGAIN, Wake};
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// The same as the net under notifications.
 const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// How often an acquire is repeated that neither granted nor saw a record.
+/// How often an acquire is repeated that neither granted nor saw a record; before each further one a look decides.
 const BLIND: u32 = 3;
+const BLIND_AT_MOST: u32 = 20;
 /// How often it is asked over which connection the server answers.
 const PROBES: u32 = 4;
 
@@ -110,7 +111,21 @@ impl PostgresStore {
             return Ok(Acquired::Complete(stored));
         }
         let call = self.sql.acquire(id, req);
-        for _ in 0..BLIND {
+        for blind in 0..BLIND_AT_MOST {
+            if blind >= BLIND {
+                match self.record(Statement::Find, id).await? {
+                    Some(Record { token, phase: Phase::Running(remaining), .. }) => {
+                        return Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token });
+                    }
+                    record => {
+                        if let Standing::Complete(stored) = self.seen(id, record) {
+                            return Ok(Acquired::Complete(stored));
+                        }
+                    }
+                }
+                // Acquired and released again and again: once more, out of step with the others.
+                tokio::time::sleep(self.wake.jitter(Duration::from_millis(1))).await;
+            }
             let reply = match self.pool.run(Lane::Calls, &call).await {
                 Ok(reply) => reply,
                 Err(Failed::Driver(error)) if is_locked(&error) => return self.held_back(id, &error).await,
@@ -131,15 +146,7 @@ impl PostgresStore {
                 },
             }
         }
-        match self.record(Statement::Find, id).await? {
-            Some(Record { token, phase: Phase::Running(remaining), .. }) => {
-                Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token })
-            }
-            record => match self.seen(id, record) {
-                Standing::Complete(stored) => Ok(Acquired::Complete(stored)),
-                _ => Err(Error::unavailable("the record changed faster than it could be read; try again")),
-            },
-        }
+        Err(Error::unavailable("the record changed faster than it could be read; try again"))
     }
 
     /// An open transaction, most likely a joined completion (CMP-7), holds the row: in flight, if it can be read at once.
