@@ -21,7 +21,7 @@ struct Case {
     compile: bool,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         name: "without-sqlite",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\"] }",
@@ -33,6 +33,13 @@ const CASES: [Case; 3] = [
         name: "sqlite-beside-sqlx",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
         lock: (true, "name = \"sqlx-sqlite\""),
+        compile: false,
+    },
+    Case {
+        // Their driver's own SQLite crate has no room beside the newest rusqlite, so it must not come along.
+        name: "servers-beside-sqlite",
+        dependencies: "retryproof-postgres = { path = \"ROOT/crates/retryproof-postgres\" }\nretryproof-mysql = { path = \"ROOT/crates/retryproof-mysql\", features = [\"tls\"] }\nrusqlite = { version = \"0.41\", default-features = false }",
+        lock: (false, "name = \"sqlx-sqlite\""),
         compile: false,
     },
     Case {
@@ -62,7 +69,8 @@ pub(crate) fn check(root: &Path) -> Verdict {
 
 fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
     let folder = write(root, case)?;
-    let (resolved, _, errors) = Cargo::new("update --workspace").capture(&folder)?;
+    // The two that a user's other dependencies may pull to an older version; all else stays as it is in our lock file.
+    let (resolved, _, errors) = Cargo::new("update rusqlite libsqlite3-sys").capture(&folder)?;
     if !resolved {
         return Ok(Some(errors));
     }
