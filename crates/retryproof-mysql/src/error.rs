@@ -17,8 +17,6 @@ pub(crate) enum Class {
     Broken,
     /// The server takes no writes now, or none that need room; it may still be read.
     ReadOnly,
-    /// What was read is not what was written a moment before: ask again.
-    Moved,
     /// Nothing but to report it.
     Final,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![doc = include_str!("../README.md")]
 
+mod call;
 mod config;
 mod error;
 mod inspect;

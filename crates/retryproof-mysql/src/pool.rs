@@ -111,13 +111,6 @@ impl Pool {
         }
     }
 
-    /// Connections were found dead: the idle ones are not to be trusted.
-    pub(crate) fn distrust(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
-        let old = std::mem::take(&mut *self.idle.lock());
-        drop(old);
-    }
-
     async fn place(&self, lane: Lane) -> Result<SemaphorePermit<'_>, Trouble> {
         let free = match lane {
             Lane::Caller => self.shared.try_acquire(),
@@ -155,6 +148,16 @@ impl Pool {
 }
 
 impl Loan<'_> {
+    /// The server at the other end is gone, or not the right one any more: the idle connections are not to be believed either, unless they
+    /// are newer than that.
+    pub(crate) fn distrust(self) {
+        let next = self.epoch + 1;
+        if self.pool.epoch.compare_exchange(self.epoch, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let old = std::mem::take(&mut *self.pool.idle.lock());
+            drop(old);
+        }
+    }
+
     /// The answer was read to its end: the connection may serve others.
     pub(crate) fn give_back(self) {
         let Self { session, pool, epoch, .. } = self;

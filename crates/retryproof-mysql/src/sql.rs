@@ -23,16 +23,20 @@ pub(crate) enum Param<'a> {
     Int(i64),
 }
 
+/// Bytes that the values take in a packet, at most.
+pub(crate) fn size(params: &[Param<'_>]) -> usize {
+    let bytes = |param: &Param<'_>| match param {
+        Param::Bytes(value) | Param::OptionalBytes(Some(value)) => value.len() + 9,
+        Param::OptionalBytes(None) => 0,
+        Param::Int(_) => 8,
+    };
+    params.iter().map(bytes).sum()
+}
+
 /// The driver's form of the values.
 pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx::Error> {
     let mut arguments = MySqlArguments::default();
-    let bytes = |bytes: &[u8]| bytes.len() + 9;
-    let size = params.iter().map(|param| match param {
-        Param::Bytes(value) | Param::OptionalBytes(Some(value)) => bytes(value),
-        Param::OptionalBytes(None) => 0,
-        Param::Int(_) => 8,
-    });
-    arguments.reserve(params.len(), size.sum());
+    arguments.reserve(params.len(), size(params));
     for param in params {
         match *param {
             Param::Bytes(bytes) => arguments.add(bytes),

@@ -8,27 +8,26 @@ use std::time::Duration;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing, StoreProfile,
 };
-use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::call::too_large;
 use crate::config::MysqlConfig;
-use crate::error::{Class, Trouble, classify};
+use crate::error::{Class, Trouble};
 use crate::known::Known;
 use crate::pool::{Lane, Pool};
 use crate::record::{Phase, Record};
 use crate::schema::{CHECK_MOST, check};
-use crate::session::{Answer, Want};
+use crate::session::Want;
 use crate::sql::{Param, Sql, Statement};
 use crate::wake::Wake;
 
 /// Between two looks of a waiter: at first, and at most (ACQ-4).
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// How often a statement that lost a race is sent again, and how long the pause before it is at most.
-const RACES: (u32, Duration) = (20, Duration::from_millis(20));
 /// How often a statement of a holder is sent again after a wait of a second for a lock, and an acquire whose row nobody can see.
 const AGAIN: u32 = 2;
 /// Room in a packet for the other columns and their lengths.
-const PACKET_OVERHEAD: usize = 4_096;
+pub(crate) const PACKET_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
@@ -38,7 +37,7 @@ pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) sql: Sql,
     pub(crate) pool: Pool,
-    wake: Wake,
+    pub(crate) wake: Wake,
     known: Known,
     returning: bool,
     max_value: usize,
@@ -114,81 +113,8 @@ impl MysqlStore {
         SharedStore::builder(self).with_purge().with_inspect().build()
     }
 
-    /// One statement in one round trip. What lost a race is sent again, and what met a dead connection once more on a new one: every
-    /// statement of ours may be repeated, for the owner in it settles what it finds (ACQ-9, CMP-3).
-    pub(crate) async fn run(
-        &self,
-        lane: Lane,
-        sql: &Arc<str>,
-        params: &[Param<'_>],
-        want: Want,
-    ) -> Result<Answer, Trouble> {
-        self.send(lane, sql, params, want, true).await
-    }
-
-    /// As [`run`](Self::run); unless it is `kept`, the connection forgets the statement afterwards.
-    pub(crate) async fn send(
-        &self,
-        lane: Lane,
-        sql: &Arc<str>,
-        params: &[Param<'_>],
-        want: Want,
-        kept: bool,
-    ) -> Result<Answer, Trouble> {
-        let (mut races, mut renewed) = (0, false);
-        loop {
-            let mut loan = self.pool.lend(lane).await?;
-            let bound = self.config.statement_timeout;
-            let Ok(answer) = timeout(bound, loan.session.run(sql, params, want, kept)).await else {
-                return Err(Trouble {
-                    class: Class::Broken,
-                    error: Error::unavailable("the MySQL server did not answer a statement in time")
-                        .with("after", format_args!("{bound:?}")),
-                });
-            };
-            let trouble = match answer {
-                Ok(answer) => {
-                    loan.give_back();
-                    return Ok(answer);
-                }
-                Err(error) => classify(error),
-            };
-            match trouble.class {
-                Class::Broken => {
-                    let reused = loan.reused;
-                    drop(loan);
-                    if !reused || renewed {
-                        return Err(trouble);
-                    }
-                    self.pool.distrust();
-                    renewed = true;
-                }
-                Class::Race if races < RACES.0 => {
-                    loan.give_back();
-                    races += 1;
-                    sleep(self.wake.jitter(RACES.1 * races / RACES.0)).await;
-                }
-                // Another server may be the primary by now.
-                Class::ReadOnly => {
-                    drop(loan);
-                    return Err(trouble);
-                }
-                Class::Race | Class::Locked | Class::Moved | Class::Final => {
-                    loan.give_back();
-                    return Err(trouble);
-                }
-            }
-        }
-    }
-
-    /// Reads a record by a plain SELECT: no lock, nothing written (ACQ-8).
-    async fn read(&self, lane: Lane, statement: Statement, id: &Identity) -> Result<Option<Record>, Trouble> {
-        let answer = self.run(lane, self.sql.of(statement), &key_of(id), Want::Rows).await?;
-        Ok(answer.rows.first().map(Record::of).transpose()?)
-    }
-
     /// The upsert, in one trip; two where the server cannot return the row and the key is in use.
-    async fn upsert(&self, id: &Identity, req: &AcquireRequest) -> Result<Option<Acquired>, Trouble> {
+    async fn upsert(&self, id: &Identity, req: &AcquireRequest) -> Result<Seen, Trouble> {
         let [scope, key] = key_of(id);
         let params = [
             scope,
@@ -198,76 +124,70 @@ impl MysqlStore {
             Param::Int(micros(req.ttl)),
             Param::OptionalBytes(req.fingerprint.as_ref().map(|fp| fp.as_bytes())),
         ];
+        let granted = |token, taken| Seen::Answer(Acquired::Granted(Grant::new(token, req.lease, taken)));
         if self.returning {
             let answer = self.run(Lane::Caller, self.sql.of(Statement::Grant), &params, Want::Rows).await?;
-            let row = answer.rows.first().ok_or_else(|| {
-                Error::new(ErrorKind::Unexpected, "the server returned no row of the record that it inserted")
-            })?;
-            let record = Record::of(row)?;
-            return Ok(match record.phase {
+            let record = answer.rows.first().map(Record::of).transpose()?;
+            return Ok(match record {
                 // The row says what is there after the statement: ours, in progress, means that it was granted.
-                Phase::Running(_) if record.owner == req.owner => {
-                    Some(Acquired::Granted(Grant::new(record.token, req.lease, record.taken)))
+                Some(Record { owner, token, taken, phase: Phase::Running(_) }) if owner == req.owner => {
+                    granted(token, taken)
                 }
-                _ => answer_of(record),
+                record => Seen::of(record),
             });
         }
         let answer =
             self.run(Lane::Caller, self.sql.of(Statement::GrantPortable), &params, Want::Counts).await?;
         if answer.insert_id != 0 {
-            let token = FencingToken::new(answer.insert_id / 2);
-            return Ok(Some(Acquired::Granted(Grant::new(token, req.lease, answer.insert_id % 2 == 1))));
+            return Ok(granted(FencingToken::new(answer.insert_id / 2), answer.insert_id % 2 == 1));
         }
-        Ok(self.read(Lane::Caller, Statement::Find, id).await?.and_then(answer_of))
+        Ok(Seen::of(self.read(Lane::Caller, Statement::Find, id).await?))
     }
 
     async fn acquired(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired, Trouble> {
         if self.known.has(id) {
-            match self.read(Lane::Caller, Statement::Find, id).await?.and_then(answer_of) {
-                Some(Acquired::Complete(stored)) => return Ok(Acquired::Complete(stored)),
+            let found = self.read(Lane::Caller, Statement::Find, id).await?;
+            match Seen::of(found) {
+                Seen::Answer(complete @ Acquired::Complete(_)) => return Ok(complete),
                 _ => self.known.forget(id),
             }
         }
         let mut again = 0;
         loop {
-            let trouble = match self.upsert(id, req).await {
-                Ok(Some(answer)) => return Ok(answer),
-                // Without RETURNING: the record that stood in the way was over before it was read.
-                Ok(None) => Trouble {
-                    class: Class::Moved,
-                    error: Error::unavailable("the record changed again and again while it was read"),
-                },
-                Err(trouble) => trouble,
-            };
-            match trouble.class {
+            let upserted = match self.upsert(id, req).await {
+                Ok(upserted) => upserted,
                 // Somebody holds the row in a transaction of their own, say a joined completion (CMP-7): that is not waited for here.
-                Class::Locked => match self.read(Lane::Caller, Statement::Find, id).await? {
-                    Some(Record { owner, phase: Phase::Running(_), .. }) if owner == req.owner => {
-                        return Err(trouble);
+                Err(trouble) if trouble.class == Class::Locked => {
+                    match self.read(Lane::Caller, Statement::Find, id).await? {
+                        Some(Record { owner, phase: Phase::Running(_), .. }) if owner == req.owner => {
+                            return Err(trouble);
+                        }
+                        None if again == AGAIN => return Err(trouble),
+                        // No other attempt: each of them would hold a connection for a second.
+                        Some(record) => match Seen::of(Some(record)) {
+                            Seen::Over(Some(token)) => return Ok(blocked(token)),
+                            upserted => upserted,
+                        },
+                        None => Seen::Over(None),
                     }
-                    Some(record) => {
-                        let token = record.token;
-                        let blocked = Acquired::Busy { remaining: Duration::ZERO, token };
-                        return Ok(answer_of(record).unwrap_or(blocked));
-                    }
-                    None if again < AGAIN => {}
-                    None => return Err(trouble),
-                },
+                }
                 // Completed keys are still replayed.
-                Class::ReadOnly => {
-                    return match self
-                        .read(Lane::Caller, Statement::Find, id)
-                        .await
-                        .map(|r| r.and_then(answer_of))
-                    {
-                        Ok(Some(Acquired::Complete(stored))) => Ok(Acquired::Complete(stored)),
+                Err(trouble) if trouble.class == Class::ReadOnly => {
+                    return match self.read(Lane::Caller, Statement::Find, id).await.map(Seen::of) {
+                        Ok(Seen::Answer(complete @ Acquired::Complete(_))) => Ok(complete),
                         _ => Err(trouble),
                     };
                 }
-                Class::Moved if again < AGAIN => {}
-                _ => return Err(trouble),
+                Err(trouble) => return Err(trouble),
+            };
+            match upserted {
+                Seen::Answer(answer) => return Ok(answer),
+                Seen::Over(_) if again < AGAIN => again += 1,
+                Seen::Over(Some(token)) => return Ok(blocked(token)),
+                Seen::Over(None) => {
+                    return Err(Error::unavailable("the record came and went while it was read").into());
+                }
             }
-            again += 1;
         }
     }
 
@@ -343,13 +263,27 @@ impl MysqlStore {
     }
 }
 
-/// What a record means to somebody who was not granted it; `None` when it counts as absent.
-fn answer_of(record: Record) -> Option<Acquired> {
-    match record.phase {
-        Phase::Done(Some(stored)) => Some(Acquired::Complete(stored)),
-        Phase::Running(Some(remaining)) => Some(Acquired::Busy { remaining, token: record.token }),
-        Phase::Running(None) | Phase::Done(None) | Phase::Released => None,
+/// What a record means to somebody who was not granted it.
+enum Seen {
+    Answer(Acquired),
+    /// It counts as absent by now; its token, if it is still there.
+    Over(Option<FencingToken>),
+}
+
+impl Seen {
+    fn of(record: Option<Record>) -> Self {
+        let Some(Record { token, phase, .. }) = record else { return Self::Over(None) };
+        match phase {
+            Phase::Done(Some(stored)) => Self::Answer(Acquired::Complete(stored)),
+            Phase::Running(Some(remaining)) => Self::Answer(Acquired::Busy { remaining, token }),
+            Phase::Running(None) | Phase::Done(None) | Phase::Released => Self::Over(Some(token)),
+        }
     }
+}
+
+/// A takeover that is held back: nothing is left of the lease, and yet it cannot be had.
+fn blocked(token: FencingToken) -> Acquired {
+    Acquired::Busy { remaining: Duration::ZERO, token }
 }
 
 impl fmt::Debug for MysqlStore {
@@ -376,10 +310,10 @@ impl IdempotencyStore for MysqlStore {
     async fn look(&self, id: &Identity) -> Result<Standing> {
         let found =
             self.read(Lane::Caller, Statement::Find, id).await.map_err(|trouble| of("look", id, trouble))?;
-        Ok(match found.and_then(answer_of) {
-            Some(Acquired::Complete(stored)) => Standing::Complete(stored),
-            Some(Acquired::Busy { remaining, token }) => Standing::Busy { remaining, token },
-            _ => Standing::Absent,
+        Ok(match Seen::of(found) {
+            Seen::Answer(Acquired::Complete(stored)) => Standing::Complete(stored),
+            Seen::Answer(Acquired::Busy { remaining, token }) => Standing::Busy { remaining, token },
+            Seen::Answer(Acquired::Granted(_)) | Seen::Over(_) => Standing::Absent,
         })
     }
 
@@ -393,14 +327,9 @@ impl IdempotencyStore for MysqlStore {
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
         if done.value.len() > self.max_value {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "the value is larger than the store accepts; `max_allowed_packet` bounds it",
-            )
-            .with("bytes", done.value.len())
-            .with("at_most", self.max_value)
-            .during("complete")
-            .for_identity(id));
+            return Err(too_large(done.value.len(), self.max_value + PACKET_OVERHEAD)
+                .during("complete")
+                .for_identity(id));
         }
         self.completed(id, owner, done).await.map_err(|trouble| of("complete", id, trouble))
     }

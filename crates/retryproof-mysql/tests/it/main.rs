@@ -2,6 +2,11 @@
 //! The MySQL store on a real MariaDB: the conformance kit, then what is particular to a server.
 
 mod conformance;
+mod hot;
+mod identity;
+mod recovery;
 mod schema;
+mod server;
 mod support;
+mod trouble;
 mod wire;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lines that break or stall, servers that restart, calls that are dropped: the store goes on, and no connection answers for another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_mysql::MysqlStore;
+use retryproof_testkit::wire::WireProxy;
+use tokio::time::timeout;
+
+use crate::server::Server;
+use crate::support::{
+    CANARY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql, stranger,
+};
+use crate::wire::{server, through};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_restarted_server_is_found_again() {
+    let mut server = Server::start(&[]).await;
+    server.config().migrate().await.expect("migrated");
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    let (held, owner) = (id("held"), OwnerId::new());
+    let token = grant(&store, &held, owner).await.token;
+    execute(&store, &id("done"), "result").await;
+
+    server.kill();
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("it is gone");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_masked(&error);
+    let error = store.complete(&held, owner, &completion(CANARY)).await.expect_err("it is gone");
+    assert!(error.is_retryable(), "{error}");
+
+    server.up().await;
+    // At the first call, whatever the idle connections were; and what was answered for before the crash is still there.
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    match store.look(&held).await.expect("looked") {
+        Standing::Busy { token: kept, .. } => assert_eq!(kept, token),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    execute(&store, &id("fresh"), "result").await;
+}
+
+/// All idle connections die at once: the next calls, all at the same time, notice nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
+    let table = Table::new().await;
+    let proxy = WireProxy::to(server()).await.expect("a proxy");
+    let config = table.config_at(&through(&proxy));
+    let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
+    for round in 0..5 {
+        let calls: Vec<_> = (0..32)
+            .map(|at| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { execute(&store, &id(&format!("{round} {at}")), "result").await })
+            })
+            .collect();
+        for call in calls {
+            call.await.expect("no error reaches a caller");
+        }
+        proxy.cut();
+        // The cut lines are closed on this side too.
+        tokio::time::sleep(20 * MS).await;
+    }
+}
+
+/// Answers that never came: the same statement again, with the same owner, says what happened (ACQ-9, CMP-3).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_9_lost_answers_are_settled_by_the_owner() {
+    let table = Table::new().await;
+    let proxy = WireProxy::to(server()).await.expect("a proxy");
+    let store = MysqlStore::connect(table.config_at(&through(&proxy))).await.expect("connected");
+    let direct = table.store().await;
+    for round in 0..30 {
+        let (key, owner) = (id(&format!("{CANARY} {round}")), OwnerId::new());
+        // The cut comes before, within or after the statement.
+        let call = async {
+            let acquired = store.acquire(&key, &request(owner)).await;
+            let acquired = match acquired {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    assert_masked(&error);
+                    store.acquire(&key, &request(owner)).await.expect("by now")
+                }
+                Ok(acquired) => acquired,
+            };
+            let Acquired::Granted(grant) = acquired else { panic!("{acquired:?}") };
+            assert!(!grant.took_over);
+            let done = match store.complete(&key, owner, &completion("result")).await {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    store.complete(&key, owner, &completion("result")).await.expect("by now")
+                }
+                Ok(done) => done,
+            };
+            assert!(matches!(done, Fenced::Done | Fenced::AlreadyDone), "{done:?}");
+        };
+        let cut = async {
+            tokio::time::sleep(Duration::from_micros(150 * round)).await;
+            proxy.cut();
+        };
+        tokio::join!(call, cut);
+        assert_eq!(replay(&direct, &key).await, "result");
+    }
+}
+
+/// A call that is dropped in the middle of its statement takes its connection along; the next calls get answers of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
+    let table = Table::new().await;
+    let store = MysqlStore::connect(table.config().with_max_connections(2)).await.expect("connected");
+    execute(&store, &id("done"), "result").await;
+    let mut dropped = 0;
+    for round in 0..200 {
+        let (key, owner) = (id(&format!("k{round}")), OwnerId::new());
+        let bound = Duration::from_micros(20 * (round % 50));
+        dropped += u32::from(timeout(bound, store.acquire(&key, &request(owner))).await.is_err());
+        dropped += u32::from(timeout(bound, store.look(&id("done"))).await.is_err());
+        dropped +=
+            u32::from(timeout(bound, store.complete(&key, owner, &completion("other"))).await.is_err());
+        assert_eq!(replay(&store, &id("done")).await, "result");
+        let fresh = id(&format!("fresh{round}"));
+        let owner = OwnerId::new();
+        grant(&store, &fresh, owner).await;
+        assert_eq!(store.release(&fresh, owner).await.expect("released"), Fenced::Done);
+    }
+    assert!(dropped > 100, "only {dropped} calls were dropped");
+}
+
+/// A server that does not answer: the store's own bound ends the call when nobody else's does, and the place in the pool is free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
+    let table = Table::new().await;
+    let proxy = WireProxy::to(server()).await.expect("a proxy");
+    let config = table
+        .config_at(&through(&proxy))
+        .with_max_connections(2)
+        .with_statement_timeout(200 * MS)
+        .with_connect_timeout(200 * MS);
+    let store = MysqlStore::connect(config).await.expect("connected");
+    let (held, owner) = (id("held"), OwnerId::new());
+    grant(&store, &held, owner).await;
+    proxy.stall(true);
+    for _ in 0..4 {
+        let error =
+            store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("stalled");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("in time"), "{error}");
+        assert_masked(&error);
+        assert_eq!(
+            store.extend(&held, owner, LONG).await.expect_err("stalled").kind(),
+            ErrorKind::Unavailable
+        );
+    }
+    proxy.stall(false);
+    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), Fenced::Done);
+    execute(&store, &id("fresh"), "result").await;
+}
+
+/// All places for callers are taken by calls that wait for a lock: others are told so, and holders still beat and complete (RUN-2).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_2_holders_have_connections_of_their_own() {
+    let table = Table::new().await;
+    let config = table.config().with_max_connections(4).with_connect_timeout(300 * MS);
+    let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
+    let (held, locked, owner) = (id("held"), id("locked"), OwnerId::new());
+    grant(&store, &held, owner).await;
+    execute(&store, &locked, "result").await;
+    sql(
+        &mut stranger().await,
+        &format!("UPDATE `{}` SET expires_at = '1980-01-01' WHERE k = 'locked'", table.name),
+    )
+    .await;
+    let mut theirs = stranger().await;
+    sql(&mut theirs, "BEGIN").await;
+    let lock = format!("UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = 'locked'", table.name);
+    sql(&mut theirs, &lock).await;
+
+    let rush: Vec<_> = (0..12)
+        .map(|_| {
+            let (store, locked) = (Arc::clone(&store), locked.clone());
+            tokio::spawn(async move { store.acquire(&locked, &request(OwnerId::new())).await })
+        })
+        .collect();
+    tokio::time::sleep(100 * MS).await;
+    let started = tokio::time::Instant::now();
+    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.complete(&held, owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert!(started.elapsed() < 500 * MS, "{:?}", started.elapsed());
+    let mut turned_away = 0;
+    for call in rush {
+        match call.await.expect("no panic") {
+            Ok(Acquired::Busy { remaining, .. }) => assert_eq!(remaining, Duration::ZERO),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(error.to_string().contains("max-connections"), "{error}");
+                turned_away += 1;
+            }
+        }
+    }
+    assert!(turned_away > 0, "nobody was turned away from a full pool");
+    sql(&mut theirs, "ROLLBACK").await;
+    execute(&store, &id("afterwards"), "result").await;
+}

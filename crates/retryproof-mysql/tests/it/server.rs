@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A MariaDB of a test's own, for what would disturb others: stops, restarts, limits of the whole server.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use retryproof_mysql::MysqlConfig;
+use sqlx::Connection as _;
+use sqlx::mysql::MySqlConnection;
+
+use crate::support::{sql, unique};
+
+/// Ended, and its folder removed, when it is dropped.
+pub(crate) struct Server {
+    dir: PathBuf,
+    port: u16,
+    options: Vec<String>,
+    child: Option<Child>,
+}
+
+/// Debian keeps servers out of the path of users.
+fn program(name: &str) -> PathBuf {
+    let places = ["/usr/sbin", "/usr/bin", "/usr/local/bin", "/usr/libexec"];
+    let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up mariadb`"))
+}
+
+impl Server {
+    /// A fresh one, with `options` beside the usual ones, and a user `app` without any privilege over the server.
+    pub(crate) async fn start(options: &[&str]) -> Self {
+        let dir = std::env::temp_dir().join(unique("retryproof-mariadb"));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let prepared = Command::new(program("mariadb-install-db"))
+            .args(["--no-defaults", "--user=root", "--auth-root-authentication-method=normal"])
+            .args(["--skip-test-db", "--skip-name-resolve"])
+            .arg(format!("--datadir={}", dir.join("data").display()))
+            .args(options)
+            .output()
+            .expect("it runs");
+        assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
+        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").port();
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut server = Self { dir, port, options, child: None };
+        server.up().await;
+        let mut root = server.root().await;
+        for text in [
+            "CREATE DATABASE app",
+            "CREATE USER 'app'@'%' IDENTIFIED BY 'secret'",
+            "GRANT ALL PRIVILEGES ON app.* TO 'app'@'%'",
+        ] {
+            sql(&mut root, text).await;
+        }
+        server
+    }
+
+    /// Starts it again on the same port with the same data.
+    pub(crate) async fn up(&mut self) {
+        let inside = |name: &str| self.dir.join(name).display().to_string();
+        let child = Command::new(program("mariadbd"))
+            .args(["--no-defaults", "--user=root", "--bind-address=127.0.0.1", "--skip-name-resolve"])
+            .arg(format!("--datadir={}", inside("data")))
+            .arg(format!("--port={}", self.port))
+            .arg(format!("--socket={}", inside("sock")))
+            .arg(format!("--pid-file={}", inside("pid")))
+            .arg(format!("--log-error={}", inside("log")))
+            .args(&self.options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        self.child = Some(child);
+        for _ in 0..1_200 {
+            if MySqlConnection::connect(&self.url("root", "")).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("it does not come up: {}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = (child.kill(), child.wait());
+        }
+    }
+
+    pub(crate) fn url(&self, user: &str, password: &str) -> String {
+        let database = if user == "root" { "mysql" } else { "app" };
+        format!("mysql://{user}:{password}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    pub(crate) async fn root(&self) -> MySqlConnection {
+        MySqlConnection::connect(&self.url("root", "")).await.expect("the server answers")
+    }
+
+    pub(crate) fn config(&self) -> MysqlConfig {
+        MysqlConfig::from_url(&self.url("app", "secret")).expect("a valid URL")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
