@@ -4,6 +4,8 @@
 //! A server's words go nowhere but through [`classify`]: "unknown command" repeats the arguments, so a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
+use std::error::Error as _;
+
 use retryproof_core::{Error, ErrorKind};
 
 /// Why a call brought no answer.
@@ -134,10 +136,25 @@ fn of_server(error: &ServerError) -> Error {
     built
 }
 
+/// The system's error inside the driver's, which keeps it shared.
+fn of_system(error: &RedisError) -> Option<&std::io::Error> {
+    let source = error.source()?;
+    let shared = source.downcast_ref::<std::sync::Arc<dyn std::error::Error + Send + Sync>>();
+    shared.map_or_else(|| source.downcast_ref(), |inner| inner.downcast_ref())
+}
+
 fn of_connection(error: RedisError) -> Error {
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         let (kind, message) = classify("WRONGPASS");
         return Error::new(kind, message);
+    }
+    // What its TLS says when it refuses a certificate, or hears none.
+    if of_system(&error).is_some_and(|inner| inner.kind() == std::io::ErrorKind::InvalidData) {
+        return Error::new(
+            ErrorKind::Unexpected,
+            "the server speaks no TLS, or its certificate is not one that we accept; see the source",
+        )
+        .because(error);
     }
     if error.is_timeout() {
         return Error::unavailable("the server did not answer in time; is it up, reachable, fast?")

@@ -112,6 +112,10 @@ impl Dialer {
 
     #[cfg(feature = "tls")]
     fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
+        // The driver takes the process's provider, and has none of its own: where the application has chosen none, ours.
+        if self.config.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         match &self.config.root_certificates {
             Some(pem) if self.config.tls => Client::build_with_tls(
                 info,

@@ -194,6 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn sto_1_tls_is_there_or_is_named() {
+        for url in ["rediss://h", "rediss+sentinel://h/main"] {
+            let parsed =
+                parse(url).map(|config| config.tls).map_err(|error| (error.kind(), error.to_string()));
+            match parsed {
+                Ok(tls) => assert!(tls && cfg!(feature = "tls")),
+                Err((kind, text)) => {
+                    assert_eq!((kind, cfg!(feature = "tls")), (ErrorKind::Unsupported, false));
+                    assert!(text.contains("`tls`"), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn id_4_a_bad_url_is_refused_without_showing_it() {
         for bad in [
             "canary",

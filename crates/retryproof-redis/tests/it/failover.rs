@@ -147,7 +147,7 @@ async fn sto_1_an_announced_switch_is_followed_at_once() {
             }
         }
         at += 1;
-        if moved.is_none() && at % 50 == 0 && primary().await != before {
+        if moved.is_none() && at.is_multiple_of(50) && primary().await != before {
             moved = Some(Instant::now());
         }
     }

@@ -7,5 +7,8 @@ mod failover;
 mod processes;
 mod server;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod trips;
 mod trouble;
+mod wait;

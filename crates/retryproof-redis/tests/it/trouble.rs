@@ -473,3 +473,40 @@ async fn id_4_debug_shows_no_password() {
     let store = RedisStore::connect(config).await.expect("it connects");
     assert!(!format!("{store:?}").contains(CANARY), "{store:?}");
 }
+
+#[tokio::test]
+async fn sto_3_a_server_that_may_evict_records_is_warned_about() {
+    use std::sync::{Arc, Mutex};
+    use tracing_subscriber::fmt::MakeWriter;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("a log").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    impl<'a> MakeWriter<'a> for Log {
+        type Writer = Self;
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let said = || String::from_utf8(log.0.lock().expect("a log").clone()).expect("text");
+    let server = Server::start("maxmemory-policy noeviction").await;
+    drop(connected(&server).await);
+    assert!(!said().contains("evict"), "{}", said());
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        server.tell(&format!("CONFIG SET maxmemory-policy {policy}")).await;
+        drop(connected(&server).await);
+        assert!(said().contains("may evict records") && said().contains(policy), "{}", said());
+    }
+}

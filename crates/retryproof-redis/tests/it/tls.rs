@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `rediss://`: a server with a certificate of the test's own, known or not.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use retryproof_core::ErrorKind;
+use retryproof_redis::{RedisConfig, RedisStore};
+
+use crate::server::Server;
+use crate::support::{CANARY, assert_masked, execute, id, own_prefix, replay};
+
+/// A directory that goes with its test.
+struct Dir(PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn openssl(dir: &Path, line: &str) {
+    let status = Command::new("openssl")
+        .args(line.split(' '))
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("no openssl for this test: install it");
+    assert!(status.success(), "openssl {line}");
+}
+
+/// Makes an authority, and a certificate by it for 127.0.0.1.
+fn certificates() -> Dir {
+    let dir = Dir(std::env::temp_dir().join(format!("retryproof-tls-{}", own_prefix())));
+    std::fs::create_dir_all(&dir.0).expect("a directory");
+    let at = dir.0.as_path();
+    std::fs::write(at.join("ext"), "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+        .expect("written");
+    openssl(
+        at,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-authority",
+    );
+    openssl(
+        at,
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out csr.pem -subj /CN=test-server",
+    );
+    openssl(
+        at,
+        "x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days 2 -extfile ext",
+    );
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
+    let dir = certificates();
+    let file = |name: &str| dir.0.join(name).display().to_string();
+    // Tells a port that is surely not used otherwise: that of a server that has just ended.
+    let port = Server::start("").await.port;
+    let server = Server::start(&format!(
+        "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\ntls-auth-clients no\nrequirepass pw",
+        file("cert.pem"),
+        file("key.pem"),
+        file("ca.pem")
+    ))
+    .await;
+    let url = format!("rediss://:pw@127.0.0.1:{port}/0?prefix={}", own_prefix());
+    let config = RedisConfig::from_url(&url).expect("a URL");
+    let authority = std::fs::read(dir.0.join("ca.pem")).expect("read");
+    let store =
+        RedisStore::connect(config.clone().with_root_certificates(authority)).await.expect("it connects");
+    execute(&store, &id("k"), "x").await;
+    assert_eq!(replay(&store, &id("k")).await, "x");
+
+    let error = RedisStore::connect(config).await.expect_err("an unknown authority");
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let plain = RedisConfig::new("127.0.0.1", port).with_password(CANARY);
+    let error = RedisStore::connect(plain).await.expect_err("it speaks TLS");
+    assert_masked(&error);
+    let wrong = format!("rediss://:{CANARY}@127.0.0.1:{}", server.port);
+    let error = RedisStore::connect(RedisConfig::from_url(&wrong).expect("a URL"))
+        .await
+        .expect_err("it speaks no TLS");
+    assert_masked(&error);
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waiting for replicas: grants and completions are theirs too, or the caller is told.
+
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_redis::{RedisConfig, RedisStore};
+use tokio::time::Instant;
+
+use crate::server::Server;
+use crate::support::{
+    CANARY, ask, assert_masked, completion, execute, grant, id, key_of, own_prefix, replay, request,
+};
+
+async fn pair() -> (Server, Server) {
+    let primary = Server::start("").await;
+    let replica = Server::start(&format!("replicaof 127.0.0.1 {}", primary.port)).await;
+    while primary.info("connected_slaves").await < 1
+        || !ask::<String>(&mut primary.stranger().await, "INFO replication").await.contains("state=online")
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (primary, replica)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_a_replica_has_what_was_acknowledged() {
+    let (primary, replica) = pair().await;
+    let prefix = own_prefix();
+    let url = format!("{}/0?wait=1&wait-timeout=PT2S&prefix={prefix}", primary.url());
+    let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
+    let mut there = replica.stranger().await;
+    for at in 0..50 {
+        let (id, owner) = (id(&format!("k{at}")), OwnerId::new());
+        let key = key_of(&prefix, &id);
+        grant(&store, &id, owner).await;
+        let copied: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
+        assert!(copied.starts_with(b"rp1P"), "the grant is there");
+        assert!(matches!(store.acquire(&id, &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
+        assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+        let copied: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
+        assert!(copied.starts_with(b"rp1C"), "the result is there");
+        assert_eq!(replay(&store, &id).await, "x");
+    }
+    // Scripts that the server forgets are loaded on that connection too.
+    primary.tell("SCRIPT FLUSH").await;
+    execute(&store, &id("after"), "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
+    let (primary, replica) = pair().await;
+    let prefix = own_prefix();
+    let config = RedisConfig::from_url(&primary.url()).expect("a URL").with_prefix(&prefix);
+    let store =
+        RedisStore::connect(config.with_wait(1, Duration::from_millis(100))).await.expect("it connects");
+    execute(&store, &id("done"), "x").await;
+    let (held, owner) = (id("held"), OwnerId::new());
+    grant(&store, &held, owner).await;
+
+    replica.signal("-STOP");
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("nobody confirms");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
+    assert_masked(&error);
+    for _ in 0..2 {
+        let error = store.complete(&held, owner, &completion(CANARY)).await.expect_err("nobody confirms");
+        assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
+    }
+    // Replays and beats do not stand in that queue.
+    let started = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(replay(&store, &id("done")).await, "x");
+        assert!(matches!(store.look(&held).await, Ok(Standing::Complete(_))), "it is written, though");
+    }
+    assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+
+    replica.signal("-CONT");
+    // The same owner asks again, as an engine does.
+    let again = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            match store.complete(&held, owner, &completion(CANARY)).await {
+                Ok(fenced) => return fenced,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
+    });
+    assert_eq!(again.await.expect("it heals"), Fenced::AlreadyDone);
+    grant(&store, &id("after"), OwnerId::new()).await;
+}
