@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Redis store of `retryproof`: records in one server, or in the primary of a Sentinel group.
+#![doc = include_str!("../README.md")]
 
 mod config;
 mod error;
