@@ -108,7 +108,7 @@ impl<'s> Puzzle<'s> {
                 (false, Some(hash)) => Some(Value::Result(number(&mut values, hash))),
                 (false, None) => None,
             };
-            let fp = if op.fun == Fun::Acquire && !op.said(Said::Complete) { op.fp } else { op.stored_fp };
+            let fp = if op.fun == Fun::Acquire && !brought(op) { op.fp } else { op.stored_fp };
             let print = fp.map(|hash| Print(number(&mut prints, hash)));
             let placed = Placed { op, owner, value, print };
             if op.is_info() { maybe.push(placed) } else { sure.push(placed) }
@@ -221,7 +221,7 @@ impl<'s> Puzzle<'s> {
 
     /// The fingerprint that an acquire carries, whatever it was answered.
     fn asked(&self, placed: &Placed<'_>) -> Option<Print> {
-        placed.print.filter(|_| !placed.op.said(Said::Complete))
+        placed.print.filter(|_| !brought(placed.op))
     }
 
     fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
@@ -244,6 +244,11 @@ impl<'s> Puzzle<'s> {
             },
         }
     }
+}
+
+/// Whether it was answered with what is stored.
+fn brought(op: &Op) -> bool {
+    op.said(Said::Complete) || op.said(Said::Tombstone)
 }
 
 fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
@@ -290,7 +295,7 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
         }
         Answer::Complete { value, print } => {
             let right = placed.value == Some(value) && placed.print == print;
-            ((is(Said::Complete) || is(Said::Tombstone)) && right).then_some(unchanged)
+            (brought(op) && right).then_some(unchanged)
         }
         Answer::Absent => is(Said::Absent).then_some(unchanged),
         Answer::Fenced(fenced) => {

@@ -14,12 +14,16 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else { continue };
         let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
         let Some(call) = story.calls.iter().find(own) else { continue };
+        // After the caller's time was over it was repeated in the background: then the policy has answered.
+        if call.answer.is_none_or(|answer| answer < refused.end()) {
+            continue;
+        }
         let mut say = |text: &str| {
             let lines = refused.lines.into_iter().chain(call.lines);
             found.push(wrong("S19", refused.invoke, text, lines));
         };
         let told = story.told.iter().any(|told| told.said == Said::LeaseLost && told.token == act.token);
-        if call.answer.is_some() && !told {
+        if !told {
             say("a completion was refused, and no observer heard of a lost lease");
         }
         match call.said {

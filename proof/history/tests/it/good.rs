@@ -112,12 +112,12 @@ pub(crate) const GOOD: [(&str, &str); 12] = [
     (
         "a tombstone is not replayed",
         "0-5 respond c1 executed recorded=tombstone
-         0-1 acquire A granted 1 call=1
+         0-1 acquire A granted 1 call=1 fp=1
          1 act_start c1 1
          2 act_end c1 1 returned
          3-4 complete A done as_tombstone
          6-9 respond c2 not_replayable
-         7-8 acquire B tombstone call=2",
+         7-8 acquire B tombstone call=2 stored=1",
     ),
 ];
 

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A process's engine: the real one, on the real store, with its calls written down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use history::{Fun, Phase, Said};
+use retryproof_core::clock::{Clock, Instant};
+use retryproof_core::observe::{LeaseEvent, Loss, Phase as Ended};
+use retryproof_core::{
+    Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Observer, Recorded, Result, SharedStore,
+};
+
+use crate::log::Log;
+use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
+use crate::planted::Planted;
+use crate::recording::Recording;
+
+/// Opens the plan's store and builds the engine on it.
+pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEngine, SharedStore)> {
+    let url = plan.url.as_deref().unwrap_or_default();
+    let store = retryproof::connect(url).await?;
+    let shared = match &plan.plant {
+        None => recorded(store.clone(), &store, log),
+        Some(defect) => recorded(Planted::new(store.clone(), defect, url)?, &store, log),
+    };
+    let mut config = IdempotencyConfig::default();
+    config.operation_timeout = Duration::from_millis(OPERATION_TIMEOUT_MS);
+    config.purge.interval = Duration::from_secs(1);
+    let engine = IdempotencyEngine::builder(shared)
+        .config(config)
+        .observer(Telling(Arc::clone(log)))
+        .clock(Ahead(Duration::from_secs(plan.ahead.unsigned_abs()), plan.ahead < 0))
+        .build()?;
+    Ok((engine, store))
+}
+
+fn recorded(
+    inner: impl retryproof_core::IdempotencyStore,
+    store: &SharedStore,
+    log: &Arc<Log>,
+) -> SharedStore {
+    SharedStore::builder(Recording::new(inner, store.clone(), Arc::clone(log))).with_purge().build()
+}
+
+/// A client's clock that is wrong by as much, the same for the whole life of its process.
+#[derive(Debug)]
+struct Ahead(Duration, bool);
+
+impl Clock for Ahead {
+    fn now(&self) -> Instant {
+        let now = Instant::now();
+        let wrong = if self.1 { now.checked_sub(self.0) } else { now.checked_add(self.0) };
+        wrong.unwrap_or(now)
+    }
+}
+
+/// Writes down what observers are told.
+struct Telling(Arc<Log>);
+
+impl Telling {
+    fn tell(&self, said: Said, lease: LeaseEvent<'_>) {
+        let mut event = self.0.of(0, Fun::Told, Phase::Ok, lease.identity);
+        (event.said, event.token) = (Some(said), Some(lease.token.get()));
+        self.0.write(&event);
+    }
+}
+
+impl Observer for Telling {
+    fn acquired(&self, event: LeaseEvent<'_>) {
+        self.tell(Said::Granted, event);
+    }
+
+    fn loss_noticed(&self, event: LeaseEvent<'_>, _: Loss) {
+        self.tell(Said::LossNoticed, event);
+    }
+
+    fn completed(&self, event: LeaseEvent<'_>, _: Recorded) {
+        self.tell(Said::Completed, event);
+    }
+
+    fn failed(&self, event: LeaseEvent<'_>, _: Ended) {
+        self.tell(Said::Failed, event);
+    }
+
+    fn lost(&self, event: LeaseEvent<'_>) {
+        self.tell(Said::LeaseLost, event);
+    }
+}
+
+/// Retries what a store that is being restarted cannot answer.
+pub(crate) async fn build_patiently(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEngine, SharedStore)> {
+    for _ in 0..600 {
+        match build(plan, log).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            other => return other,
+        }
+    }
+    Err(Error::unavailable("the store did not come back within 30 s"))
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Log`]: a process's part of the history.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use history::{Event, Fun, Journal, Phase};
+use retryproof_core::Identity;
+
+use crate::mono;
+
+/// Writes the events of one process.
+#[derive(Debug)]
+pub(crate) struct Log {
+    journal: Journal,
+    who: (u32, u32),
+    ops: AtomicU64,
+}
+
+impl Log {
+    pub(crate) fn open(folder: &Path, proc: u32, incarnation: u32) -> io::Result<Self> {
+        let name = format!("events-{proc:03}-{incarnation:05}.jsonl");
+        let journal = Journal::open(folder.join(name))?;
+        Ok(Self { journal, who: (proc, incarnation), ops: AtomicU64::new(1) })
+    }
+
+    /// A number for an operation or a call.
+    pub(crate) fn number(&self) -> u64 {
+        self.ops.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An event that happens now.
+    pub(crate) fn event(&self, op: u64, fun: Fun, phase: Phase) -> Event {
+        Event::new(self.who, op, fun, phase, mono::now())
+    }
+
+    /// The same, of an identity.
+    pub(crate) fn of(&self, op: u64, fun: Fun, phase: Phase, identity: &Identity) -> Event {
+        Event {
+            scope: Some(identity.scope().as_str().to_owned()),
+            key: Some(identity.key().expose().to_owned()),
+            ..self.event(op, fun, phase)
+        }
+    }
+
+    /// Writes it. A history with a hole would be judged as if the hole had not happened: the process ends instead.
+    pub(crate) fn write(&self, event: &Event) {
+        if let Err(error) = self.journal.write(event) {
+            eprintln!("the history cannot be written: {error}");
+            std::process::exit(3);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kill tests: several processes work on one store, and everything is done to them.
+//!
+//! The program that is started is the supervisor. It starts workers (itself, with another role), which run the real engine on
+//! the real store and write down every call; it makes faults, of its own processes, connections and servers alone; at the end
+//! it lets everything settle and judges the history. `history DIR` judges it again.
+
+mod act;
+mod call;
+mod engine;
+mod log;
+mod mono;
+mod nemesis;
+mod plan;
+mod planted;
+mod proxy;
+mod random;
+mod recording;
+mod resource;
+mod server;
+mod settle;
+mod supervisor;
+mod worker;
+mod workers;
+mod world;
+
+use std::process::ExitCode;
+
+use plan::{Plan, Role, USAGE};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let plan = match Plan::parse(args.into_iter()) {
+        Ok(plan) => plan,
+        Err(why) => {
+            eprintln!("{why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match plan.role {
+        Role::Supervisor => supervisor::run(plan),
+        Role::Worker | Role::Settler => worker::run(&plan).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("chaos: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Nemesis`]: what goes wrong, when, and for how long.
+
+use std::io;
+use std::sync::Arc;
+
+use history::{Event, Fun, Phase};
+
+use crate::log::Log;
+use crate::mono::{self, MS};
+use crate::plan::Plan;
+use crate::proxy::{Mood, Proxy};
+use crate::random::Random;
+use crate::server::Server;
+use crate::workers::{Skew, Workers};
+
+/// Mean time between two faults of a kind, in milliseconds.
+const KILL_EVERY: u64 = 330;
+const STOP_EVERY: u64 = 650;
+const CUT_EVERY: u64 = 400;
+const RESTART_EVERY: u64 = 12_000;
+const FAILOVER_EVERY: u64 = 20_000;
+const CLOCK_EVERY: u64 = 2_500;
+
+/// How often each fault was made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Made {
+    pub(crate) kills: u32,
+    pub(crate) stops: u32,
+    pub(crate) cuts: u32,
+    pub(crate) restarts: u32,
+    pub(crate) failovers: u32,
+    pub(crate) skews: u32,
+    pub(crate) died: u32,
+}
+
+/// Something to be undone, and when.
+enum Due {
+    GoOn(u32, u64),
+    Quiet(u64),
+    End(u64, &'static str),
+}
+
+/// Makes faults.
+pub(crate) struct Nemesis<'a> {
+    pub(crate) made: Made,
+    workers: &'a mut Workers,
+    server: Option<&'a mut Server>,
+    proxy: Option<&'a Proxy>,
+    log: Arc<Log>,
+    random: Random,
+    /// Kinds with the time of the next one.
+    next: Vec<(&'static str, u64)>,
+    due: Vec<(u64, Due)>,
+    lease_ms: (u64, u64),
+}
+
+impl<'a> Nemesis<'a> {
+    pub(crate) fn new(
+        plan: &Plan,
+        faults: &[String],
+        log: Arc<Log>,
+        workers: &'a mut Workers,
+        server: Option<&'a mut Server>,
+        proxy: Option<&'a Proxy>,
+    ) -> Self {
+        let kinds = ["kill", "stop", "cut", "restart", "failover", "clock"];
+        let now = mono::now();
+        let next = kinds
+            .into_iter()
+            .filter(|kind| faults.iter().any(|fault| fault == kind))
+            .map(|kind| (kind, now + first(kind) * MS))
+            .collect();
+        Self {
+            made: Made::default(),
+            workers,
+            server,
+            proxy,
+            log,
+            random: Random::of(plan.seed, 0xfa17),
+            next,
+            due: Vec::new(),
+            lease_ms: plan.lease_ms,
+        }
+    }
+
+    /// Undoes what is due and makes what is next.
+    pub(crate) fn step(&mut self) -> io::Result<()> {
+        let now = mono::now();
+        self.undo(now)?;
+        for at in 0..self.next.len() {
+            let (kind, when) = self.next[at];
+            if now >= when {
+                let every = every(kind);
+                self.next[at].1 = mono::now() + self.random.within(every / 4..every * 7 / 4) * MS;
+                self.make(kind)?;
+            }
+        }
+        self.made.died += self.workers.tend()?;
+        Ok(())
+    }
+
+    /// Undoes all: the last fault is over.
+    pub(crate) fn finish(mut self) -> io::Result<Made> {
+        self.undo(u64::MAX)?;
+        Ok(self.made)
+    }
+
+    fn end(&self, op: u64, name: &str) {
+        let place = self.log.event(op, Fun::Fault, Phase::Ok);
+        self.log.write(&Event { note: Some(name.into()), ..place });
+    }
+
+    fn undo(&mut self, now: u64) -> io::Result<()> {
+        let (due, later) = std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now);
+        self.due = later;
+        let due: Vec<(u64, Due)> = due;
+        for (_, due) in due {
+            match due {
+                Due::GoOn(proc, op) => {
+                    if self.workers.is_stopped(proc) {
+                        self.workers.go_on(proc)?;
+                    }
+                    self.end(op, "stop");
+                }
+                Due::Quiet(op) => {
+                    if let Some(proxy) = self.proxy {
+                        proxy.set(Mood::Calm);
+                    }
+                    self.end(op, "cut");
+                }
+                Due::End(op, name) => self.end(op, name),
+            }
+        }
+        Ok(())
+    }
+
+    fn victim(&mut self) -> u32 {
+        let count = self.workers.count();
+        u32::try_from(self.random.within(0..count)).unwrap_or(0) + 1
+    }
+
+    fn make(&mut self, kind: &str) -> io::Result<()> {
+        match kind {
+            "kill" => {
+                let victim = self.victim();
+                self.replace(victim, Skew::default())
+            }
+            "clock" => {
+                let ahead = if self.random.percent(50) { 3_600 } else { -3_600 };
+                self.made.skews += 1;
+                // It is noticed for as long as the process lives; a later kill ends it.
+                let victim = self.victim();
+                let op = begin(&self.log, "clock", Some(victim));
+                self.end(op, "clock");
+                self.replace(victim, Skew { ahead })
+            }
+            "stop" => self.stop(),
+            "cut" => {
+                self.cut();
+                Ok(())
+            }
+            "restart" => self.restart(),
+            _ => self.fail_over(),
+        }
+    }
+
+    /// Kills a worker as it stands, and starts it again at once. The fault lasts for as long as the dead one's leases may.
+    fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
+        let op = begin(&self.log, "kill", Some(victim));
+        self.workers.kill(victim)?;
+        self.made.kills += 1;
+        self.workers.revive(victim, skew)?;
+        let lease = self.random.spread(self.lease_ms.0..self.lease_ms.1);
+        self.due.push((mono::now() + lease * MS, Due::End(op, "kill")));
+        Ok(())
+    }
+
+    /// Stops a worker, mostly for longer than its shorter leases, now and then for longer than the longest.
+    fn stop(&mut self) -> io::Result<()> {
+        let victim = self.victim();
+        if self.workers.is_stopped(victim) {
+            return Ok(());
+        }
+        let (shortest, longest) = self.lease_ms;
+        let ms = if self.random.percent(8) {
+            longest + longest / 10
+        } else {
+            self.random.spread(shortest + shortest / 2..(shortest * 16).min(longest))
+        };
+        let op = begin(&self.log, "stop", Some(victim));
+        self.workers.stop(victim)?;
+        self.made.stops += 1;
+        self.due.push((mono::now() + ms * MS, Due::GoOn(victim, op)));
+        Ok(())
+    }
+
+    /// Disturbs the connections for a while, each kind in turn by lot.
+    fn cut(&mut self) {
+        let Some(proxy) = self.proxy else { return };
+        if self.due.iter().any(|(_, due)| matches!(due, Due::Quiet(_))) {
+            return;
+        }
+        let mood = match self.random.within(0..6) {
+            // All at once, wherever each call is.
+            0 => Mood::Cut,
+            // After so many bytes to the server, or from it: within a request, or between it and its answer.
+            1 => Mood::CutAfterRequest(self.random.spread(1..400)),
+            2 => Mood::CutAfterReply(self.random.spread(1..200)),
+            // The request arrives, and the answer does not.
+            3 => Mood::DropReplies,
+            4 => Mood::Delay(self.random.spread(5..300)),
+            // Nothing passes, and nobody is told.
+            _ => Mood::Stall,
+        };
+        let ms = self.random.spread(20..400);
+        let op = begin(&self.log, "cut", None);
+        self.made.cuts += 1;
+        proxy.set(mood);
+        self.due.push((mono::now() + ms * MS, Due::Quiet(op)));
+    }
+
+    /// Kills the store's server and starts it again with its data.
+    fn restart(&mut self) -> io::Result<()> {
+        let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
+        let op = begin(&self.log, "restart", None);
+        server.kill()?;
+        mono::rest(self.random.within(0..300));
+        server.start_again()?;
+        self.made.restarts += 1;
+        // Connections are made again for a while.
+        self.due.push((mono::now() + 500 * MS, Due::End(op, "restart")));
+        Ok(())
+    }
+
+    /// Kills the primary; a replica takes its place, without what had not reached it.
+    fn fail_over(&mut self) -> io::Result<()> {
+        let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
+        let op = self.log.number();
+        let place = self.log.event(op, Fun::Fault, Phase::Invoke);
+        // What was acknowledged just before may not have left the primary.
+        let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
+        self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
+        server.fail_over()?;
+        self.made.failovers += 1;
+        self.due.push((mono::now() + 2_000 * MS, Due::End(op, "failover")));
+        Ok(())
+    }
+}
+
+fn begin(log: &Log, name: &str, victim: Option<u32>) -> u64 {
+    let op = log.number();
+    let place = log.event(op, Fun::Fault, Phase::Invoke);
+    log.write(&Event { note: Some(name.into()), victim, ..place });
+    op
+}
+
+fn every(kind: &str) -> u64 {
+    match kind {
+        "kill" => KILL_EVERY,
+        "stop" => STOP_EVERY,
+        "cut" => CUT_EVERY,
+        "clock" => CLOCK_EVERY,
+        "restart" => RESTART_EVERY,
+        _ => FAILOVER_EVERY,
+    }
+}
+
+/// The first of a kind comes early: short runs have to have it.
+fn first(kind: &str) -> u64 {
+    match kind {
+        "restart" | "failover" => 4_000,
+        kind => every(kind),
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Plan`]: what a run is asked for.
+
+use std::path::PathBuf;
+
+/// How to use it.
+pub(crate) const USAGE: &str = "\
+usage: chaos [options]
+  --store NAME|URL    sqlite (default), postgres, mariadb, redis, sentinel: a server of its own, which it may kill;
+                      or the URL of one that runs
+  --secs N            how long faults are made (default 30)
+  --workers N         worker processes (default 8)
+  --tasks N           callers in each (default 8)
+  --lease-ms A..B     leases of A to B milliseconds (default 40..2000)
+  --faults LIST       of kill,stop,cut,restart,clock,failover (default: all that the store has)
+  --seed S            repeats the choices (default: drawn)
+  --out DIR           keeps the history there (default: a temporary folder, removed when all is well)
+  --share F           which part of the minimum counts to ask for (default 1: a machine of its own)
+  --slack-ms N        what a shared machine may add to bounds of time (default 3000)
+  --guard none|token|lease   what guards effects outside of the store (default token)
+  --plant NAME        plants a defect (SQLite): no-owner-check, early-takeover, get-then-set";
+
+/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) role: Role,
+    pub(crate) store: String,
+    /// What workers connect to; differs from `store` for a server of its own and behind the proxy.
+    pub(crate) url: Option<String>,
+    pub(crate) secs: u64,
+    pub(crate) workers: u32,
+    pub(crate) tasks: u32,
+    pub(crate) lease_ms: (u64, u64),
+    pub(crate) faults: Option<Vec<String>>,
+    pub(crate) seed: u64,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) share: f64,
+    pub(crate) slack_ms: u64,
+    pub(crate) guard: String,
+    pub(crate) plant: Option<String>,
+    pub(crate) proc: u32,
+    pub(crate) incarnation: u32,
+    pub(crate) began: u64,
+    /// How far ahead the engine's clock runs, in seconds.
+    pub(crate) ahead: i64,
+}
+
+/// What this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Supervisor,
+    Worker,
+    /// Brings everything to its end after the last fault.
+    Settler,
+}
+
+/// `operation-timeout` of the workers' engines.
+pub(crate) const OPERATION_TIMEOUT_MS: u64 = 1_000;
+
+const FAULTS: [&str; 6] = ["kill", "stop", "cut", "restart", "clock", "failover"];
+
+impl Plan {
+    /// Reads the command line.
+    pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut args = args.peekable();
+        let role = match args.peek().map(String::as_str) {
+            Some("worker") => Role::Worker,
+            Some("settle") => Role::Settler,
+            _ => Role::Supervisor,
+        };
+        if role != Role::Supervisor {
+            args.next();
+        }
+        let mut plan = Self {
+            role,
+            store: "sqlite".into(),
+            url: None,
+            secs: 30,
+            workers: 8,
+            tasks: 8,
+            lease_ms: (40, 2_000),
+            faults: None,
+            seed: crate::mono::now(),
+            out: None,
+            share: 1.0,
+            slack_ms: 3_000,
+            guard: "token".into(),
+            plant: None,
+            proc: 0,
+            incarnation: 0,
+            began: 0,
+            ahead: 0,
+        };
+        while let Some(option) = args.next() {
+            let value = args.next().ok_or_else(|| format!("{option} takes a value"))?;
+            plan.set(&option, &value).ok_or_else(|| format!("{option} {value}: what is that?"))?;
+        }
+        if let Some(unknown) = plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str())) {
+            return Err(format!("there is no fault {unknown}; there are {}", FAULTS.join(", ")));
+        }
+        Ok(plan)
+    }
+
+    fn set(&mut self, option: &str, value: &str) -> Option<()> {
+        match option {
+            "--store" => self.store = value.into(),
+            "--url" => self.url = Some(value.into()),
+            "--secs" => self.secs = value.parse().ok().filter(|secs| *secs > 0)?,
+            "--workers" => self.workers = value.parse().ok().filter(|workers| (1..=64).contains(workers))?,
+            "--tasks" => self.tasks = value.parse().ok().filter(|tasks| (1..=256).contains(tasks))?,
+            "--lease-ms" => {
+                let (low, high) = value.split_once("..")?;
+                let (low, high) = (low.parse().ok()?, high.parse().ok()?);
+                self.lease_ms = (low, high);
+                (10 <= low && low <= high && high <= 60_000).then_some(())?;
+            }
+            "--faults" => {
+                let list = value.split(',').filter(|fault| !fault.is_empty() && *fault != "none");
+                self.faults = Some(list.map(str::to_owned).collect());
+            }
+            "--seed" => self.seed = value.parse().ok()?,
+            "--out" => self.out = Some(value.into()),
+            "--share" => self.share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share))?,
+            "--slack-ms" => self.slack_ms = value.parse().ok()?,
+            "--guard" => {
+                self.guard = value.into();
+                ["none", "token", "lease"].contains(&value).then_some(())?;
+            }
+            "--plant" => {
+                self.plant = Some(value.into());
+                crate::planted::NAMES.contains(&value).then_some(())?;
+            }
+            "--proc" => self.proc = value.parse().ok()?,
+            "--incarnation" => self.incarnation = value.parse().ok()?,
+            "--began" => self.began = value.parse().ok()?,
+            "--ahead" => self.ahead = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The options of a process of this run.
+    pub(crate) fn options(&self, url: &str, out: &std::path::Path) -> Vec<String> {
+        let mut options = vec![
+            "--store".into(),
+            self.store.clone(),
+            "--url".into(),
+            url.into(),
+            "--tasks".into(),
+            self.tasks.to_string(),
+            "--lease-ms".into(),
+            format!("{}..{}", self.lease_ms.0, self.lease_ms.1),
+            "--seed".into(),
+            self.seed.to_string(),
+            "--out".into(),
+            out.display().to_string(),
+            "--guard".into(),
+            self.guard.clone(),
+            "--began".into(),
+            self.began.to_string(),
+        ];
+        if let Some(plant) = &self.plant {
+            options.extend(["--plant".into(), plant.clone()]);
+        }
+        options
+    }
+}

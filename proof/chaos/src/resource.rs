@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Resource`]: the world outside of the store, which an action changes.
+//!
+//! A lease fences the record, not the world: a process that was stopped acts on after its lease is over. A resource that asks for
+//! the fencing token refuses it then (ACQ-10); one that trusts the lease does not, and a run whose faults bite shows
+//! that.
+
+use std::fs::{File, OpenOptions, create_dir_all};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use history::{Fun, Phase, Said, hash};
+use retryproof_core::{Identity, Lease};
+
+use crate::log::Log;
+use crate::mono;
+
+/// What guards an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// There are none.
+    None,
+    /// The resource refuses a token that is older than one that it has seen.
+    Token,
+    /// Whoever believes to hold the lease goes ahead.
+    Lease,
+}
+
+impl Guard {
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "none" => Self::None,
+            "lease" => Self::Lease,
+            _ => Self::Token,
+        }
+    }
+}
+
+/// A folder with a file for each identity, which holds the largest token seen.
+#[derive(Debug)]
+pub(crate) struct Resource(PathBuf);
+
+impl Resource {
+    pub(crate) fn open(out: &Path) -> std::io::Result<Self> {
+        let folder = out.join("resource");
+        create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+
+    /// Makes an effect in the name of a lease, and writes down whether it was made.
+    pub(crate) fn touch(&self, log: &Log, guard: Guard, identity: &Identity, lease: &Lease) {
+        if guard == Guard::None || (guard == Guard::Lease && !lease.believed_held()) {
+            return;
+        }
+        if guard == Guard::Lease {
+            // Between the look at the lease and the effect lies work; here a stopped process is overtaken.
+            mono::rest(15);
+        }
+        let token = lease.token().get();
+        let name = hash(format!("{:?}", (identity.scope().as_str(), identity.key().expose())).as_bytes());
+        let write = |file: &mut File| -> std::io::Result<()> {
+            // Freed when it is closed, also by the death of the process.
+            file.lock()?;
+            let mut seen = String::new();
+            file.read_to_string(&mut seen)?;
+            let seen = seen.parse().unwrap_or(0);
+            let applied = guard == Guard::Lease || token >= seen;
+            let mut event = log.of(0, Fun::Effect, Phase::Ok, identity);
+            event.token = Some(token);
+            event.said = Some(if applied { Said::Applied } else { Said::Refused });
+            if applied {
+                file.set_len(0)?;
+                file.rewind()?;
+                file.write_all(token.to_string().as_bytes())?;
+            }
+            log.write(&event);
+            Ok(())
+        };
+        let path = self.0.join(format!("{name:016x}"));
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        if let Err(error) = opened.and_then(|mut file| write(&mut file)) {
+            eprintln!("the resource: {error}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Server`]: a store's server of the run's own, on a loopback port of its own, with its data below the run's folder. It may be
+//! killed, which no server of anybody else may.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::mono::{self, MS};
+
+mod recipe;
+
+use recipe::Recipe;
+
+/// How long a server may take to serve, also after it was killed.
+const READY_MS: u64 = 60_000;
+
+/// One server process.
+struct Process {
+    recipe: Recipe,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+/// A store's server, or a group of them.
+pub(crate) struct Server {
+    url: String,
+    /// What the proxy passes on to; a group has none.
+    port: Option<u16>,
+    processes: Vec<Process>,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Makes and starts one in `dir`; none for a store without a server.
+    pub(crate) fn start(store: &str, dir: &Path) -> io::Result<Option<Self>> {
+        let Some((url, port, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
+        let mut server = Self { url, port, processes: Vec::new(), dir: dir.to_path_buf() };
+        for recipe in recipes {
+            let log = dir.join(format!("{}.log", recipe.name));
+            let mut process = Process { recipe, child: None, log };
+            process.make()?;
+            process.start()?;
+            server.processes.push(process);
+        }
+        Ok(Some(server))
+    }
+
+    /// Its URL.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Kills it as it stands.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        match self.processes.first_mut() {
+            Some(process) => process.kill(),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts it with the data that it left.
+    pub(crate) fn start_again(&mut self) -> io::Result<()> {
+        match self.processes.first_mut() {
+            Some(process) => process.start(),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills the primary of a group, waits until another one is, and brings the old one back behind it.
+    pub(crate) fn fail_over(&mut self) -> io::Result<()> {
+        let sentinels: Vec<u16> = self.ports("sentinel");
+        let primary = recipe::primary(&sentinels)?;
+        let Some(process) = self.processes.iter_mut().find(|process| process.recipe.port == primary) else {
+            return Err(io::Error::other("the primary is none of ours"));
+        };
+        process.kill()?;
+        wait(
+            || recipe::primary(&sentinels).is_ok_and(|now| now != primary),
+            "no replica became the primary",
+        )?;
+        let process = self.processes.iter_mut().find(|process| process.recipe.port == primary);
+        process.map_or(Ok(()), Process::start)?;
+        // The next fail-over needs a replica.
+        wait(|| recipe::follows(primary), "the old primary did not come back as a replica")
+    }
+
+    fn ports(&self, of: &str) -> Vec<u16> {
+        let named = self.processes.iter().filter(|process| process.recipe.name.starts_with(of));
+        named.map(|process| process.recipe.port).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+        }
+        // Children of a killed one may still write for a moment.
+        for _ in 0..100 {
+            if fs::remove_dir_all(&self.dir).is_ok() || !self.dir.exists() {
+                break;
+            }
+            mono::rest(30);
+        }
+    }
+}
+
+impl Process {
+    /// Writes its files and makes its data.
+    fn make(&self) -> io::Result<()> {
+        let dir = &self.recipe.dir;
+        fs::create_dir_all(dir)?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+        for (name, text) in &self.recipe.files {
+            fs::write(dir.join(name), text)?;
+            self.give(&dir.join(name))?;
+        }
+        self.give(dir)?;
+        for words in &self.recipe.prepare {
+            let status = self.command(words)?.status()?;
+            if !status.success() {
+                return Err(io::Error::other(format!("{} failed: {}", words[0], self.said())));
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&self, path: &Path) -> io::Result<()> {
+        match self.recipe.user {
+            Some((uid, gid)) => chown(path, Some(uid), Some(gid)),
+            None => Ok(()),
+        }
+    }
+
+    fn command(&self, words: &[String]) -> io::Result<Command> {
+        let log = fs::OpenOptions::new().append(true).create(true).open(&self.log)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(&self.recipe.dir).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        if let Some((uid, gid)) = self.recipe.user {
+            command.uid(uid).gid(gid);
+        }
+        Ok(command)
+    }
+
+    /// Starts it and waits until it serves. What is left of one that was killed may keep it out for a moment.
+    fn start(&mut self) -> io::Result<()> {
+        let until = mono::now() + READY_MS * MS;
+        loop {
+            let mut child = self.command(&self.recipe.command)?.spawn()?;
+            while child.try_wait()?.is_none() {
+                if self.serves() {
+                    self.child = Some(child);
+                    return Ok(());
+                }
+                if mono::now() > until {
+                    child.kill()?;
+                    child.wait()?;
+                    return Err(io::Error::other(format!(
+                        "{} is not ready: {}",
+                        self.recipe.name,
+                        self.said()
+                    )));
+                }
+                mono::rest(10);
+            }
+            if mono::now() > until {
+                return Err(io::Error::other(format!(
+                    "{} ends by itself: {}",
+                    self.recipe.name,
+                    self.said()
+                )));
+            }
+            mono::rest(50);
+        }
+    }
+
+    fn serves(&self) -> bool {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.recipe.port));
+        TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The end of its log.
+    fn said(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().rev().take(6).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+fn wait(done: impl Fn() -> bool, otherwise: &str) -> io::Result<()> {
+    let until = mono::now() + READY_MS * MS;
+    while !done() {
+        if mono::now() > until {
+            return Err(io::Error::other(otherwise.to_owned()));
+        }
+        mono::rest(20);
+    }
+    Ok(())
+}
+
+/// A port that nobody listens on.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// What a server of Redis's kind says to one command.
+fn ask(port: u16, command: &str) -> io::Result<String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
+    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let (mut text, mut buffer) = (Vec::new(), [0; 4_096]);
+    // It does not close the connection: what came within the time is the answer.
+    while let Ok(read @ 1..) = stream.read(&mut buffer) {
+        text.extend_from_slice(&buffer[..read]);
+    }
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+/// The user that a server runs as; none when we are not root.
+fn user(names: &[&str]) -> io::Result<Option<(u32, u32)>> {
+    if fs::metadata("/proc/self")?.uid() != 0 {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    for name in names {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name));
+        let mut ids = line.into_iter().flat_map(|line| line.split(':')).skip(2).map(|id| id.parse().ok());
+        if let (Some(Some(uid)), Some(Some(gid))) = (ids.next(), ids.next()) {
+            return Ok(Some((uid, gid)));
+        }
+    }
+    Err(io::Error::other(format!("root may not run it, and there is no user {}", names.join(" or "))))
+}

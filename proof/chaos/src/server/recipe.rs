@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How each server is made, as durable as section 4 of the plan says.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{ask, free_port, user};
+
+/// What the sentinels call the group.
+const GROUP: &str = "chaos";
+
+/// How one server process is made and started.
+pub(super) struct Recipe {
+    pub(super) name: String,
+    pub(super) port: u16,
+    pub(super) dir: PathBuf,
+    pub(super) user: Option<(u32, u32)>,
+    pub(super) files: Vec<(&'static str, String)>,
+    pub(super) prepare: Vec<Vec<String>>,
+    pub(super) command: Vec<String>,
+}
+
+type Recipes = (String, Option<u16>, Vec<Recipe>);
+
+/// URL, port and processes of a store's server.
+pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
+    match store {
+        "postgres" => postgres(dir).map(Some),
+        "mariadb" => mariadb(dir).map(Some),
+        "redis" => {
+            let redis = redis("redis", free_port()?, dir, "")?;
+            Ok(Some((format!("redis://127.0.0.1:{}", redis.port), Some(redis.port), vec![redis])))
+        }
+        "sentinel" => sentinel(dir).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// A program, also where Debian's packages put those that are not for everybody.
+fn program(name: &str) -> io::Result<String> {
+    let mut folders: Vec<PathBuf> =
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    folders.push("/usr/sbin".into());
+    if let Ok(versions) = fs::read_dir("/usr/lib/postgresql") {
+        folders.extend(versions.flatten().map(|version| version.path().join("bin")));
+    }
+    let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+    let found = found.ok_or_else(|| {
+        io::Error::other(format!(
+            "there is no {name} here: `cargo xtask services up` installs what is missing"
+        ))
+    })?;
+    Ok(found.display().to_string())
+}
+
+fn postgres(dir: &Path) -> io::Result<Recipes> {
+    let (port, dir) = (free_port()?, dir.join("postgres"));
+    let data = dir.join("data").display().to_string();
+    let initdb = program("initdb")?;
+    let flags = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
+    let mut command = words(&[&program("postgres")?, "-D", &data]);
+    for setting in [
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".into(),
+        "unix_socket_directories=".into(),
+        "max_connections=300".into(),
+    ] {
+        command.extend(["-c".to_owned(), setting]);
+    }
+    let recipe = Recipe {
+        name: "postgres".into(),
+        port,
+        user: user(&["postgres", "nobody"])?,
+        files: Vec::new(),
+        prepare: vec![std::iter::once(initdb).chain(words(&flags)).collect()],
+        command,
+        dir,
+    };
+    Ok((format!("postgres://postgres@127.0.0.1:{port}/postgres"), Some(port), vec![recipe]))
+}
+
+fn mariadb(dir: &Path) -> io::Result<Recipes> {
+    let (port, dir) = (free_port()?, dir.join("mariadb"));
+    let at = |name: &str| dir.join(name).display().to_string();
+    let data = format!("--datadir={}", at("data"));
+    let prepare = words(&[
+        &program("mariadb-install-db")?,
+        "--no-defaults",
+        &data,
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        "--skip-name-resolve",
+    ]);
+    let init = "CREATE DATABASE IF NOT EXISTS retryproof;\n\
+                CREATE USER IF NOT EXISTS 'retryproof'@'%' IDENTIFIED BY 'secret';\n\
+                GRANT ALL PRIVILEGES ON *.* TO 'retryproof'@'%';\n";
+    let command = words(&[
+        &program("mariadbd")?,
+        "--no-defaults",
+        &data,
+        &format!("--port={port}"),
+        "--bind-address=127.0.0.1",
+        &format!("--socket={}", at("sock")),
+        &format!("--pid-file={}", at("pid")),
+        &format!("--tmpdir={}", at("")),
+        &format!("--init-file={}", at("init.sql")),
+        "--skip-name-resolve",
+        "--max-connections=300",
+        "--innodb-flush-log-at-trx-commit=1",
+    ]);
+    let recipe = Recipe {
+        name: "mariadb".into(),
+        port,
+        user: user(&["mysql", "nobody"])?,
+        files: vec![("init.sql", init.into())],
+        prepare: vec![prepare],
+        command,
+        dir,
+    };
+    Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), Some(port), vec![recipe]))
+}
+
+/// With an append-only file: nothing is lost by the death of the process.
+fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
+    let dir = dir.join(name);
+    let config = format!(
+        "port {port}\nbind 127.0.0.1\ndir \"{}\"\nsave \"\"\nappendonly yes\nappendfsync everysec\n\
+         repl-diskless-sync-delay 0\n{role}",
+        dir.display()
+    );
+    Ok(Recipe {
+        name: name.into(),
+        port,
+        user: user(&["redis", "nobody"])?,
+        files: vec![("redis.conf", config)],
+        prepare: Vec::new(),
+        command: vec![program("redis-server")?, dir.join("redis.conf").display().to_string()],
+        dir,
+    })
+}
+
+fn sentinel(dir: &Path) -> io::Result<Recipes> {
+    let primary = redis("redis-1", free_port()?, dir, "")?;
+    let port = primary.port;
+    let mut group = vec![redis("redis-2", free_port()?, dir, &format!("replicaof 127.0.0.1 {port}\n"))?];
+    group.insert(0, primary);
+    let watch = format!(
+        "sentinel monitor {GROUP} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {GROUP} 1000\n\
+         sentinel failover-timeout {GROUP} 5000\n"
+    );
+    let mut addresses = Vec::new();
+    for number in 1..=3 {
+        let (own, name) = (free_port()?, format!("sentinel-{number}"));
+        let dir = dir.join(&name);
+        let config = format!("port {own}\nbind 127.0.0.1\ndir \"{}\"\n{watch}", dir.display());
+        addresses.push(format!("127.0.0.1:{own}"));
+        group.push(Recipe {
+            port: own,
+            user: user(&["redis", "nobody"])?,
+            files: vec![("redis.conf", config)],
+            prepare: Vec::new(),
+            command: words(&[
+                &program("redis-server")?,
+                &dir.join("redis.conf").display().to_string(),
+                "--sentinel",
+            ]),
+            dir,
+            name,
+        });
+    }
+    Ok((format!("redis+sentinel://{}/{GROUP}", addresses.join(",")), None, group))
+}
+
+/// The primary's port, as one of the sentinels sees it.
+pub(super) fn primary(sentinels: &[u16]) -> io::Result<u16> {
+    for sentinel in sentinels {
+        let Ok(answer) = ask(*sentinel, &format!("SENTINEL get-master-addr-by-name {GROUP}")) else {
+            continue;
+        };
+        if let Some(port) = answer.lines().filter_map(|line| line.trim().parse::<u16>().ok()).next_back() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::other("no sentinel knows the primary"))
+}
+
+/// Whether the server is a replica that has its primary's data.
+pub(super) fn follows(port: u16) -> bool {
+    ask(port, "INFO replication")
+        .is_ok_and(|answer| answer.contains("role:slave") && answer.contains("master_link_status:up"))
+}

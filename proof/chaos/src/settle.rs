@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! After the last fault: every identity that somebody left in progress is asked for once more, and what stands is written down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use history::{Event, Fun, Phase, Said, hash};
+use retryproof_core::store::{RecordState, Standing};
+use retryproof_core::{
+    ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result, SharedStore,
+};
+
+use crate::call::Picky;
+use crate::log::Log;
+use crate::plan::Plan;
+use crate::recording::CALL;
+use crate::world::{self, World};
+
+/// So many at once.
+const AT_ONCE: u64 = 16;
+
+/// Settles every identity of the run.
+pub(crate) async fn settle(
+    plan: &Plan,
+    log: &Arc<Log>,
+    engine: &IdempotencyEngine,
+    store: &SharedStore,
+) -> Result<()> {
+    let newest = World { began: plan.began }.newest();
+    let wait = Duration::from_millis(plan.lease_ms.1 * 2 + 2_000);
+    let tasks: Vec<_> = (0..AT_ONCE)
+        .map(|first| {
+            let (log, engine, store) = (Arc::clone(log), engine.clone(), store.clone());
+            tokio::spawn(async move {
+                for number in (first..=newest).step_by(usize::try_from(AT_ONCE).unwrap_or(1)) {
+                    one(&log, &engine, &store, &world::identity(number)?, wait).await?;
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}
+
+async fn one(
+    log: &Arc<Log>,
+    engine: &IdempotencyEngine,
+    store: &SharedStore,
+    identity: &Identity,
+    wait: Duration,
+) -> Result<()> {
+    // By the engine's store, so that it is in the history.
+    let standing = engine.store().as_dyn().dyn_look(identity.clone()).await?;
+    if matches!(standing, Standing::Busy { .. }) {
+        claim(log, engine, identity, wait).await?;
+    }
+    let Some(found) = store.get(identity).await? else { return Ok(()) };
+    let said = match found.state {
+        RecordState::InProgress => Said::InProgress,
+        RecordState::Complete => Said::Complete,
+    };
+    log.write(&Event {
+        said: Some(said),
+        token: Some(found.token.get()),
+        remaining_us: found.remaining.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX)),
+        value_hash: Some(found.value_bytes as u64),
+        ..log.of(0, Fun::Dump, Phase::Ok, identity)
+    });
+    Ok(())
+}
+
+/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a takeover.
+async fn claim(
+    log: &Arc<Log>,
+    engine: &IdempotencyEngine,
+    identity: &Identity,
+    wait: Duration,
+) -> Result<()> {
+    let op = log.number();
+    log.write(&Event {
+        note: Some("settle".into()),
+        wait_us: u64::try_from(wait.as_micros()).ok(),
+        ..log.of(op, Fun::Respond, Phase::Invoke, identity)
+    });
+    let scope = identity.scope().clone();
+    let ctx = IdempotencyContext::builder(scope, identity.key().expose())
+        .lease(Duration::from_secs(2))
+        .ttl(Duration::from_secs(3_600))
+        .wait_timeout(wait)
+        .build()?;
+    let action = |lease: retryproof_core::Lease| {
+        let (log, identity) = (Arc::clone(log), identity.clone());
+        async move {
+            let token = lease.token().get();
+            let at = |fun, said| {
+                let place = log.of(0, fun, Phase::Ok, &identity);
+                log.write(&Event { call: Some(op), token: Some(token), said, ..place });
+            };
+            at(Fun::ActStart, None);
+            at(Fun::ActEnd, Some(Said::Returned));
+            Ok::<_, std::convert::Infallible>(world::value(&identity, token, "settler", 1))
+        }
+    };
+    let answer = CALL.scope(op, engine.call(ctx).codec(Picky).report(action)).await;
+    let (said, value, recorded) = match answer {
+        Ok(report) => {
+            let recorded = if report.recorded == retryproof_core::Recorded::Yes { "yes" } else { "no" };
+            match report.outcome {
+                Outcome::Executed(value) => (Said::Executed, Some(value), Some(recorded)),
+                Outcome::Replayed(value) => (Said::Replayed, Some(value), None),
+                Outcome::InFlight(_) => (Said::InFlight, None, None),
+            }
+        }
+        Err(ExecuteError::NotReplayable(_)) => (Said::NotReplayable, None, None),
+        Err(ExecuteError::Mismatch) => (Said::Mismatch, None, None),
+        Err(ExecuteError::Completion(_)) => (Said::CompletionError, None, None),
+        Err(_) => (Said::StoreError, None, None),
+    };
+    log.write(&Event {
+        said: Some(said),
+        recorded: recorded.map(str::to_owned),
+        value_hash: value.as_deref().map(hash),
+        bears: value.as_deref().and_then(world::bears),
+        note: Some("settle".into()),
+        ..log.of(op, Fun::Respond, Phase::Ok, identity)
+    });
+    Ok(())
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run from its beginning to its judgement.
+
+use std::error::Error;
+use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use history::{Fun, Manifest, Phase};
+
+use crate::log::Log;
+use crate::mono::{self, MS};
+use crate::nemesis::{Made, Nemesis};
+use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
+use crate::proxy::Proxy;
+use crate::server::Server;
+use crate::workers::Workers;
+
+/// Makes a run; whether it was green.
+pub(crate) fn run(mut plan: Plan) -> Result<bool, Box<dyn Error>> {
+    let keep = plan.out.is_some();
+    let out = match &plan.out {
+        Some(out) => out.clone(),
+        None => std::env::temp_dir().join(format!("retryproof-chaos-{}", std::process::id())),
+    };
+    fs::create_dir_all(&out)?;
+    let out = out.canonicalize()?;
+    if fs::read_dir(&out)?.next().is_some() {
+        return Err(format!("{} is not empty", out.display()).into());
+    }
+    let data = data_folder()?;
+    let mut server = Server::start(&plan.store, &data)?;
+    let result = with_store(&mut plan, &out, &data, server.as_mut());
+    drop(server);
+    let _ = fs::remove_dir_all(&data);
+    let green = result?;
+    if green && !keep {
+        fs::remove_dir_all(&out)?;
+    } else {
+        println!("the history is kept: history {}", out.display());
+    }
+    Ok(green)
+}
+
+/// Where the store's own files are: other users' servers have to get through to it.
+fn data_folder() -> std::io::Result<PathBuf> {
+    let data = std::env::temp_dir().join(format!("retryproof-chaos-data-{}", std::process::id()));
+    fs::create_dir_all(&data)?;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755))?;
+    data.canonicalize()
+}
+
+/// The faults that a store can have.
+fn possible(store: &str) -> &'static [&'static str] {
+    match store {
+        "sqlite" => &["kill", "stop", "clock"],
+        "sentinel" => &["kill", "stop", "clock", "failover"],
+        "postgres" | "mariadb" | "redis" => &["kill", "stop", "cut", "restart", "clock"],
+        url if url.starts_with("sqlite:") => &["kill", "stop", "clock"],
+        url if url.contains("+sentinel") => &["kill", "stop", "clock"],
+        // Somebody else's server is left alone.
+        _ => &["kill", "stop", "cut", "clock"],
+    }
+}
+
+fn with_store(
+    plan: &mut Plan,
+    out: &Path,
+    data: &Path,
+    server: Option<&mut Server>,
+) -> Result<bool, Box<dyn Error>> {
+    let can = possible(&plan.store);
+    let faults = plan.faults.clone().unwrap_or_else(|| can.iter().map(|fault| (*fault).to_owned()).collect());
+    if let Some(other) = faults.iter().find(|fault| !can.contains(&fault.as_str())) {
+        return Err(format!("{} cannot have the fault {other}; it has {}", plan.store, can.join(", ")).into());
+    }
+    let direct = match &server {
+        Some(server) => server.url().to_owned(),
+        None if plan.store == "sqlite" => format!("sqlite:{}", data.join("records.db").display()),
+        None => plan.store.clone(),
+    };
+    prepare(&direct)?;
+    let target = match &server {
+        Some(server) => server.address(),
+        None => authority(&direct),
+    };
+    let proxy = target.filter(|_| faults.iter().any(|fault| fault == "cut")).map(Proxy::start).transpose()?;
+    let url = match (&proxy, target) {
+        (Some(proxy), Some(_)) => through(&direct, proxy.port),
+        _ => direct,
+    };
+    let revision = revision();
+    write_manifest(plan, out, &faults, &revision)?;
+    let log = Arc::new(Log::open(out, 0, 1)?);
+    plan.began = mono::now();
+    let mut workers = Workers::start(plan.workers, plan.options(&url, out), out.to_path_buf())?;
+    if faults.iter().any(|fault| fault == "clock") {
+        let clocks = if workers.has_faketime() {
+            "wall clock and the engine's"
+        } else {
+            "engine's clock (no libfaketime here)"
+        };
+        println!("clock: an hour off, the {clocks}");
+    }
+    println!(
+        "seed {}: {} workers on {} for {} s, faults {}",
+        plan.seed,
+        plan.workers,
+        plan.store,
+        plan.secs,
+        faults.join(",")
+    );
+    let nemesis = Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, proxy.as_ref());
+    let made = rage(plan, out, nemesis)?;
+    let hung = workers.end(plan.lease_ms.1 + 15_000)?;
+    log.write(&log.event(0, Fun::Settle, Phase::Ok));
+    let settled = workers.settle()?;
+    drop(workers);
+    if hung > 0 || made.died > 0 || !settled {
+        println!(
+            "workers that did not end: {hung}; that ended by themselves: {}; settled: {settled}; see the logs in {}",
+            made.died,
+            out.display()
+        );
+    }
+    judge(out).map(|green| green && hung == 0 && made.died == 0 && settled)
+}
+
+/// Makes faults until the time is over, with a line for each second.
+fn rage(plan: &Plan, out: &Path, mut nemesis: Nemesis<'_>) -> Result<Made, Box<dyn Error>> {
+    let (began, mut said) = (mono::now(), 0);
+    while mono::now() < began + plan.secs * 1_000 * MS {
+        nemesis.step()?;
+        mono::rest(3);
+        let second = (mono::now() - began) / (1_000 * MS);
+        if second > said {
+            said = second;
+            let Made { kills, stops, cuts, restarts, failovers, skews, .. } = nemesis.made;
+            println!(
+                "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {restarts} restarts, {failovers} fail-overs, \
+                 {skews} wrong clocks, {:.1} MB of events",
+                size(out)
+            );
+        }
+    }
+    Ok(nemesis.finish()?)
+}
+
+fn size(out: &Path) -> f64 {
+    let files = fs::read_dir(out).into_iter().flatten().flatten();
+    let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    #[expect(clippy::cast_precision_loss, reason = "for a person")]
+    let megabytes = bytes as f64 / 1e6;
+    megabytes
+}
+
+/// Makes the tables. A server that has just begun to listen may not serve yet.
+fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let until = mono::now() + 30_000 * MS;
+    loop {
+        let ready = runtime.block_on(async {
+            retryproof::migrate(url).await?;
+            let store = retryproof::connect(url).await?;
+            retryproof::IdempotencyEngine::new(store).health().await
+        });
+        match ready {
+            Ok(()) => return Ok(()),
+            Err(error) if mono::now() > until || error.kind() == retryproof::ErrorKind::Unsupported => {
+                return Err(error.into());
+            }
+            Err(_) => mono::rest(100),
+        }
+    }
+}
+
+/// Host and port of a URL, resolved.
+fn authority(url: &str) -> Option<SocketAddr> {
+    let (scheme, rest) = url.split_once("://")?;
+    let host = rest.split(['/', '?']).next()?.rsplit('@').next()?;
+    let port = match scheme {
+        "postgres" | "postgresql" => 5_432,
+        "mysql" | "mariadb" => 3_306,
+        "redis" => 6_379,
+        _ => return None,
+    };
+    let whole = if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") };
+    whole.to_socket_addrs().ok()?.next()
+}
+
+/// The URL with the proxy's address in the place of the server's.
+fn through(url: &str, port: u16) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let login = authority.rsplit_once('@').map_or(String::new(), |(login, _)| format!("{login}@"));
+    format!("{scheme}://{login}127.0.0.1:{port}{tail}")
+}
+
+fn write_manifest(plan: &Plan, out: &Path, faults: &[String], revision: &str) -> std::io::Result<()> {
+    let manifest = Manifest {
+        run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
+        seed: plan.seed,
+        revision: revision.to_owned(),
+        // A URL may hold a password (ID-4).
+        store: plan.store.split(':').next().unwrap_or_default().to_owned(),
+        secs: plan.secs,
+        workers: plan.workers,
+        lease_ms: plan.lease_ms,
+        faults: faults.to_vec(),
+        operation_timeout_ms: OPERATION_TIMEOUT_MS,
+        slack_ms: plan.slack_ms,
+        share: plan.share,
+        guard: plan.guard.clone(),
+        planted: plan.plant.clone(),
+    };
+    fs::write(out.join("run.json"), serde_json::to_vec_pretty(&manifest)?)
+}
+
+/// The source's revision, where git is there to say it.
+fn revision() -> String {
+    let asked = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let text = asked.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    text.and_then(|text| String::from_utf8(text).ok()).map_or("unknown".into(), |text| text.trim().to_owned())
+}
+
+fn judge(out: &Path) -> Result<bool, Box<dyn Error>> {
+    let (run, lines) = history::read(out)?;
+    let judgement = history::judge(&run);
+    let report = history::report(&run, &judgement, &lines);
+    fs::write(out.join("report.txt"), &report)?;
+    print!("\n{report}");
+    Ok(judgement.is_green())
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker process: callers that ask for keys that others ask for too, until its standard input ends or it is killed.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use history::{Event, Fun, Phase};
+use retryproof_core::{IdempotencyEngine, SharedStore};
+
+use crate::call::Caller;
+use crate::engine::build_patiently;
+use crate::log::Log;
+use crate::mono::{self, MS};
+use crate::plan::{Plan, Role};
+use crate::random::Random;
+use crate::resource::{Guard, Resource};
+use crate::settle;
+use crate::world::World;
+
+/// Between two looks at the clock, to see whether the process has run.
+const TICK_MS: u64 = 10;
+
+/// Runs until it is told to end. The error is for the worker's log.
+pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
+    // Actions that panic are part of the work.
+    std::panic::set_hook(Box::new(|_| ()));
+    let out: PathBuf = plan.out.clone().unwrap_or_default();
+    let log = Arc::new(Log::open(&out, plan.proc, plan.incarnation)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (engine, store) = build_patiently(plan, &log).await?;
+        log.write(&log.event(0, Fun::Proc, Phase::Invoke));
+        let over = Arc::new(AtomicBool::new(false));
+        if plan.role == Role::Settler {
+            settle::settle(plan, &log, &engine, &store).await?;
+        } else {
+            hear_the_end(Arc::clone(&over));
+            work(plan, &out, &log, &engine, &over).await?;
+        }
+        end(&log, &engine, store).await;
+        Ok(())
+    })
+}
+
+/// The end of standard input is the end of the work: told so, or when the supervisor is gone.
+fn hear_the_end(over: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+async fn work(
+    plan: &Plan,
+    out: &std::path::Path,
+    log: &Arc<Log>,
+    engine: &IdempotencyEngine,
+    over: &Arc<AtomicBool>,
+) -> std::io::Result<()> {
+    let resource = Arc::new(Resource::open(out)?);
+    tokio::spawn(watch_lags(Arc::clone(log)));
+    let mut callers = Vec::new();
+    for task in 0..plan.tasks {
+        let stream = u64::from(plan.proc) << 40 | u64::from(plan.incarnation) << 10 | u64::from(task);
+        let caller = Caller {
+            log: Arc::clone(log),
+            engine: engine.clone(),
+            resource: Arc::clone(&resource),
+            guard: Guard::named(&plan.guard),
+            world: World { began: plan.began },
+            lease_ms: plan.lease_ms,
+            random: Random::of(plan.seed, stream),
+            by: format!("{}-{}", plan.proc, plan.incarnation),
+        };
+        callers.push(tokio::spawn(caller.run(Arc::clone(over))));
+    }
+    for caller in callers {
+        let _ = caller.await;
+    }
+    Ok(())
+}
+
+/// Writes down when the process did not run: it was stopped, or the machine had no time for it.
+async fn watch_lags(log: Arc<Log>) {
+    let mut last = mono::now();
+    loop {
+        tokio::time::sleep(Duration::from_millis(TICK_MS)).await;
+        let now = mono::now();
+        if now - last > 2 * TICK_MS * MS {
+            let since_ns = Some(last + TICK_MS * MS);
+            log.write(&Event { since_ns, ..log.event(0, Fun::Lag, Phase::Ok) });
+        }
+        last = now;
+    }
+}
+
+/// Ends in order, and says so.
+async fn end(log: &Log, engine: &IdempotencyEngine, store: SharedStore) {
+    let left = engine.shutdown(Duration::from_secs(5)).await;
+    drop(store);
+    if left == 0 {
+        log.write(&log.event(0, Fun::Proc, Phase::Ok));
+    }
+}

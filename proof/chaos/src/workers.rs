@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Workers`]: the processes that the supervisor starts, and what it may do to them.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// One worker: its process now, and which life it is in.
+struct Slot {
+    child: Child,
+    incarnation: u32,
+    stopped: bool,
+}
+
+/// All workers of a run.
+pub(crate) struct Workers {
+    slots: Vec<Slot>,
+    options: Vec<String>,
+    out: PathBuf,
+    /// How to start a process whose wall clock is wrong, if the machine can.
+    faketime: Option<&'static str>,
+}
+
+/// What a worker's clock is off by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Skew {
+    /// Seconds.
+    pub(crate) ahead: i64,
+}
+
+/// Where Debian's package puts the library that makes a process believe in another time.
+const FAKETIME: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+];
+
+impl Workers {
+    pub(crate) fn start(count: u32, options: Vec<String>, out: PathBuf) -> io::Result<Self> {
+        let faketime = FAKETIME.into_iter().find(|path| std::path::Path::new(path).exists());
+        let mut workers = Self { slots: Vec::new(), options, out, faketime };
+        for proc in 1..=count {
+            let child = workers.spawn(proc, 1, Skew::default())?;
+            workers.slots.push(Slot { child, incarnation: 1, stopped: false });
+        }
+        Ok(workers)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    /// Whether wall clocks can be wrong too, or the engine's alone.
+    pub(crate) fn has_faketime(&self) -> bool {
+        self.faketime.is_some()
+    }
+
+    fn command(&self, role: &str, proc: u32, incarnation: u32) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let log = self.out.join(format!("{role}-{proc:03}.log"));
+        let log = OpenOptions::new().append(true).create(true).open(log)?;
+        command
+            .arg(role)
+            .args(&self.options)
+            .args(["--proc", &proc.to_string(), "--incarnation", &incarnation.to_string()])
+            .stdout(Stdio::null())
+            .stderr(log);
+        Ok(command)
+    }
+
+    fn spawn(&self, proc: u32, incarnation: u32, skew: Skew) -> io::Result<Child> {
+        let mut command = self.command("worker", proc, incarnation)?;
+        if skew.ahead != 0 {
+            command.args(["--ahead", &skew.ahead.to_string()]);
+            if let Some(library) = self.faketime {
+                command
+                    .env("LD_PRELOAD", library)
+                    .env("FAKETIME", format!("{:+}s", skew.ahead))
+                    // Leases are counted by the monotonic clock, which no administrator sets.
+                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            }
+        }
+        command.stdin(Stdio::piped()).spawn()
+    }
+
+    fn slot(&mut self, proc: u32) -> io::Result<&mut Slot> {
+        let at = usize::try_from(proc).unwrap_or(0).wrapping_sub(1);
+        self.slots.get_mut(at).ok_or_else(|| io::Error::other("no such worker"))
+    }
+
+    pub(crate) fn is_stopped(&mut self, proc: u32) -> bool {
+        self.slot(proc).is_ok_and(|slot| slot.stopped)
+    }
+
+    /// Kills a worker as it stands.
+    pub(crate) fn kill(&mut self, proc: u32) -> io::Result<()> {
+        let slot = self.slot(proc)?;
+        // It is our child, and not yet waited for: the number is its own.
+        slot.child.kill()?;
+        slot.child.wait().map(drop)
+    }
+
+    /// Starts it again, as another incarnation.
+    pub(crate) fn revive(&mut self, proc: u32, skew: Skew) -> io::Result<()> {
+        let incarnation = self.slot(proc)?.incarnation + 1;
+        let child = self.spawn(proc, incarnation, skew)?;
+        *self.slot(proc)? = Slot { child, incarnation, stopped: false };
+        Ok(())
+    }
+
+    pub(crate) fn stop(&mut self, proc: u32) -> io::Result<()> {
+        let slot = self.slot(proc)?;
+        slot.stopped = true;
+        signal(&slot.child, Signal::STOP)
+    }
+
+    pub(crate) fn go_on(&mut self, proc: u32) -> io::Result<()> {
+        let slot = self.slot(proc)?;
+        slot.stopped = false;
+        signal(&slot.child, Signal::CONT)
+    }
+
+    /// Starts again whoever ended by itself; says how many did. Workers do not end while the run lasts.
+    pub(crate) fn tend(&mut self) -> io::Result<u32> {
+        let mut ended = 0;
+        for proc in 1..=u32::try_from(self.slots.len()).unwrap_or(0) {
+            if self.slot(proc)?.child.try_wait()?.is_some() {
+                ended += 1;
+                self.revive(proc, Skew::default())?;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Lets all end by themselves; whoever does not is killed, and counted.
+    pub(crate) fn end(&mut self, within_ms: u64) -> io::Result<u32> {
+        for slot in &mut self.slots {
+            if slot.stopped {
+                slot.stopped = false;
+                signal(&slot.child, Signal::CONT)?;
+            }
+            drop(slot.child.stdin.take());
+        }
+        let until = crate::mono::now() + within_ms * crate::mono::MS;
+        let mut killed = 0;
+        for slot in &mut self.slots {
+            while slot.child.try_wait()?.is_none() {
+                if crate::mono::now() > until {
+                    slot.child.kill()?;
+                    slot.child.wait()?;
+                    killed += 1;
+                    break;
+                }
+                crate::mono::rest(5);
+            }
+        }
+        Ok(killed)
+    }
+
+    /// Brings everything to its end; whether that succeeded.
+    pub(crate) fn settle(&self) -> io::Result<bool> {
+        let proc = u32::try_from(self.slots.len()).unwrap_or(0) + 1;
+        Ok(self.command("settle", proc, 1)?.stdin(Stdio::null()).status()?.success())
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for slot in &mut self.slots {
+            let _ = slot.child.kill();
+            let _ = slot.child.wait();
+        }
+    }
+}
+
+fn signal(child: &Child, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+    kill_process(pid, signal).map_err(io::Error::from)
+}
