@@ -17,12 +17,18 @@ pub(crate) fn target() -> PathBuf {
 #[derive(Clone)]
 pub(crate) struct Cargo {
     env: Vec<(&'static str, String)>,
+    /// Not shown: a person who repeats the command has them from elsewhere.
+    unseen: Vec<(String, String)>,
     args: Vec<String>,
 }
 
 impl Cargo {
     pub(crate) fn new(line: &str) -> Self {
-        Self { env: Vec::new(), args: line.split_whitespace().map(String::from).collect() }
+        Self {
+            env: Vec::new(),
+            unseen: Vec::new(),
+            args: line.split_whitespace().map(String::from).collect(),
+        }
     }
 
     pub(crate) fn arg(mut self, arg: &str) -> Self {
@@ -32,6 +38,11 @@ impl Cargo {
 
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.env.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn unseen(mut self, variables: &[(String, String)]) -> Self {
+        self.unseen.extend_from_slice(variables);
         self
     }
 
@@ -64,6 +75,7 @@ impl Cargo {
                 command.env_remove(&*name);
             }
         }
+        command.envs(self.unseen.iter().map(|(name, value)| (name, value)));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -145,6 +157,7 @@ mod tests {
     #[test]
     fn a_command_shows_as_a_person_types_it() {
         let doc = Cargo::new("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings").arg("--locked");
+        let doc = doc.unseen(&[("URL".into(), "x://y".into())]);
         assert_eq!(doc.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --locked");
     }
 

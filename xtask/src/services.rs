@@ -200,6 +200,51 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
     }
 }
 
+/// The servers of one run of the tests. What the run started ends with this; what ran before goes on.
+pub(crate) struct ForTests<'a> {
+    root: &'a Path,
+    started: Vec<&'static Service>,
+    /// Where all of them are, but for what our own environment says already.
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+impl<'a> ForTests<'a> {
+    /// Starts what does not run and is not named by a variable of its own.
+    pub(crate) fn begin(root: &'a Path) -> (Self, Verdict) {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let variable = |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
+        let wanted: Vec<_> = SERVICES.iter().filter(|service| !is_set(&variable(service))).collect();
+        let mut servers = Self { root, started: Vec::new(), variables: Vec::new() };
+        // Noted before they start: what came up beside one that failed has to end as well.
+        match Site::open(root) {
+            Ok(site) => {
+                let idle = |service: &&Service| site.running(service.name).is_empty();
+                servers.started = SERVICES.iter().filter(idle).collect();
+            }
+            Err(error) => return (servers, Verdict::Failed(error.to_string())),
+        }
+        let ran = SERVICES.len() - servers.started.len();
+        let result = up(root, &wanted);
+        let text = std::fs::read_to_string(site::folder(root).join("env")).unwrap_or_default();
+        servers.variables = env::parse(&text).into_iter().filter(|(name, _)| !is_set(name)).collect();
+        let verdict = match result {
+            Ok(started) => Verdict::Passed(format!("{} started, {ran} ran before", started.len())),
+            Err(why) => Verdict::Failed(why),
+        };
+        (servers, verdict)
+    }
+}
+
+impl Drop for ForTests<'_> {
+    fn drop(&mut self) {
+        if !self.started.is_empty()
+            && let Err(why) = down(self.root, &self.started)
+        {
+            println!("services: {why}");
+        }
+    }
+}
+
 /// Stops `wanted`, and what stands on it, and removes their files.
 pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
     let _lock = site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Cargo};
+use crate::services::ForTests;
 use crate::tally::{self, Tally};
 use crate::{Verdict, arch, deps, features, lock, rules, size};
 
@@ -17,6 +18,8 @@ enum Work {
     Run(Cargo),
     /// The same, and counts the tests it ran: none is a failure.
     Tests(Cargo),
+    /// Starts the servers that the steps after it test against.
+    Servers,
     Skip(String),
 }
 
@@ -51,6 +54,7 @@ fn plan(root: &Path) -> Vec<Step> {
                 Cargo::new("test --workspace --all-features --tests --locked --no-fail-fast")
             }
         };
+    step("services", "the servers that the stores are tested against", Work::Servers);
     step("tests", "unit and integration tests", Work::Tests(runner));
     let doctests = Cargo::new("test --workspace --all-features --doc --locked --no-fail-fast");
     step("doc tests", "the examples in the documentation", Work::Tests(doctests));
@@ -101,10 +105,12 @@ pub(crate) fn run_all(root: &Path) -> bool {
     let mut tally = Tally::default();
     let mut closing = Vec::new();
     let mut done = Vec::new();
+    let mut servers: Option<ForTests<'_>> = None;
     for (n, step) in steps.into_iter().enumerate() {
         let repeat = match &step.work {
             Work::Check(_) => format!("cargo xtask {}", step.name),
             Work::Run(cargo) | Work::Tests(cargo) => cargo.to_string(),
+            Work::Servers => "cargo xtask services up".into(),
             Work::Skip(_) => String::new(),
         };
         println!(
@@ -121,13 +127,20 @@ pub(crate) fn run_all(root: &Path) -> bool {
         let verdict = match step.work {
             Work::Check(check) => check(root),
             Work::Run(cargo) => exit(cargo.run(root).map(|success| (success, String::new()))),
-            Work::Tests(cargo) => exit(cargo.watch(root, tally::closes).map(|(success, lines)| {
-                let mut ran = Tally::default();
-                lines.iter().for_each(|line| ran.add(line));
-                tally.merge(ran);
-                closing.extend(lines.into_iter().filter(|line| line.starts_with("Summary")));
-                (success && ran.passed > 0, format!("{} passed, {} ignored", ran.passed, ran.ignored))
-            })),
+            Work::Servers => {
+                let (running, verdict) = ForTests::begin(root);
+                servers = Some(running);
+                verdict
+            }
+            Work::Tests(cargo) => {
+                exit(at(cargo, servers.as_ref()).watch(root, tally::closes).map(|(success, lines)| {
+                    let mut ran = Tally::default();
+                    lines.iter().for_each(|line| ran.add(line));
+                    tally.merge(ran);
+                    closing.extend(lines.into_iter().filter(|line| line.starts_with("Summary")));
+                    (success && ran.passed > 0, format!("{} passed, {} ignored", ran.passed, ran.ignored))
+                }))
+            }
             Work::Skip(why) => Verdict::Skipped(why),
         };
         let took = began.elapsed();
@@ -138,7 +151,13 @@ pub(crate) fn run_all(root: &Path) -> bool {
         }
         done.push(Done { name: step.name, verdict, took, repeat });
     }
+    drop(servers);
     summary(&done, start.elapsed(), &closing, tally)
+}
+
+/// Told where the servers are.
+fn at(cargo: Cargo, servers: Option<&ForTests<'_>>) -> Cargo {
+    servers.map_or(cargo.clone(), |servers| cargo.unseen(&servers.variables))
 }
 
 fn exit(result: std::io::Result<(bool, String)>) -> Verdict {

@@ -51,7 +51,6 @@ pub(super) fn render(variables: &[(String, String)]) -> String {
 }
 
 /// What a reader makes of the file: blank lines and comments do not count, a value may hold `=`.
-#[cfg(test)]
 pub(super) fn parse(text: &str) -> Vec<(String, String)> {
     text.lines()
         .map(str::trim)

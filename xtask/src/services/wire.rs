@@ -19,8 +19,7 @@ pub(super) fn postgres(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     let body = b"\0\x03\0\0user\0postgres\0database\0retryproof\0\0";
     let length = u32::try_from(body.len() + 4).unwrap_or_default();
-    stream.write_all(&length.to_be_bytes())?;
-    stream.write_all(body)?;
+    stream.write_all(&[&length.to_be_bytes()[..], body].concat())?;
     loop {
         let mut head = [0; 5];
         stream.read_exact(&mut head)?;
@@ -73,7 +72,7 @@ fn readable(message: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{Shutdown, TcpListener};
     use std::thread;
 
     /// Answers one connection with `answer`.
@@ -83,8 +82,8 @@ mod tests {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");
             stream.write_all(answer).expect("sent");
-            let mut rest = [0; 256];
-            drop(stream.read(&mut rest)); // what was asked: closing over it would reset the answer
+            stream.shutdown(Shutdown::Write).expect("ended");
+            drop(stream.read_to_end(&mut Vec::new())); // what was asked: closing over it would reset the answer
         });
         port
     }
