@@ -95,6 +95,11 @@ pub(crate) fn is_locked(error: &Driver) -> bool {
     code(error).as_deref() == Some("55P03")
 }
 
+/// Whether the server reads, but does not write: completed keys are still replayed then.
+pub(crate) fn refuses_writes(error: &Driver) -> bool {
+    matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
+}
+
 /// Whether the connection is of no use any more, and with it probably all that are as old.
 pub(crate) fn is_dead(error: &Driver) -> bool {
     match error {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
-use crate::error::{classify, is_locked};
+use crate::error::{classify, is_locked, refuses_writes};
 use crate::known::Known;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Phase, Record};
@@ -128,7 +128,9 @@ impl PostgresStore {
             }
             let reply = match self.pool.run(Lane::Calls, &call).await {
                 Ok(reply) => reply,
-                Err(Failed::Driver(error)) if is_locked(&error) => return self.held_back(id, &error).await,
+                Err(Failed::Driver(error)) if is_locked(&error) || refuses_writes(&error) => {
+                    return self.held_back(id, &error).await;
+                }
                 Err(failed) => return Err(failed.into_error()),
             };
             // No row: somebody inserted it after our snapshot was taken.
@@ -149,15 +151,17 @@ impl PostgresStore {
         Err(Error::unavailable("the record changed faster than it could be read; try again"))
     }
 
-    /// An open transaction, most likely a joined completion (CMP-7), holds the row: in flight, if it can be read at once.
+    /// An open transaction, most likely a joined completion (CMP-7), holds the row; or the server takes no writes. What is live can be
+    /// told all the same.
     async fn held_back(&self, id: &Identity, error: &sqlx_core::Error) -> Result<Acquired> {
         match self.record(Statement::Find, id).await? {
-            Some(Record { token, phase: Phase::Running(remaining), .. }) => {
-                Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token })
+            Some(Record { token, phase: Phase::Running(None), .. }) if is_locked(error) => {
+                Ok(Acquired::Busy { remaining: Duration::ZERO, token })
             }
             record => match self.seen(id, record) {
                 Standing::Complete(stored) => Ok(Acquired::Complete(stored)),
-                _ => Err(classify(error)),
+                Standing::Busy { remaining, token } => Ok(Acquired::Busy { remaining, token }),
+                Standing::Absent => Err(classify(error)),
             },
         }
     }

@@ -2,4 +2,11 @@
 //! The PostgreSQL store on a real server: the conformance kit, then what is particular to PostgreSQL.
 
 mod conformance;
+mod pushed;
+mod quiet;
+mod schema;
+mod server;
 mod support;
+mod trouble;
+mod upkeep;
+mod wire;

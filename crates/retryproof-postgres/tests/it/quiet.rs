@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! On a server of one's own: what a replay writes, and what a server's crash leaves.
+
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::{IdempotencyStore, OwnerId};
+
+use crate::server::Server;
+use crate::support::{Table, body, completion, execute, grant, id, replay, request};
+
+#[tokio::test]
+async fn acq_8_a_replay_writes_not_one_byte_of_log() {
+    let server = Server::start().await;
+    let table = Table::on(server.url()).await;
+    let (first, second) = (table.store().await, table.store().await);
+    for at in 0..1_000 {
+        execute(&first, &id(&format!("k{at}")), "result").await;
+    }
+    let mut stranger = table.stranger().await;
+    // Pages that a read would tidy up on the way are tidy.
+    stranger.run(format!("VACUUM \"{}\"", table.name)).await;
+    stranger.run("CHECKPOINT").await;
+    let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
+    let transaction = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+    replay(&second, &id("k0")).await;
+    let before = (stranger.number(position).await, stranger.number(transaction).await);
+    for round in ["first contact", "known"] {
+        for at in 0..1_000 {
+            assert_eq!(replay(&second, &id(&format!("k{at}"))).await, "result", "{round}");
+        }
+    }
+    let owner = OwnerId::new();
+    for at in 0..1_000 {
+        assert!(matches!(second.look(&id(&format!("k{at}"))).await, Ok(Standing::Complete(_))));
+        assert!(matches!(second.look(&id(&format!("none {at}"))).await, Ok(Standing::Absent)));
+    }
+    let after = (stranger.number(position).await, stranger.number(transaction).await);
+    println!("log bytes over 2,000 replays and 2,000 looks: {}", after.0 - before.0);
+    assert_eq!(after, before, "log position and next transaction id");
+    // In flight is a read too.
+    grant(&first, &id("held"), owner).await;
+    let before = (stranger.number(position).await, stranger.number(transaction).await);
+    for _ in 0..100 {
+        assert!(matches!(
+            second.acquire(&id("held"), &request(OwnerId::new())).await,
+            Ok(Acquired::Busy { .. })
+        ));
+    }
+    assert_eq!((stranger.number(position).await, stranger.number(transaction).await), before);
+}
+
+#[tokio::test]
+async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
+    let mut server = Server::start().await;
+    let table = Table::on(server.url()).await;
+    let (store, waiter) = (table.store().await, std::sync::Arc::new(table.store().await));
+    let (done, held, owner) = (id("done"), id("held"), OwnerId::new());
+    execute(&store, &done, "result").await;
+    let lease = grant(&store, &held, owner).await;
+    server.kill();
+    for at in 0..5 {
+        let error = store
+            .acquire(&id(&format!("k{at}")), &request(OwnerId::new()))
+            .await
+            .map(drop)
+            .expect_err("down");
+        assert!(error.is_retryable(), "{error}");
+        assert!(store.complete(&held, owner, &completion("x")).await.is_err());
+        assert!(waiter.changed(&held, lease.token, Duration::from_millis(10)).await.is_err());
+    }
+    server.restart().await;
+    // The very next calls, and nothing that was acknowledged is lost.
+    assert_eq!(replay(&store, &done).await, "result");
+    match store.look(&held).await.expect("looked") {
+        Standing::Busy { token, .. } => assert_eq!(token, lease.token),
+        other => panic!("the lease is lost: {other:?}"),
+    }
+    execute(&store, &id("new"), "result").await;
+    // Notifications arrive again, without anybody's doing.
+    let mut told = Duration::MAX;
+    for round in 0..200 {
+        let (id, owner) = (id(&format!("told {round}")), OwnerId::new());
+        let token = grant(&store, &id, owner).await.token;
+        let waiting = {
+            let (waiter, id) = (std::sync::Arc::clone(&waiter), id.clone());
+            tokio::spawn(async move { waiter.changed(&id, token, Duration::from_secs(30)).await })
+        };
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let started = tokio::time::Instant::now();
+        assert_eq!(store.complete(&id, owner, &completion("told")).await.expect("completed"), Fenced::Done);
+        waiting.await.expect("no panic").expect("woken");
+        told = started.elapsed();
+        if told < Duration::from_millis(40)
+            && format!("{waiter:?}{store:?}").matches("listening: true").count() == 2
+        {
+            break;
+        }
+    }
+    assert!(told < Duration::from_millis(40), "{told:?}");
+    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    match waiter.acquire(&held, &request(OwnerId::new())).await.expect("answered") {
+        Acquired::Complete(stored) => assert_eq!(body(&stored), "late"),
+        other => panic!("{other:?}"),
+    }
+}

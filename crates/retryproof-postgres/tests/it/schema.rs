@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
+
+use retryproof_core::store::Standing;
+use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_postgres::{PostgresStore, schema_sql};
+
+use crate::support::{CANARY, Table, assert_masked, execute, id, postgres, replay, request};
+
+async fn refused(table: &Table) -> Error {
+    let error = PostgresStore::connect(table.config()).await.expect_err("the schema does not fit");
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::Schema, Some("connect")), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn sto_3_connect_makes_no_table() {
+    let table = Table::absent(postgres());
+    assert!(refused(&table).await.to_string().contains("migrate()"));
+    let tables = format!("SELECT count(*) FROM pg_class WHERE relname LIKE '{}%'", table.name);
+    assert_eq!(table.stranger().await.number(tables).await, 0);
+}
+
+#[tokio::test]
+async fn sto_3_migrate_is_idempotent_and_keeps_records() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    execute(&store, &id("kept"), "result").await;
+    table.config().migrate().await.expect("again, beside a store at work");
+    assert_eq!(replay(&table.store().await, &id("kept")).await, "result");
+}
+
+#[tokio::test]
+async fn sto_3_migrate_from_many_at_once() {
+    let table = Table::absent(postgres());
+    let all: Vec<_> = (0..8)
+        .map(|_| {
+            let config = table.config();
+            tokio::spawn(async move { config.migrate().await })
+        })
+        .collect();
+    for one in all {
+        one.await.expect("no panic").expect("migrated");
+    }
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_3_older_and_newer_schemas_are_refused() {
+    let table = Table::new().await;
+    let set = async |version: i64| {
+        let sql = format!("UPDATE \"{}_meta\" SET value={version} WHERE name='schema'", table.name);
+        assert_eq!(table.stranger().await.run(sql).await, 1);
+    };
+    set(0).await;
+    let older = refused(&table).await.to_string();
+    assert!(older.contains("older") && older.contains("migrate()"), "{older}");
+    set(2).await;
+    let newer = refused(&table).await.to_string();
+    assert!(newer.contains("newer"), "{newer}");
+    let error = table.config().migrate().await.expect_err("it would go back");
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::Schema, Some("migrate")), "{error}");
+    table.stranger().await.run(format!("DELETE FROM \"{}_meta\"", table.name)).await;
+    assert!(refused(&table).await.to_string().contains("migrate()"));
+    table.config().migrate().await.expect("the version row comes back");
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_3_the_shipped_sql_serves_a_migrator_of_ones_own() {
+    let table = Table::absent(postgres());
+    let sql = schema_sql(&table.name).expect("a valid name");
+    let mut own = table.stranger().await;
+    own.run(format!("BEGIN; {sql} COMMIT")).await;
+    own.run(sql).await;
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_3_two_tables_in_one_database_do_not_meet() {
+    let (a, b) = (Table::new().await, Table::new().await);
+    let (of_a, of_b) = (a.store().await, b.store().await);
+    execute(&of_a, &id("k"), "of a").await;
+    assert!(matches!(of_b.look(&id("k")).await, Ok(Standing::Absent)));
+    execute(&of_b, &id("k"), "of b").await;
+    assert_eq!(
+        (replay(&of_a, &id("k")).await, replay(&of_b, &id("k")).await),
+        ("of a".into(), "of b".into())
+    );
+}
+
+#[tokio::test]
+async fn sto_3_capitals_and_reserved_words_are_names_like_others() {
+    let mut table = Table::new().await;
+    table.name = format!("Select_{}", table.name);
+    table.config().migrate().await.expect("migrated");
+    execute(&table.store().await, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_3_no_name_reaches_the_server_unchecked() {
+    for name in ["a;--", "a\"b", "", "public.a", "a b", "é"] {
+        let table = Table::absent(postgres());
+        let config = table.config().with_table_name(name);
+        let error = config.migrate().await.expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let error = PostgresStore::connect(config).await.expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert_eq!(schema_sql(name).expect_err(name).kind(), ErrorKind::Config);
+    }
+}
+
+#[tokio::test]
+async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let (id, owner) = (id(CANARY), OwnerId::new());
+    table.stranger().await.run(format!("DROP TABLE \"{}\"", table.name)).await;
+    for error in [
+        store.acquire(&id, &request(owner)).await.map(drop).expect_err("no table"),
+        store.look(&id).await.map(drop).expect_err("no table"),
+        store.release(&id, owner).await.map(drop).expect_err("no table"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+        assert!(error.to_string().contains("migrate()"), "{error}");
+        assert_masked(&error);
+    }
+    // And comes back without a restart.
+    table.stranger().await.run(format!("DROP TABLE \"{}_meta\"", table.name)).await;
+    table.config().migrate().await.expect("made again");
+    execute(&store, &id, "result").await;
+}

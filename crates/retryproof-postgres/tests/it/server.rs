@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A PostgreSQL server of a test's own: quiet enough to count bytes of its log, and free to be killed.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sqlx_core::connection::Connection as _;
+use sqlx_postgres::PgConnection;
+use tokio::time::Instant;
+
+pub(crate) struct Server {
+    root: PathBuf,
+    bin: PathBuf,
+    port: u16,
+    child: Child,
+}
+
+/// Where Debian puts what is not on the path.
+fn binaries() -> PathBuf {
+    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest =
+        installed.map(|entry| entry.path().join("bin")).filter(|bin| bin.join("initdb").exists()).max();
+    newest.expect("no PostgreSQL for this test: run `cargo xtask services up postgres`")
+}
+
+/// The server refuses to run as root.
+fn unprivileged(command: &mut Command) -> &mut Command {
+    let me = Command::new("id").arg("-u").output().expect("`id` runs").stdout;
+    if me.trim_ascii() == b"0" {
+        let id = |flag| {
+            let out = Command::new("id").args([flag, "postgres"]).output().expect("`id` runs").stdout;
+            String::from_utf8_lossy(out.trim_ascii()).parse().expect("a user `postgres`")
+        };
+        command.uid(id("-u")).gid(id("-g"));
+    }
+    command
+}
+
+impl Server {
+    /// A new one, with its data in a directory that goes with it.
+    pub(crate) async fn start() -> Self {
+        let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
+        let root =
+            (0..).map(|at| root.with_extension(at.to_string())).find(|root| fs::create_dir(root).is_ok());
+        let root = root.expect("a directory for the test");
+        Command::new("chmod").args(["0777"]).arg(&root).status().expect("`chmod` runs");
+        let bin = binaries();
+        let made = unprivileged(&mut Command::new(bin.join("initdb")))
+            .args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8", "-D"])
+            .arg(root.join("data"))
+            .current_dir("/")
+            .output()
+            .expect("initdb runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let mut server = Self { child: launch(&bin, &root, port), root, bin, port };
+        server.ready().await;
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    async fn ready(&mut self) {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while PgConnection::connect(&self.url()).await.is_err() {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                // What the last one left is still going down.
+                self.child = launch(&self.bin, &self.root, self.port);
+            }
+            assert!(Instant::now() < patience, "the server does not start: see {}", self.root.display());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// As by a power cut, but for the disk.
+    pub(crate) fn kill(&mut self) {
+        let pid = self.child.id().to_string();
+        // Children of a killed postmaster take a moment to notice; SIGQUIT ends them with it, without a checkpoint.
+        let sent = Command::new("kill").args(["-QUIT", &pid]).status().expect("`kill` runs");
+        assert!(sent.success());
+        self.child.wait().expect("it ends");
+    }
+
+    pub(crate) async fn restart(&mut self) {
+        self.child = launch(&self.bin, &self.root, self.port);
+        self.ready().await;
+    }
+}
+
+fn launch(bin: &Path, root: &Path, port: u16) -> Child {
+    let log = fs::File::options().create(true).append(true).open(root.join("log")).expect("a log");
+    unprivileged(&mut Command::new(bin.join("postgres")))
+        .arg("-D")
+        .arg(root.join("data"))
+        .arg("-k")
+        .arg(root)
+        .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
+        // Nothing writes on its own.
+        .args(["-c", "autovacuum=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0"])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a log"))
+        .stderr(log)
+        .current_dir("/")
+        .spawn()
+        .expect("the server starts")
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.kill();
+        }
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Servers that refuse: a typed error that says what to do, nothing half-written, no key shown, and recovery without a restart.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
+
+use crate::support::{
+    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
+    replay, request, service,
+};
+
+/// A role with a password of its own, and the URL for it; both go with the test's table.
+async fn role(table: &Table, attributes: &str) -> (String, String) {
+    let name = format!("r_{}", table.name);
+    table.stranger().await.run(format!("CREATE ROLE {name} LOGIN PASSWORD 'secret' {attributes}")).await;
+    (name.clone(), as_user(&table.url, &format!("{name}:secret")))
+}
+
+fn as_user(url: &str, user: &str) -> String {
+    let (_, rest) = url.split_once('@').expect("a URL with a user");
+    format!("postgres://{user}@{rest}")
+}
+
+async fn drop_role(table: &Table, name: &str) {
+    let gone = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
+    table.stranger().await.run(gone).await;
+    table.stranger().await.run(format!("DROP OWNED BY {name}; DROP ROLE {name}")).await;
+}
+
+fn on(url: &str, table: &Table) -> PostgresConfig {
+    PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name)
+}
+
+async fn refused(config: PostgresConfig) -> Error {
+    let error = PostgresStore::connect(config).await.expect_err("it is refused");
+    assert_eq!(error.operation(), Some("connect"));
+    assert_masked(&error);
+    error
+}
+
+/// Every insert or update fails with this code.
+async fn spoil(table: &Table, code: &str, unless: &str) {
+    let name = &table.name;
+    let sql = format!(
+        "CREATE OR REPLACE FUNCTION f_{name}() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN IF {unless} THEN RETURN NEW; END IF; RAISE EXCEPTION 'spoilt' USING ERRCODE='{code}'; END $$; \
+         CREATE OR REPLACE TRIGGER spoilt BEFORE INSERT OR UPDATE ON \"{name}\" \
+         FOR EACH ROW EXECUTE FUNCTION f_{name}()"
+    );
+    table.stranger().await.run(sql).await;
+}
+
+async fn mend(table: &Table) {
+    let name = &table.name;
+    table.stranger().await.run(format!("DROP TRIGGER spoilt ON \"{name}\"; DROP FUNCTION f_{name}()")).await;
+}
+
+#[tokio::test]
+async fn cfg_1_a_wrong_password_is_named_and_not_shown() {
+    let url = service("RETRYPROOF_TEST_POSTGRES_PASSWORD", "postgres");
+    let (user, _) = url["postgres://".len()..].split_once(':').expect("a user");
+    let error =
+        refused(PostgresConfig::from_url(&as_user(&url, &format!("{user}:{CANARY}"))).expect("a URL")).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("password"), "{error}");
+}
+
+#[tokio::test]
+async fn cfg_1_a_missing_database_is_named() {
+    let (base, _) =
+        postgres().rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("a database");
+    let config = PostgresConfig::from_url(&format!("{base}/nowhere")).expect("a URL");
+    for error in [config.migrate().await.expect_err("no database"), refused(config).await] {
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(error.to_string().contains("database does not exist"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sto_5_a_refused_connection_is_unavailable() {
+    let config = PostgresConfig::from_url("postgres://u:canary-4711@127.0.0.1:1/d").expect("a URL");
+    for error in [config.migrate().await.expect_err("nobody is there"), refused(config).await] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("host and port"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sto_5_missing_privileges_are_named() {
+    let table = Table::new().await;
+    let (name, url) = role(&table, "").await;
+    // The version row may not be read, so it cannot tell whether there is anything to do.
+    assert!(on(&url, &table).migrate().await.is_err());
+    let refuse = refused(on(&url, &table)).await;
+    assert_eq!(refuse.kind(), ErrorKind::Unexpected, "{refuse}");
+    assert!(refuse.to_string().contains("GRANT"), "{refuse}");
+    let grants = "SELECT, INSERT, UPDATE, DELETE";
+    let sql =
+        format!("GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}", table.name);
+    table.stranger().await.run(sql).await;
+    let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
+    execute(&store, &id("done"), "result").await;
+    // Taken away while it runs: nothing new, and what is done is still replayed.
+    table.stranger().await.run(format!("REVOKE INSERT, UPDATE ON \"{}\" FROM {name}", table.name)).await;
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("revoked");
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(error.to_string().contains("GRANT"), "{error}");
+    assert_masked(&error);
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    table.stranger().await.run(format!("GRANT {grants} ON \"{}\" TO {name}", table.name)).await;
+    execute(&store, &id(CANARY), "result").await;
+    drop(store);
+    drop_role(&table, &name).await;
+}
+
+#[tokio::test]
+async fn sto_5_a_user_that_may_not_make_tables_is_told_so() {
+    let table = Table::absent(postgres());
+    let (name, url) = role(&table, "").await;
+    let error = on(&url, &table).migrate().await.expect_err("it may not");
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(error.to_string().contains("CREATE"), "{error}");
+    drop_role(&table, &name).await;
+}
+
+#[tokio::test]
+async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
+    let table = Table::new().await;
+    let (name, url) = role(&table, "SUPERUSER").await;
+    let (done, held, owner) = (id("done"), id("held"), OwnerId::new());
+    let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+    execute(&store, &done, "result").await;
+    grant(&store, &held, owner).await;
+    let read_only = format!("ALTER ROLE {name} SET default_transaction_read_only=on");
+    let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
+    table.stranger().await.run(format!("{read_only}; {cut}")).await;
+
+    let error = refused(on(&url, &table)).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("read-only"), "{error}");
+    for error in [
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("read-only"),
+        store.extend(&held, owner, LONG).await.map(drop).expect_err("read-only"),
+        store.complete(&held, owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
+    ] {
+        assert!(error.is_retryable() && error.to_string().contains("read-only"), "{error}");
+        assert_masked(&error);
+    }
+    assert_eq!(replay(&store, &done).await, "result");
+    // The primary is back: no restart is needed.
+    table.stranger().await.run(format!("ALTER ROLE {name} RESET default_transaction_read_only; {cut}")).await;
+    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    drop(store);
+    drop_role(&table, &name).await;
+}
+
+#[tokio::test]
+async fn sto_1_a_full_disk_is_full_and_replays() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    execute(&store, &id("done"), "result").await;
+    spoil(&table, "53100", "false").await;
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("disk"), "{error}");
+    assert_masked(&error);
+    // By somebody who does not know yet that it is done.
+    assert_eq!(replay(&table.store().await, &id("done")).await, "result");
+    mend(&table).await;
+    execute(&store, &id(CANARY), "result").await;
+}
+
+#[tokio::test]
+async fn sto_5_with_too_few_connections_it_goes_on_with_those_it_has() {
+    let table = Table::new().await;
+    let (name, url) = role(&table, "CONNECTION LIMIT 4").await;
+    let grants = format!("GRANT ALL ON \"{0}\", \"{0}_meta\" TO {name}", table.name);
+    table.stranger().await.run(grants).await;
+    let store = std::sync::Arc::new(PostgresStore::connect(on(&url, &table)).await.expect("connected"));
+    let all: Vec<_> = (0..32)
+        .map(|at| {
+            let store = std::sync::Arc::clone(&store);
+            tokio::spawn(async move { execute(&store, &id(&at.to_string()), "result").await })
+        })
+        .collect();
+    for one in all {
+        one.await.expect("each got its turn");
+    }
+    let error = refused(on(&url, &table)).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("no more connections"), "{error}");
+    drop(store);
+    drop_role(&table, &name).await;
+}
+
+#[tokio::test]
+async fn sto_5_lost_races_are_run_again() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    table.stranger().await.run(format!("CREATE SEQUENCE s_{0}", table.name)).await;
+    for code in ["40001", "40P01"] {
+        let id = id(code);
+        spoil(&table, code, &format!("nextval('s_{}') % 4 = 0", table.name)).await;
+        execute(&store, &id, "result").await;
+        assert_eq!(replay(&store, &id).await, "result");
+    }
+    spoil(&table, "40P01", "false").await;
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("each is lost");
+    assert!(error.is_retryable(), "{error}");
+    assert_masked(&error);
+    mend(&table).await;
+    table.stranger().await.run(format!("DROP SEQUENCE s_{0}", table.name)).await;
+}
+
+#[tokio::test]
+async fn sto_5_a_cancelled_statement_is_unavailable() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    spoil(&table, "57014", "false").await;
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("cancelled");
+    assert!(error.is_retryable() && error.to_string().contains("statement_timeout"), "{error}");
+    mend(&table).await;
+    execute(&store, &id(CANARY), "result").await;
+}
+
+#[tokio::test]
+async fn id_4_details_of_a_constraint_are_not_shown() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let sql = format!("ALTER TABLE \"{}\" ADD CONSTRAINT c CHECK (octet_length(result)<10)", table.name);
+    table.stranger().await.run(sql).await;
+    let (id, owner) = (id(CANARY), OwnerId::new());
+    grant(&store, &id, owner).await;
+    let error = store.complete(&id, owner, &completion(CANARY)).await.expect_err("the constraint is broken");
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(std::error::Error::source(&error).expect("a source").to_string().contains("23514"));
+    assert_masked(&error);
+}
+
+#[tokio::test]
+async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
+    for url in [postgres(), pgbouncer()] {
+        let table = Table::new().await;
+        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+        let changes = [
+            "state = 7",
+            "owner = ''",
+            "token = -1",
+            "fp = decode(repeat('00', 65), 'hex')",
+            "fp = ''",
+            "result = NULL",
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let id = id(&format!("{CANARY} {at}"));
+            execute(&store, &id, CANARY).await;
+            let spoil =
+                format!("UPDATE \"{}\" SET {change} WHERE key={}", table.name, hex(id.key().expose()));
+            assert_eq!(table.stranger().await.run(spoil).await, 1);
+            for error in [
+                store.acquire(&id, &request(OwnerId::new())).await.map(drop).expect_err(change),
+                store.look(&id).await.map(drop).expect_err(change),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}");
+                assert!(error.to_string().contains(change.split(' ').next().expect("a column")), "{error}");
+                assert_masked(&error);
+            }
+        }
+        // Not even when it is over.
+        let over =
+            format!("UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7", table.name);
+        assert_eq!(table.stranger().await.run(over).await, 1);
+        let id = id(&format!("{CANARY} 0"));
+        let error =
+            store.acquire(&id, &request(OwnerId::new())).await.map(drop).expect_err("a foreign state");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
+    for url in [postgres(), pgbouncer()] {
+        let table = Table::new().await;
+        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+        let id = id("held");
+        let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+        let Ok(Acquired::Granted(first)) = store.acquire(&id, &brief).await else { panic!("not granted") };
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut joined = table.stranger().await;
+        joined.run(format!("BEGIN; SELECT * FROM \"{}\" FOR UPDATE", table.name)).await;
+        let started = tokio::time::Instant::now();
+        match store.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
+            Acquired::Busy { remaining, token } => {
+                assert_eq!((remaining, token), (Duration::ZERO, first.token))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        // It leaves nothing behind: the row is free again as soon as it is let go.
+        joined.run("ROLLBACK").await;
+        assert!(grant(&store, &id, OwnerId::new()).await.took_over);
+    }
+}
+
+#[tokio::test]
+async fn run_2_beats_have_connections_of_their_own() {
+    let table = Table::new().await;
+    let store = std::sync::Arc::new(
+        PostgresStore::connect(table.config().with_connections(4)).await.expect("connected"),
+    );
+    let (held, owner) = (id("held"), OwnerId::new());
+    grant(&store, &held, owner).await;
+    let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
+    assert!(matches!(store.acquire(&id("locked"), &brief).await, Ok(Acquired::Granted(_))));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut joined = table.stranger().await;
+    joined
+        .run(format!("BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE", table.name, hex("locked")))
+        .await;
+    // Each of these holds a connection for a quarter of a second, and there are two for them.
+    let acquires: Vec<_> = (0..40)
+        .map(|_| {
+            let store = std::sync::Arc::clone(&store);
+            tokio::spawn(
+                async move { store.acquire(&id("locked"), &request(OwnerId::new())).await.map(drop) },
+            )
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let started = tokio::time::Instant::now();
+        assert_eq!(store.extend(&held, owner, LONG).await.expect("a beat gets through"), Fenced::Done);
+        slowest = slowest.max(started.elapsed());
+    }
+    assert_eq!(store.complete(&held, owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert!(slowest < Duration::from_secs(1), "a beat took {slowest:?}");
+    let mut starved = 0;
+    for acquire in acquires {
+        if let Err(error) = acquire.await.expect("no panic") {
+            assert!(error.is_retryable(), "{error}");
+            starved += 1;
+        }
+    }
+    println!("slowest beat {slowest:?}; {starved} of 40 acquires were not answered in time");
+    joined.run("ROLLBACK").await;
+}
+
+#[tokio::test]
+async fn id_2_nothing_in_a_key_ends_a_literal() {
+    for url in [postgres(), pgbouncer()] {
+        let table = Table::new().await;
+        let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+        let drop_table = format!("'; DROP TABLE \"{}\"; --", table.name);
+        for key in [&*drop_table, "$1", "\\x00", "\\'; SELECT 1; --", "%s{}", "decode('','hex')", "E'\\''"] {
+            execute(&store, &id(key), key).await;
+            assert_eq!(replay(&store, &id(key)).await, key);
+            assert!(matches!(store.look(&id(&format!("{key} "))).await, Ok(Standing::Absent)));
+        }
+        let rows = format!("SELECT count(*) FROM \"{}\"", table.name);
+        assert_eq!(table.stranger().await.number(rows).await, 7);
+    }
+}
+
+#[tokio::test]
+async fn run_2_an_applications_pool_lends_its_settings_and_no_connection() {
+    let table = Table::new().await;
+    let options: PgConnectOptions = table.url.parse().expect("a valid URL");
+    let pool: PgPool = sqlx_core::pool::PoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let taken = pool.acquire().await.expect("the application's only connection");
+    let config = PostgresConfig::from_pool(&pool).with_table_name(&table.name);
+    let store = PostgresStore::connect(config).await.expect("connected beside it");
+    execute(&store, &id("k"), "result").await;
+    drop(taken);
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tokens, the clock, purging, and how the rows are kept.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge};
+use retryproof_core::{CodecId, IdempotencyStore, OwnerId, Payload};
+
+use crate::support::{DAY, LONG, Table, completion, execute, grant, id, request};
+
+#[tokio::test]
+async fn acq_10_tokens_grow_over_releases_while_the_clock_stands_still() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let id = id("k");
+    let mut stranger = table.stranger().await;
+    let mut last = 0;
+    for round in 0..20 {
+        let owner = OwnerId::new();
+        let token = grant(&store, &id, owner).await.token.get();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+        if round % 5 == 0 {
+            // As after a clock that was an hour ahead when it granted.
+            last += 3_600_000_000;
+            assert_eq!(stranger.run(format!("UPDATE \"{}\" SET token={last}", table.name)).await, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn acq_10_a_residue_looks_deleted_and_is_purged_after_an_hour() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let (id, owner) = (id("k"), OwnerId::new());
+    grant(&store, &id, owner).await;
+    assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+    assert!(store.get(&id).await.expect("looked").is_none());
+    assert_eq!(store.stats().await.expect("counted").records, 0);
+    assert_eq!(store.purge(10).await.expect("purged"), 0, "it keeps its token for an hour");
+    let hour = format!("UPDATE \"{}\" SET purge_bucket=purge_bucket-3600000000", table.name);
+    assert_eq!(table.stranger().await.run(hour).await, 1);
+    assert_eq!(store.purge(10).await.expect("purged"), 1);
+}
+
+#[tokio::test]
+async fn acq_7_time_is_the_servers() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let mut stranger = table.stranger().await;
+    let now = "SELECT (extract(epoch FROM clock_timestamp())*1000000)::bigint";
+    let before = stranger.number(now).await;
+    let token = i64::try_from(grant(&store, &id("k"), OwnerId::new()).await.token.get()).expect("a token");
+    let after = stranger.number(now).await;
+    assert!((before..=after).contains(&token), "{before} {token} {after}");
+    // Lease and retention end by it.
+    let ends = format!("SELECT (extract(epoch FROM expires_at)*1000000)::bigint FROM \"{}\"", table.name);
+    let lease = i64::try_from(LONG.as_micros()).expect("a minute");
+    let end = stranger.number(ends).await;
+    assert!((before + lease..=after + lease).contains(&end), "{end}");
+}
+
+#[tokio::test]
+async fn sto_4_a_large_purge_goes_in_batches_and_keeps_what_is_live() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    execute(&store, &id("live"), "result").await;
+    // 2,500 expired records, as this store writes them.
+    let sql = format!(
+        "INSERT INTO \"{0}\" SELECT scope, decode(md5(n::text),'hex'), 1, owner, token, false, \
+         clock_timestamp()-interval '1 hour', 0, NULL, result FROM \"{0}\", generate_series(1,2500) AS n",
+        table.name
+    );
+    assert_eq!(table.stranger().await.run(sql).await, 2_500);
+    assert_eq!(store.purge(2_200).await.expect("purged"), 2_200);
+    assert_eq!(store.purge(usize::MAX).await.expect("purged"), 300);
+    assert_eq!(store.stats().await.expect("counted").records, 1);
+}
+
+#[tokio::test]
+async fn sto_4_the_purge_finds_its_rows_by_the_index() {
+    let table = Table::new().await;
+    let name = &table.name;
+    let mut stranger = table.stranger().await;
+    stranger
+        .run(format!(
+            "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, false, \
+             clock_timestamp()+interval '1 day', (extract(epoch FROM clock_timestamp())*1000000)::bigint+n::bigint*1000000000, \
+             NULL, NULL FROM generate_series(1,20000) AS n; ANALYZE \"{name}\""
+        ))
+        .await;
+    let store = table.store().await;
+    store.purge(10).await.expect("purged");
+    drop(store);
+    // The counters arrive when the connection that did it has ended.
+    let scans = format!(
+        "SELECT coalesce(idx_scan,0)::bigint FROM pg_stat_user_indexes WHERE indexrelname='{name}_purge'"
+    );
+    for _ in 0..100 {
+        if stranger.number(scans.clone()).await > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the purge scans the table");
+}
+
+#[tokio::test]
+async fn run_1_beats_and_completions_stay_on_their_page() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let payload = Payload::new(CodecId::BYTES, 1, &[7; 200]);
+    const UNITS: i64 = 1_000;
+    for at in 0..UNITS {
+        let (id, owner) = (id(&format!("a key of thirty-six bytes, or so {at}")), OwnerId::new());
+        let req = AcquireRequest::new(owner, LONG, DAY);
+        assert!(matches!(store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
+        assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), Fenced::Done);
+        let done = Completion::new(payload.envelope().clone(), DAY, None);
+        assert_eq!(store.complete(&id, owner, &done).await.expect("completed"), Fenced::Done);
+    }
+    drop(store);
+    let mut stranger = table.stranger().await;
+    let counted =
+        |what: &str| format!("SELECT {what} FROM pg_stat_user_tables WHERE relname='{}'", table.name);
+    let mut updates = 0;
+    for _ in 0..200 {
+        updates = stranger.number(counted("n_tup_upd")).await;
+        if updates >= 2 * UNITS {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(updates, 2 * UNITS);
+    let hot = stranger.number(counted("n_tup_hot_upd")).await;
+    println!("HOT: {hot} of {updates}");
+    assert!(hot * 100 >= updates * 95, "{hot} of {updates} updates stayed on their page");
+}
+
+#[tokio::test]
+async fn cmp_9_a_value_over_the_limit_is_too_large() {
+    let table = Table::new().await;
+    let store = retryproof_postgres::PostgresStore::connect(table.config().with_max_value(100))
+        .await
+        .expect("connected");
+    assert_eq!(store.profile().max_value, 100);
+    let (id, owner) = (id("k"), OwnerId::new());
+    assert!(matches!(store.acquire(&id, &request(owner)).await, Ok(Acquired::Granted(_))));
+    let error = store.complete(&id, owner, &completion(&"x".repeat(101))).await.expect_err("too large");
+    assert_eq!(error.kind(), retryproof_core::ErrorKind::TooLarge, "{error}");
+    assert_eq!(store.complete(&id, owner, &completion("tombstone")).await.expect("completed"), Fenced::Done);
+}

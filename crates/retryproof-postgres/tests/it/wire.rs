@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What goes over the wire: one round trip for each call (ACQ-8), and what becomes of a line that is cut or stalls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::{IdempotencyStore, OwnerId};
+use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
+use retryproof_testkit::wire::WireProxy;
+
+use crate::support::{
+    DAY, LONG, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
+};
+
+/// A proxy before the server of a URL, and the URL through it.
+async fn proxied(url: &str) -> (WireProxy, String) {
+    let (head, rest) = url.split_once('@').expect("a user");
+    let (addr, database) = rest.split_once('/').expect("a database");
+    let proxy = WireProxy::to(addr.parse().expect("an address")).await.expect("a proxy");
+    let through = format!("{head}@{}/{database}", proxy.addr());
+    (proxy, through)
+}
+
+async fn store(url: &str, table: &Table, pooler: Pooler) -> PostgresStore {
+    let config = PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name);
+    // One connection for calls and one for beats, so that all is prepared after one round of each.
+    PostgresStore::connect(config.with_connections(2).with_pooler(pooler)).await.expect("connected")
+}
+
+#[tokio::test]
+async fn acq_8_one_round_trip_for_each_call() {
+    for (url, pooler) in [(postgres(), Pooler::Session), (pgbouncer(), Pooler::Transaction)] {
+        let table = Table::new().await;
+        let (proxy, through) = proxied(&url).await;
+        let store = store(&through, &table, pooler).await;
+        let brief = |owner| AcquireRequest::new(owner, Duration::from_millis(10), DAY);
+        for round in 0..2 {
+            // The first round opens the lines and prepares the statements.
+            let counts = round > 0;
+            let (id, other) = (id(&format!("k{round}")), id(&format!("other {round}")));
+            let (owner, stranger) = (OwnerId::new(), OwnerId::new());
+            let mut last = proxy.flights();
+            let mut trips = |what: &str, most: u64| {
+                let now = proxy.flights();
+                let trips = now - last;
+                last = now;
+                if counts {
+                    println!("{pooler:?}: {what}: {trips}");
+                    assert_eq!(trips, most, "{what} ({pooler:?})");
+                }
+            };
+            let token = grant(&store, &id, owner).await.token;
+            trips("acquire", 1);
+            assert!(matches!(store.acquire(&id, &request(stranger)).await, Ok(Acquired::Busy { .. })));
+            trips("in flight", 1);
+            assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
+            trips("look", 1);
+            store.changed(&id, token, Duration::ZERO).await.expect("looked");
+            trips("changed", 1);
+            assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), Fenced::Done);
+            trips("extend", 1);
+            assert_eq!(store.extend(&id, stranger, LONG).await.expect("answered"), Fenced::Lost);
+            trips("extend, lost", 1);
+            assert_eq!(
+                store.complete(&id, stranger, &completion("x")).await.expect("answered"),
+                Fenced::Lost
+            );
+            trips("complete, lost", 2);
+            assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+            trips("complete", 1);
+            assert_eq!(
+                store.complete(&id, owner, &completion("x")).await.expect("answered"),
+                Fenced::AlreadyDone
+            );
+            trips("complete, again", 2);
+            replay(&store, &id).await;
+            trips("replay, known", 1);
+            // As by another process, that has not seen it complete.
+            let fresh = self::store(&url, &table, pooler).await;
+            execute(&fresh, &self::id(&format!("foreign {round}")), "x").await;
+            replay(&store, &self::id(&format!("foreign {round}"))).await;
+            trips("replay, first contact", 1);
+            grant(&store, &other, owner).await;
+            trips("acquire", 1);
+            assert_eq!(store.release(&other, owner).await.expect("released"), Fenced::Done);
+            trips("release", 1);
+            assert_eq!(store.release(&other, owner).await.expect("answered"), Fenced::AlreadyDone);
+            trips("release, again", 2);
+            assert!(matches!(store.acquire(&other, &brief(owner)).await, Ok(Acquired::Granted(_))));
+            trips("acquire after a release", 1);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(grant(&store, &other, stranger).await.took_over);
+            trips("takeover", 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn sto_5_a_line_that_was_cut_while_idle_is_replaced() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let store = store(&through, &table, Pooler::Session).await;
+    for round in 0..5 {
+        execute(&store, &id(&format!("k{round}")), "result").await;
+        proxy.cut();
+        assert_eq!(replay(&store, &id(&format!("k{round}"))).await, "result");
+    }
+    proxy.refuse(true);
+    proxy.cut();
+    let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("cut off");
+    assert!(error.is_retryable(), "{error}");
+    proxy.refuse(false);
+    execute(&store, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn cmp_3_an_answer_that_was_lost_is_asked_for_again() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let store = Arc::new(store(&through, &table, Pooler::Session).await);
+    for round in 0..10 {
+        let (id, owner) = (id(&format!("k{round}")), OwnerId::new());
+        let token = grant(&store, &id, owner).await.token;
+        proxy.stall(true);
+        let completing = {
+            let (store, id) = (Arc::clone(&store), id.clone());
+            tokio::spawn(async move { store.complete(&id, owner, &completion("result")).await })
+        };
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        proxy.cut();
+        proxy.stall(false);
+        let fenced = completing.await.expect("no panic").expect("a second line");
+        assert!(matches!(fenced, Fenced::Done | Fenced::AlreadyDone), "{fenced:?}");
+        assert_eq!(replay(&store, &id).await, "result");
+        assert!(token.get() > 0);
+    }
+}
+
+#[tokio::test]
+async fn acq_11_a_call_dropped_in_the_middle_poisons_no_connection() {
+    for (url, pooler) in [(postgres(), Pooler::Session), (pgbouncer(), Pooler::Transaction)] {
+        let table = Table::new().await;
+        let (proxy, through) = proxied(&url).await;
+        let store = store(&through, &table, pooler).await;
+        let done: Vec<_> = (0..20).map(|at| id(&format!("done {at}"))).collect();
+        for (at, id) in done.iter().enumerate() {
+            execute(&store, id, &format!("result {at}")).await;
+        }
+        for round in 0..100_u64 {
+            let dropped = id(&format!("dropped {round}"));
+            let soon = Duration::from_micros(round * 17 % 900);
+            let owner = OwnerId::new();
+            let _ = tokio::time::timeout(soon, store.acquire(&dropped, &request(owner))).await;
+            let _ = tokio::time::timeout(soon, store.look(&done[3])).await;
+            // Each call gets its own answer.
+            let at = usize::try_from(round).expect("small") % done.len();
+            assert_eq!(replay(&store, &done[at]).await, format!("result {at}"));
+        }
+        // One that hangs is given up, and the next call has a line.
+        proxy.stall(true);
+        let hung = tokio::time::timeout(Duration::from_millis(50), store.look(&done[0])).await;
+        assert!(hung.is_err());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.stall(false);
+        assert_eq!(replay(&store, &done[0]).await, "result 0");
+    }
+}
+
+#[tokio::test]
+async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
+    let table = Table::new().await;
+    let (proxy, through) = proxied(&table.url).await;
+    let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
+    let store =
+        PostgresStore::connect(config.with_timeout(Duration::from_millis(200))).await.expect("connected");
+    proxy.stall(true);
+    let started = tokio::time::Instant::now();
+    let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("it hangs");
+    assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    proxy.stall(false);
+    execute(&store, &id("k"), "result").await;
+}
+
+#[tokio::test]
+async fn sto_5_a_pooler_in_transaction_mode_is_found_out() {
+    let table = Table::new().await;
+    for (url, direct) in [(postgres(), "direct: true"), (pgbouncer(), "direct: false")] {
+        let store = store(&url, &table, Pooler::Detect).await;
+        assert!(format!("{store:?}").contains(direct), "{store:?}");
+        execute(&store, &id(direct), "result").await;
+    }
+}
