@@ -60,7 +60,12 @@ pub(crate) const SERVICES: [Service; 5] = [
         packages: &["mariadb-server-core", "mariadb-client-core"],
         on: None,
     },
-    Service { name: "redis", programs: &["redis-server"], packages: &["redis-server"], on: None },
+    Service {
+        name: "redis",
+        programs: &["redis-server", "openssl"], // certificates for the tests over TLS
+        packages: &["redis-server", "openssl"],
+        on: None,
+    },
     // A sentinel is the same program in another mode; the package redis-sentinel would only add a system service.
     Service { name: "sentinel", programs: &["redis-server"], packages: &["redis-server"], on: None },
 ];
