@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The PostgreSQL store of `retryproof`: records in one table of a database, for any number of processes.
 
+mod call;
 mod config;
 mod courier;
 mod error;

@@ -19,9 +19,9 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::call::{Call, Reply};
 use crate::config::{PostgresConfig, Source};
 use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
-use crate::statement::{Call, Reply};
 
 /// A connection is not used again when it is older, or has been idle for longer.
 const MOST_AGE: Duration = Duration::from_secs(1_800);

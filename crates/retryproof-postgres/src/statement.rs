@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQL: every statement as constant text, bound to its values as a [`Call`].
-//!
-//! Values are bytes and integers only, so that any driver can carry them, and so that they can be written as literals out of hex
-//! digits where nothing can be prepared (behind a pooler that gives each statement another connection).
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Completion};
 use retryproof_core::{Identity, OwnerId};
-use sqlx_core::arguments::Arguments as _;
-use sqlx_core::executor::Executor as _;
-use sqlx_core::query::query_with;
-use sqlx_core::raw_sql::raw_sql;
-use sqlx_core::sql_str::AssertSqlSafe;
-use sqlx_postgres::{PgArguments, PgConnection, PgRow};
 
+use crate::call::{Call, Value};
 use crate::config::DEFAULT_TABLE;
 
 /// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction.
@@ -30,6 +21,14 @@ macro_rules! now_us {
 macro_rules! rest_us {
     () => {
         "(extract(epoch FROM expires_at-clock_timestamp())*1000000)::bigint"
+    };
+}
+
+/// Bounds the wait for a row that an open transaction holds, for one statement alone: it goes with the statement's own transaction,
+/// also behind a pooler.
+macro_rules! bounded {
+    () => {
+        "set_config('lock_timeout','250ms',true)"
     };
 }
 
@@ -78,7 +77,7 @@ impl Statement {
         match self {
             // ACQ-2, ACQ-7 to ACQ-10: reads first, so that a live record is neither locked nor written; else inserts, or replaces
             // what is expired, released, or the caller's own. No row: a concurrent insert that this statement's snapshot does not
-            // show. `set_config` bounds the wait for a row that an open transaction holds, for this statement alone.
+            // show.
             // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state (-1: granted), owner, token, taken, rest, fp, result.
             Self::Acquire => concat!(
                 "WITH ex AS MATERIALIZED (SELECT state,owner,token,taken,",
@@ -90,8 +89,9 @@ impl Statement {
                 now_us!(),
                 ",false,clock_timestamp()+$4::bigint*interval '1 microsecond',(",
                 now_us!(),
-                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 \
-                 FROM (SELECT set_config('lock_timeout','250ms',true) WHERE NOT EXISTS (SELECT FROM ex)) AS bounded \
+                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 FROM (SELECT ",
+                bounded!(),
+                " WHERE NOT EXISTS (SELECT FROM ex)) AS bounded \
                  ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,\
                  token=CASE WHEN r.state=0 AND r.owner=excluded.owner THEN r.token ELSE greatest(",
                 now_us!(),
@@ -116,11 +116,14 @@ impl Statement {
                 rest_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 lease.
-            Self::Extend => {
+            // RUN-1, CMP-2: by owner, never by time. A row that is locked holds back no other beat (RUN-2).
+            // 1 scope, 2 key, 3 owner, 4 lease.
+            Self::Extend => concat!(
                 "UPDATE \"retryproof_records\" SET expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' \
-                 WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
-            }
+                 WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3 AND ",
+                bounded!(),
+                " IS NOT NULL"
+            ),
             // CMP-1, CMP-2; a joined transaction (CMP-7) runs this same text. The bucket moves only for a ttl shorter than the
             // acquire's: else its value, and with it the index, stays as it is.
             // 1 scope, 2 key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
@@ -137,7 +140,9 @@ impl Statement {
                 nobody!(),
                 ",taken=false,expires_at=to_timestamp(0),purge_bucket=",
                 now_us!(),
-                "+3600000000,fp=NULL WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
+                "+3600000000,fp=NULL WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3 AND ",
+                bounded!(),
+                " IS NOT NULL"
             ),
             // STO-4; a state that we never wrote stays (CMP-8). The bound is a sub-query so that the index serves it. 1 limit.
             Self::Purge => concat!(
@@ -175,7 +180,7 @@ impl Sql {
     }
 
     fn call<'a>(&self, statement: Statement, values: Vec<Value<'a>>) -> Call<'a> {
-        Call { sql: Arc::clone(&self.0[statement as usize]), has_rows: statement.has_rows(), values }
+        Call::new(Arc::clone(&self.0[statement as usize]), statement.has_rows(), values)
     }
 
     /// A statement on one record, by its key alone.
@@ -261,130 +266,9 @@ fn granularity(ttl: i64) -> i64 {
     }
 }
 
-/// What is bound to a statement.
-#[derive(Clone, Copy)]
-pub(crate) enum Value<'a> {
-    Bytes(Option<&'a [u8]>),
-    Int(i64),
-}
-
-/// A statement with its values. Not `Debug`: they are keys and results (ID-4).
-pub(crate) struct Call<'a> {
-    sql: Arc<str>,
-    has_rows: bool,
-    values: Vec<Value<'a>>,
-}
-
-/// What a statement answered.
-#[derive(Default)]
-pub(crate) struct Reply {
-    pub(crate) row: Option<PgRow>,
-    pub(crate) changed: u64,
-}
-
-impl Call<'_> {
-    /// Runs it: prepared and kept so by the connection, or as one text with literals. One round trip each, but for the first use of a
-    /// prepared statement on its connection.
-    pub(crate) async fn run(
-        &self,
-        conn: &mut PgConnection,
-        prepared: bool,
-    ) -> Result<Reply, sqlx_core::Error> {
-        let mut reply = Reply::default();
-        if prepared {
-            let query = query_with(AssertSqlSafe(Arc::clone(&self.sql)), self.arguments()?);
-            match self.has_rows {
-                true => reply.row = conn.fetch_optional(query).await?,
-                false => reply.changed = conn.execute(query).await?.rows_affected(),
-            }
-        } else {
-            let text = raw_sql(AssertSqlSafe(self.literally()));
-            match self.has_rows {
-                true => reply.row = conn.fetch_optional(text).await?,
-                false => reply.changed = conn.execute(text).await?.rows_affected(),
-            }
-        }
-        Ok(reply)
-    }
-
-    fn arguments(&self) -> Result<PgArguments, sqlx_core::Error> {
-        let mut arguments = PgArguments::default();
-        for value in &self.values {
-            match *value {
-                Value::Bytes(bytes) => arguments.add(bytes),
-                Value::Int(int) => arguments.add(int),
-            }
-            .map_err(sqlx_core::Error::Encode)?;
-        }
-        Ok(arguments)
-    }
-
-    /// The text with its values written in: digits and hex digits only, so that nothing in them can end a literal, whatever the
-    /// settings of the connection.
-    fn literally(&self) -> String {
-        let hex: usize = self.values.iter().map(Value::len).sum();
-        let mut text = String::with_capacity(self.sql.len() + hex);
-        let mut parts = self.sql.split('$');
-        text.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            // Numbers have one digit: there are at most 9 values.
-            let (at, rest) = part.split_at(1);
-            let at = at.parse::<usize>().unwrap_or_default().wrapping_sub(1);
-            if let Some(value) = self.values.get(at) {
-                value.write(&mut text);
-            }
-            text.push_str(rest);
-        }
-        text
-    }
-}
-
-impl Value<'_> {
-    /// About how long it is as a literal.
-    fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => 24 + 2 * bytes.map_or(0, <[u8]>::len),
-            Self::Int(_) => 20,
-        }
-    }
-
-    fn write(&self, text: &mut String) {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        match *self {
-            Self::Bytes(None) => text.push_str("NULL::bytea"),
-            Self::Bytes(Some(bytes)) => {
-                text.push_str("decode('");
-                for byte in bytes {
-                    text.push(char::from(HEX[usize::from(byte >> 4)]));
-                    text.push(char::from(HEX[usize::from(byte & 15)]));
-                }
-                text.push_str("','hex')");
-            }
-            // Into a `String`, which takes everything.
-            Self::Int(int) => drop(write!(text, "({int})")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sto_3_literals_are_hex_and_digits_only() {
-        let sql = Sql::new("t");
-        let id = Identity::of("a'; DROP TABLE t; --", "\\'$1$$ {} é").unwrap();
-        let owner = OwnerId::new();
-        let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);
-        let text = sql.complete(&id, &owner, &done).literally();
-        assert!(text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"), "{text}");
-        assert!(!text.contains('$') && !text.contains('\\') && !text.contains("DROP"), "{text}");
-        let quoted: Vec<_> = text.split('\'').skip(1).step_by(2).collect();
-        let plain = |part: &&str| {
-            part.bytes().all(|b| b.is_ascii_hexdigit()) || ["hex", "1 microsecond"].contains(part)
-        };
-        assert!(quoted.iter().all(plain), "{quoted:?}");
-    }
 
     #[test]
     fn sto_3_every_value_has_its_place() {
@@ -404,15 +288,13 @@ mod tests {
             sql.stats(),
         ];
         for call in calls {
+            let sql = call.sql();
             for at in 1..=9 {
-                assert_eq!(
-                    call.sql.contains(&format!("${at}")),
-                    at <= call.values.len(),
-                    "${at} in {}",
-                    call.sql
-                );
+                assert_eq!(sql.contains(&format!("${at}")), at <= call.values().len(), "${at} in {sql}");
             }
-            assert!(!call.sql.contains("retryproof_records"));
+            // ACQ-7: neither moves in a transaction.
+            assert!(!sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"), "{sql}");
+            assert!(!sql.contains("retryproof_records"), "{sql}");
         }
     }
 

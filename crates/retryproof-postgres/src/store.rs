@@ -11,6 +11,7 @@ use retryproof_core::store::{
 use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout_at};
 
+use crate::call::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
 use crate::error::{classify, is_locked, refuses_writes};
@@ -18,7 +19,7 @@ use crate::known::Known;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Phase, Record};
 use crate::schema;
-use crate::statement::{Call, Reply, Sql, Statement};
+use crate::statement::{Sql, Statement};
 use crate::wake::{ANNOUNCE_AGAIN, Wake};
 
 /// Between two looks of a waiter where nothing is pushed: at first, and at most (ACQ-4).

@@ -306,6 +306,40 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
 }
 
 #[tokio::test]
+async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
+    let table = Table::new().await;
+    let store = PostgresStore::connect(table.config().with_connections(2)).await.expect("connected");
+    let (locked, free, owner) = (id("locked"), id("free"), OwnerId::new());
+    grant(&store, &locked, owner).await;
+    grant(&store, &free, owner).await;
+    let mut joined = table.stranger().await;
+    joined
+        .run(format!("BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE", table.name, hex("locked")))
+        .await;
+    let started = tokio::time::Instant::now();
+    let (one, other, through) = tokio::join!(
+        store.extend(&locked, owner, LONG),
+        store.release(&locked, owner),
+        store.extend(&free, owner, LONG)
+    );
+    for error in [one.expect_err("locked"), other.expect_err("locked")] {
+        assert!(error.is_retryable() && error.to_string().contains("transactions"), "{error}");
+    }
+    assert_eq!(through.expect("a beat gets through"), Fenced::Done);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    joined.run("ROLLBACK").await;
+    assert_eq!(store.extend(&locked, owner, LONG).await.expect("extended"), Fenced::Done);
+}
+
+#[tokio::test]
+async fn cfg_1_encryption_that_is_not_to_be_had_is_refused() {
+    let table = Table::new().await;
+    let error = refused(on(&format!("{}?sslmode=require", table.url), &table)).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("sslmode"), "{error}");
+}
+
+#[tokio::test]
 async fn run_2_beats_have_connections_of_their_own() {
     let table = Table::new().await;
     let store = std::sync::Arc::new(
