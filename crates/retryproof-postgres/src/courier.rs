@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::Source;
+use crate::error::classify;
 use crate::pool::Pool;
 use crate::wake::Wake;
 
@@ -28,11 +29,7 @@ impl Courier {
     /// Listens before it returns, if that is to be had; else goes on trying.
     pub(crate) async fn start(source: Source, table: &str, wake: &Arc<Wake>) -> Self {
         let channel: Arc<str> = format!("{table}_wake").into();
-        let listener = listen(&source, &channel).await;
-        if let Err(error) = &listener {
-            tracing::debug!(error = %crate::error::classify(error), "no notifications yet; waiters poll");
-        }
-        let listener = listener.ok();
+        let listener = listen(&source, &channel).await.map_err(unheard).ok();
         wake.set_listening(listener.is_some());
         let hearing = hear(source.clone(), Arc::clone(&channel), Arc::clone(wake), listener);
         let telling = tell(source, channel, Arc::clone(wake));
@@ -62,11 +59,17 @@ async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core:
     Ok(listener)
 }
 
+/// Said once for each outage.
+fn unheard(error: sqlx_core::Error) {
+    let error = classify(&error);
+    tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
+}
+
 async fn hear(source: Source, channel: Arc<str>, wake: Arc<Wake>, mut listener: Option<PgListener>) {
-    let mut again = AGAIN.0;
+    let (mut again, mut said) = (AGAIN.0, listener.is_none());
     loop {
         if let Some(mut listener) = listener.take() {
-            again = AGAIN.0;
+            (again, said) = (AGAIN.0, false);
             while let Ok(Some(message)) = listener.try_recv().await {
                 wake.heard(message.payload());
             }
@@ -74,9 +77,14 @@ async fn hear(source: Source, channel: Arc<str>, wake: Arc<Wake>, mut listener: 
         }
         sleep(again).await;
         again = (again * 2).min(AGAIN.1);
-        if let Ok(Ok(new)) = timeout(PATIENCE, listen(&source, &channel)).await {
-            listener = Some(new);
-            wake.set_listening(true);
+        // Its pool ends it in time.
+        match listen(&source, &channel).await {
+            Ok(new) => {
+                listener = Some(new);
+                wake.set_listening(true);
+            }
+            Err(error) if !std::mem::replace(&mut said, true) => unheard(error),
+            Err(_) => {}
         }
     }
 }

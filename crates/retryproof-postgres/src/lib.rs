@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The PostgreSQL store of `retryproof`: records in one table of a database, for any number of processes.
+#![doc = include_str!("../README.md")]
 
 mod call;
 mod config;

@@ -230,8 +230,7 @@ impl Pool {
             };
             if prepared && is_pooled(&error) {
                 tracing::warn!(
-                    "prepared statements go astray: a pooler in transaction mode stands before PostgreSQL; \
-                     nothing is prepared from now on, and waiters poll (name it: `pooler=transaction`)"
+                    "a pooler in transaction mode stands before the server; from now on nothing is prepared, and waiters poll"
                 );
                 held.discard();
                 self.set_direct(false, None);

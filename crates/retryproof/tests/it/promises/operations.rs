@@ -120,9 +120,14 @@ fn walk(folder: &Path, visit: &mut impl FnMut(&Path, &str)) {
 fn every_log_line_is_on_the_page_and_no_other() {
     let Some(root) = repository() else { return };
     let mut said = Vec::new();
-    for published in
-        ["retryproof", "retryproof-core", "retryproof-http", "retryproof-redis", "retryproof-sqlite"]
-    {
+    for published in [
+        "retryproof",
+        "retryproof-core",
+        "retryproof-http",
+        "retryproof-postgres",
+        "retryproof-redis",
+        "retryproof-sqlite",
+    ] {
         walk(&root.join("crates").join(published).join("src"), &mut |path, source| {
             for line in log_lines(source) {
                 // What is shown as a whole is named by its beginning.
