@@ -19,20 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Acquires a fresh key as soon as somebody grants it.
 async fn until_granted(store: &RedisStore, key: &str) {
     let (id, owner) = (id(key), OwnerId::new());
-    tokio::time::timeout(PATIENCE, async {
-        loop {
-            match store.acquire(&id, &request(owner)).await {
-                Ok(Acquired::Granted(_)) => return,
-                Ok(other) => panic!("nobody else asks: {other:?}"),
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
+    let began = Instant::now();
+    loop {
+        let asked = tokio::time::timeout(PATIENCE, store.acquire(&id, &request(owner))).await;
+        match asked.expect("a call ends") {
+            Ok(Acquired::Granted(_)) => return,
+            Ok(other) => panic!("nobody else asks: {other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(began.elapsed() < PATIENCE, "no recovery without a restart: {error:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
-    })
-    .await
-    .expect("it recovers without a restart");
+    }
 }
 
 /// Until the replicas have what the primary has.
@@ -175,4 +174,37 @@ async fn sto_1_a_sentinel_less_is_enough() {
     let error = RedisStore::connect(config(&group.url())).await.expect_err("nobody to ask");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("sentinel"), "{error}");
+}
+
+/// A primary that hangs keeps its lines open and says nothing: the announcement alone gets a call away from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
+    let group = Group::start().await;
+    let config = config(&group.url()).with_response_timeout(Duration::from_secs(25));
+    let store = RedisStore::connect(config).await.expect("it connects");
+    execute(&store, &id("done"), "result").await;
+    replicated(&group.servers[0]).await;
+    group.servers[0].signal("-STOP");
+    let stopped = Instant::now();
+    let owner = OwnerId::new();
+    match store.acquire(&id("during"), &request(owner)).await {
+        Ok(Acquired::Granted(grant)) => assert!(!grant.took_over),
+        other => panic!("{other:?}"),
+    }
+    let after = stopped.elapsed();
+    assert!(after < Duration::from_secs(15), "{after:?}");
+    eprintln!("primary stopped: the call under way was granted by the new one after {after:?}");
+    assert_eq!(
+        store.complete(&id("during"), owner, &completion("x")).await.expect("completed"),
+        Fenced::Done
+    );
+    assert_eq!(replay(&store, &id("done")).await, "result");
+
+    // The old one goes on where it was, believing itself the primary; nobody is there to hear it.
+    group.servers[0].signal("-CONT");
+    for at in 0..20 {
+        until_granted(&store, &format!("with the old one back {at}")).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(replay(&store, &id("during")).await, "x");
 }

@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
 use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
 
-use crate::support::{DAY, LONG, completion, grant, id, own_prefix, replay, service};
+use crate::support::{DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger};
 
 /// Names the server and the prefix for the other process.
 const SERVER: &str = "RETRYPROOF_REDIS_TEST_SERVER";
@@ -168,4 +168,53 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
     assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
     assert!(grant.took_over && grant.token > token);
     assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
+    let (url, prefix) = (service("RETRYPROOF_TEST_REDIS", "redis"), own_prefix());
+    let store = std::sync::Arc::new(connect(&url, &prefix).await);
+    let mut conn = stranger(&url).await;
+    let subscribers = async |conn: &mut redis::aio::MultiplexedConnection, key: &str| -> i64 {
+        let counted: (String, i64) =
+            redis::cmd("PUBSUB").arg("NUMSUB").arg(key).query_async(conn).await.expect("counted");
+        counted.1
+    };
+    let owner = OwnerId::new();
+    let ids: Vec<_> = (0..10).map(|at| id(&format!("k{at}"))).collect();
+    let mut waiters = Vec::new();
+    for id in &ids {
+        let token = grant(&*store, id, owner).await.token;
+        for _ in 0..30 {
+            let (store, id) = (std::sync::Arc::clone(&store), id.clone());
+            waiters.push(tokio::spawn(async move { store.changed(&id, token, LONG).await }));
+        }
+    }
+    for id in &ids {
+        let key = key_of(&prefix, id);
+        while subscribers(&mut conn, &key).await == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(subscribers(&mut conn, &key).await, 1);
+    }
+    // Half of them are dropped, which wakes nobody and ends no subscription.
+    for waiter in waiters.iter().step_by(2) {
+        waiter.abort();
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(subscribers(&mut conn, &key_of(&prefix, &ids[3])).await, 1);
+    let since = Instant::now();
+    for id in &ids {
+        assert_eq!(store.complete(id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+    }
+    for waiter in waiters.into_iter().skip(1).step_by(2) {
+        waiter.await.expect("the waiter ends").expect("waited");
+    }
+    assert!(since.elapsed() < Duration::from_millis(250), "pushed, not polled: {:?}", since.elapsed());
+    for id in &ids {
+        let key = key_of(&prefix, id);
+        while subscribers(&mut conn, &key).await > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
 }

@@ -29,7 +29,8 @@ pub(crate) struct Server {
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 7;
+        // Processes that run at once begin apart: a port that one of them has given up is not the next of another.
+        let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).expect("small");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
@@ -43,6 +44,15 @@ impl Server {
         let mut server = Self::new(settings, false);
         server.run().await;
         server
+    }
+
+    /// As [`start`](Self::start), a sentinel.
+    pub(crate) async fn sentinel(settings: &str) -> Self {
+        let mut sentinel = Self::new(settings, true);
+        // It knows none of the settings of a store's server.
+        sentinel.settings = sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
+        sentinel.run().await;
+        sentinel
     }
 
     fn new(settings: &str, sentinel: bool) -> Self {
@@ -120,6 +130,11 @@ impl Server {
             .unwrap_or_else(|| panic!("no {name} in INFO"))
     }
 
+    /// Takes its directory away: nothing can be saved any more.
+    pub(crate) fn lose_disk(&self) {
+        std::fs::remove_dir_all(&self.dir).expect("removed");
+    }
+
     /// SIGKILL, and until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -163,11 +178,7 @@ impl Group {
         );
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            let mut sentinel = Server::new(&watch, true);
-            // A sentinel knows none of the settings of a store's server.
-            sentinel.settings = sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
-            sentinel.run().await;
-            sentinels.push(sentinel);
+            sentinels.push(Server::sentinel(&watch).await);
         }
         let group = Self { servers, sentinels };
         group.settle().await;

@@ -104,6 +104,15 @@ async fn sto_1_a_sentinel_is_no_store() {
     let server = Server::start("").await;
     let error = refused(config(&format!("redis+sentinel://127.0.0.1:{}/main", server.port))).await;
     is(&error, ErrorKind::Config, "no sentinel");
+    let locked = format!("requirepass right\nsentinel monitor main 127.0.0.1 {} 1", server.port);
+    let locked = Server::sentinel(&locked).await;
+    let at = format!("redis+sentinel://127.0.0.1:{}/main", locked.port);
+    let wrong = format!("{at}?sentinel-password={CANARY}");
+    for url in [&at, &wrong] {
+        is(&refused(config(url)).await, ErrorKind::Unexpected, "password");
+    }
+    let right = config(&format!("{at}?sentinel-password=right"));
+    execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
 }
 
 #[tokio::test]
@@ -182,6 +191,28 @@ async fn sto_5_too_few_replicas_refuse_new_keys_alone() {
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&fresh, &id("done")).await, "result");
     server.tell("CONFIG SET min-replicas-to-write 0").await;
+    assert_eq!(store.complete(&id("held"), owner, &completion("x")).await.expect("completed"), Fenced::Done);
+}
+
+#[tokio::test]
+async fn sto_5_a_server_that_cannot_save_refuses_new_keys_alone() {
+    let server = Server::start("save 3600 1000000").await;
+    let store = connected(&server).await;
+    execute(&store, &id("done"), "result").await;
+    let owner = OwnerId::new();
+    grant(&store, &id("held"), owner).await;
+    server.lose_disk();
+    server.tell("BGSAVE").await;
+    let mut conn = server.stranger().await;
+    while !ask::<String>(&mut conn, "INFO persistence").await.contains("rdb_last_bgsave_status:err") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no disk");
+    is(&error, ErrorKind::Unavailable, "disk");
+    let error = store.complete(&id("held"), owner, &completion(CANARY)).await.expect_err("no disk");
+    is(&error, ErrorKind::Unavailable, "disk");
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    server.tell("CONFIG SET stop-writes-on-bgsave-error no").await;
     assert_eq!(store.complete(&id("held"), owner, &completion("x")).await.expect("completed"), Fenced::Done);
 }
 
