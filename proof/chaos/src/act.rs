@@ -82,7 +82,7 @@ impl Action {
         let mut running = self.begin(token);
         tokio::time::sleep(self.takes).await;
         if self.fate == Fate::Value {
-            self.resource.touch(&self.log, self.guard, &self.identity, &lease);
+            self.resource.touch(&self.log, self.guard, &self.identity, &lease).await;
         }
         match self.fate {
             Fate::Value => {

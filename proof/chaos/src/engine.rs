@@ -19,7 +19,7 @@ use crate::recording::Recording;
 /// Opens the plan's store and builds the engine on it.
 pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEngine, SharedStore)> {
     let url = plan.url.as_deref().unwrap_or_default();
-    let store = retryproof::connect(url).await?;
+    let store = crate::open::connect(url).await?;
     let shared = match &plan.plant {
         None => recorded(store.clone(), &store, log),
         Some(defect) => recorded(Planted::new(store.clone(), defect, url)?, &store, log),

@@ -11,6 +11,7 @@ mod engine;
 mod log;
 mod mono;
 mod nemesis;
+mod open;
 mod plan;
 mod planted;
 mod proxy;

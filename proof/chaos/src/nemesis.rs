@@ -91,13 +91,21 @@ impl<'a> Nemesis<'a> {
         for at in 0..self.next.len() {
             let (kind, when) = self.next[at];
             if now >= when {
-                let every = every(kind);
+                let every = self.every(kind);
                 self.next[at].1 = mono::now() + self.random.within(every / 4..every * 7 / 4) * MS;
                 self.make(kind)?;
             }
         }
         self.made.died += self.workers.tend()?;
         Ok(())
+    }
+
+    fn every(&self, kind: &str) -> u64 {
+        match kind {
+            // Pauses are about as long as leases, so shorter ones can be more.
+            "stop" => STOP_EVERY.min(self.lease_ms.1).max(150),
+            kind => every(kind),
+        }
     }
 
     /// Undoes all: the last fault is over.

@@ -8,12 +8,15 @@
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use history::{Fun, Phase, Said, hash};
 use retryproof_core::{Identity, Lease};
 
 use crate::log::Log;
-use crate::mono;
+
+/// How long it takes to make an effect.
+const WORK: Duration = Duration::from_millis(20);
 
 /// What guards an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub(crate) enum Guard {
     None,
     /// The resource refuses a token that is older than one that it has seen.
     Token,
-    /// Whoever believes to hold the lease goes ahead.
+    /// Whoever was granted the lease goes ahead.
     Lease,
 }
 
@@ -48,14 +51,12 @@ impl Resource {
     }
 
     /// Makes an effect in the name of a lease, and writes down whether it was made.
-    pub(crate) fn touch(&self, log: &Log, guard: Guard, identity: &Identity, lease: &Lease) {
-        if guard == Guard::None || (guard == Guard::Lease && !lease.believed_held()) {
+    pub(crate) async fn touch(&self, log: &Log, guard: Guard, identity: &Identity, lease: &Lease) {
+        if guard == Guard::None {
             return;
         }
-        if guard == Guard::Lease {
-            // Between the look at the lease and the effect lies work; here a stopped process is overtaken.
-            mono::rest(15);
-        }
+        // Between the grant and the effect lies work; here a stopped process is overtaken.
+        tokio::time::sleep(WORK).await;
         let token = lease.token().get();
         let name = hash(format!("{:?}", (identity.scope().as_str(), identity.key().expose())).as_bytes());
         let write = |file: &mut File| -> std::io::Result<()> {

@@ -35,7 +35,7 @@ pub(crate) async fn settle(
                 for number in (first..=newest).step_by(usize::try_from(AT_ONCE).unwrap_or(1)) {
                     one(&log, &engine, &store, &world::identity(number)?, wait).await?;
                 }
-                Ok(())
+                Ok::<(), retryproof_core::Error>(())
             })
         })
         .collect();

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use history::{Fun, Manifest, Phase};
+use retryproof_core::{ErrorKind, IdempotencyEngine};
 
 use crate::log::Log;
 use crate::mono::{self, MS};
 use crate::nemesis::{Made, Nemesis};
+use crate::open;
 use crate::plan::{OPERATION_TIMEOUT_MS, Plan};
 use crate::proxy::Proxy;
 use crate::server::Server;
@@ -162,13 +164,13 @@ fn prepare(url: &str) -> Result<(), Box<dyn Error>> {
     let until = mono::now() + 30_000 * MS;
     loop {
         let ready = runtime.block_on(async {
-            retryproof::migrate(url).await?;
-            let store = retryproof::connect(url).await?;
-            retryproof::IdempotencyEngine::new(store).health().await
+            open::migrate(url).await?;
+            let store = open::connect(url).await?;
+            IdempotencyEngine::new(store).health().await
         });
         match ready {
             Ok(()) => return Ok(()),
-            Err(error) if mono::now() > until || error.kind() == retryproof::ErrorKind::Unsupported => {
+            Err(error) if mono::now() > until || error.kind() == ErrorKind::Unsupported => {
                 return Err(error.into());
             }
             Err(_) => mono::rest(100),

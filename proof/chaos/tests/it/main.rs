@@ -1,2 +1,65 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short kill tests.
+//! Short kill tests: each store holds, and each planted defect is caught by the run that finds nothing without it.
+//!
+//! They share the machine with everything else that is tested, so the counts that a run has to reach are a tenth of those of a machine
+//! of its own, and each bound of time has seconds of slack: it is what happened that is judged here, not how fast.
+
+mod sqlite;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A run that has ended.
+struct Ran {
+    code: Option<i32>,
+    said: String,
+}
+
+impl Ran {
+    /// How often the report says that a rule was broken.
+    fn broken(&self, rule: &str) -> u64 {
+        let rows = self.said.lines().map(str::split_whitespace);
+        for row in rows {
+            let words: Vec<&str> = row.collect();
+            if words.first() == Some(&rule)
+                && let Some(at) = words.iter().position(|word| *word == "VIOLATIONS" || *word == "violations")
+                && let Ok(count) = words[at - 1].parse()
+            {
+                return count;
+            }
+        }
+        panic!("no row for {rule} in {}", self.said)
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let row = self.said.lines().find(|line| line.trim_start().starts_with(name));
+        let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
+        count.unwrap_or_else(|| panic!("no count of {name} in {}", self.said))
+    }
+
+    #[track_caller]
+    fn holds(&self) {
+        assert_eq!(self.code, Some(0), "{}", self.said);
+    }
+}
+
+/// Runs the program in a folder of its own. What a run that did not end well wrote down stays there.
+fn chaos(name: &str, options: &[&str]) -> Ran {
+    let out = folder(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    command.args(["--share", "0.1", "--slack-ms", "8000", "--out"]).arg(&out).args(options);
+    let output = command.output().expect("the program starts");
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        let _ = std::fs::remove_dir_all(&out);
+    }
+    Ran { code: output.status.code(), said }
+}
+
+/// In the target folder, where it is found again.
+fn folder(name: &str) -> PathBuf {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{name}"));
+    let _ = std::fs::remove_dir_all(&out);
+    out
+}

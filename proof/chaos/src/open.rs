@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a URL to the store that it names.
+
+use retryproof_core::{Error, ErrorKind, Result, SharedStore};
+use retryproof_mysql::{MysqlConfig, MysqlStore};
+use retryproof_postgres::{PostgresConfig, PostgresStore};
+use retryproof_redis::{RedisConfig, RedisStore};
+use retryproof_sqlite::{SqliteConfig, SqliteStore};
+
+fn scheme(url: &str) -> &str {
+    url.split(':').next().unwrap_or_default()
+}
+
+/// Opens it, with every capability that it has.
+pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
+    match scheme(url) {
+        "sqlite" => Ok(SqliteStore::open_with(SqliteConfig::from_url(url)?)?.into_shared()),
+        "postgres" | "postgresql" => {
+            Ok(PostgresStore::connect(PostgresConfig::from_url(url)?).await?.into_shared())
+        }
+        "mysql" | "mariadb" => Ok(MysqlStore::connect(MysqlConfig::from_url(url)?).await?.into_shared()),
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
+            Ok(RedisStore::connect(RedisConfig::from_url(url)?).await?.into_shared())
+        }
+        // Whatever it is, it may hold a password (ID-4).
+        _ => Err(Error::new(ErrorKind::Unsupported, "that is the URL of no store that is known here")),
+    }
+}
+
+/// Makes its tables, if it has any.
+pub(crate) async fn migrate(url: &str) -> Result<()> {
+    match scheme(url) {
+        "sqlite" => SqliteConfig::from_url(url)?.migrate(),
+        "postgres" | "postgresql" => PostgresConfig::from_url(url)?.migrate().await,
+        "mysql" | "mariadb" => MysqlConfig::from_url(url)?.migrate().await,
+        _ => Ok(()),
+    }
+}
