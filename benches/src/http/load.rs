@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one thread.
+//! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one thread that never sleeps.
+//!
+//! It looks at its sockets in turn instead of waiting for one: a thread that sleeps has to be woken, by the server's
+//! thread, on the server's account, and the slower the server the more often it sleeps. That would be charged to the guard.
 
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::runtime::Runtime;
-use tokio::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use crate::compare::now;
 
@@ -28,81 +28,107 @@ pub(super) struct Found {
 }
 
 pub(super) struct Load {
-    runtime: Runtime,
-    connections: Vec<Mutex<TcpStream>>,
+    connections: Mutex<Vec<Connection>>,
     fresh: AtomicU64,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// When the request was sent that is not answered yet.
+    sent: Option<Instant>,
+    answer: Vec<u8>,
 }
 
 impl Load {
     pub(super) fn new(server: SocketAddr, connections: usize) -> Result<Self, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let connect = async {
-            let mut streams = Vec::with_capacity(connections);
-            for _ in 0..connections {
-                let stream = TcpStream::connect(server).await?;
-                stream.set_nodelay(true)?;
-                streams.push(Mutex::new(stream));
-            }
-            Ok::<_, std::io::Error>(streams)
+        let connect = |_| {
+            let stream = TcpStream::connect(server)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            Ok::<_, std::io::Error>(Connection { stream, sent: None, answer: Vec::with_capacity(1024) })
         };
-        let connections = runtime.block_on(connect).map_err(|error| format!("connecting: {error}"))?;
-        Ok(Self { runtime, connections, fresh: AtomicU64::new(0) })
+        let connections: Result<Vec<_>, _> = (0..connections).map(connect).collect();
+        let connections = Mutex::new(connections.map_err(|error| format!("connecting: {error}"))?);
+        Ok(Self { connections, fresh: AtomicU64::new(0) })
     }
 
     /// Sends `count` requests over all connections and waits for every answer.
     pub(super) fn batch(&self, path: &str, keys: Keys, count: u64) -> Result<Found, String> {
-        let each = count / self.connections.len() as u64;
-        let rest = count % self.connections.len() as u64;
-        self.runtime.block_on(async {
-            let mut latencies = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
-            let workers = self.connections.iter().enumerate().map(|(at, stream)| {
-                let own = each + u64::from((at as u64) < rest);
-                self.work(stream, path, keys, own)
-            });
-            for worked in join_all(workers).await {
-                latencies.extend(worked?);
-            }
-            latencies.sort_unstable();
-            let p99 = latencies.get(latencies.len() * 99 / 100).copied().unwrap_or_default();
-            Ok(Found { p99_micros: p99.as_secs_f64() * 1e6 })
-        })
-    }
-
-    async fn work(
-        &self,
-        stream: &Mutex<TcpStream>,
-        path: &str,
-        keys: Keys,
-        count: u64,
-    ) -> Result<Vec<Duration>, String> {
-        let mut stream = stream.lock().await;
-        let mut latencies = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
-        let mut buffer = Vec::with_capacity(1024);
-        let body = [b'b'; 180];
-        for _ in 0..count {
-            let key = match keys {
-                Keys::None => String::new(),
-                Keys::Same => "Idempotency-Key: 00000000-0000-4000-8000-000000000000\r\n".to_owned(),
-                Keys::Fresh => {
-                    let number = self.fresh.fetch_add(1, Ordering::Relaxed);
-                    format!("Idempotency-Key: 00000000-0000-4000-8001-{number:012}\r\n")
+        let mut connections = self.connections.lock().map_err(|_| "an earlier batch broke off")?;
+        let count = usize::try_from(count).map_err(|_| "so many requests do not fit into memory")?;
+        let (mut unsent, mut latencies) = (count, Vec::with_capacity(count));
+        let mut request = Vec::with_capacity(512);
+        while latencies.len() < count {
+            for connection in connections.iter_mut() {
+                if let Some(latency) = connection.answered().map_err(|error| format!("{path}: {error}"))? {
+                    latencies.push(latency);
                 }
-            };
-            let mut request =
-                format!("POST {path} HTTP/1.1\r\nHost: bench\r\n{key}Content-Length: 180\r\n\r\n")
-                    .into_bytes();
-            request.extend_from_slice(&body);
-            let sent = now();
-            let answered = exchange(&mut stream, &request, &mut buffer).await;
-            let status = answered.map_err(|error| format!("{path}: {error}"))?;
-            latencies.push(sent.elapsed());
-            if status != 201 {
-                return Err(format!("{path} answered {status}: {}", String::from_utf8_lossy(&buffer)));
+                if unsent > 0 && connection.sent.is_none() {
+                    self.write(&mut request, path, keys);
+                    connection.send(&request).map_err(|error| format!("{path}: {error}"))?;
+                    unsent -= 1;
+                }
             }
         }
-        Ok(latencies)
+        latencies.sort_unstable();
+        let p99 = latencies.get(latencies.len() * 99 / 100).copied().unwrap_or_default();
+        Ok(Found { p99_micros: p99.as_secs_f64() * 1e6 })
     }
+
+    fn write(&self, request: &mut Vec<u8>, path: &str, keys: Keys) {
+        let key = match keys {
+            Keys::None => String::new(),
+            Keys::Same => "Idempotency-Key: 00000000-0000-4000-8000-000000000000\r\n".to_owned(),
+            Keys::Fresh => {
+                let number = self.fresh.fetch_add(1, Ordering::Relaxed);
+                format!("Idempotency-Key: 00000000-0000-4000-8001-{number:012}\r\n")
+            }
+        };
+        request.clear();
+        request.extend_from_slice(
+            format!("POST {path} HTTP/1.1\r\nHost: bench\r\n{key}Content-Length: 180\r\n\r\n").as_bytes(),
+        );
+        request.extend_from_slice(&[b'b'; 180]);
+    }
+}
+
+impl Connection {
+    /// A request is far smaller than a socket's buffer, which is empty: it goes out whole.
+    fn send(&mut self, request: &[u8]) -> std::io::Result<()> {
+        self.answer.clear();
+        self.sent = Some(now());
+        self.stream.write_all(request)
+    }
+
+    /// How long the answer took, once it is whole.
+    fn answered(&mut self) -> std::io::Result<Option<Duration>> {
+        let Some(sent) = self.sent else { return Ok(None) };
+        let mut chunk = [0; 1024];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(broken("the server hung up")),
+            Ok(read) => self.answer.extend_from_slice(&chunk[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let Some(head) = self.answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+            return Ok(None);
+        };
+        let text = std::str::from_utf8(&self.answer[..head]).map_err(|_| broken("a head that is no text"))?;
+        if text.get(9..12) != Some("201") {
+            return Err(broken(text));
+        }
+        let length =
+            text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        if self.answer.len() < head + 4 + length.ok_or_else(|| broken("a body of unknown length"))? {
+            return Ok(None);
+        }
+        self.sent = None;
+        Ok(Some(sent.elapsed()))
+    }
+}
+
+fn broken(what: &str) -> std::io::Error {
+    std::io::Error::other(what.to_owned())
 }
 
 /// One batch at a server that runs already: `ADDRESS PATH none|same|fresh COUNT`, for a profiler beside it.
@@ -120,43 +146,4 @@ pub(super) fn one(args: &[String]) -> Result<(), String> {
     // Fresh to a server that was asked before, too.
     load.fresh.store(u64::from(std::process::id()) * 10_000_000, Ordering::Relaxed);
     load.batch(path, keys, count).map(drop)
-}
-
-/// Writes one request and reads one answer, whose status it returns.
-async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> std::io::Result<u16> {
-    stream.write_all(request).await?;
-    buffer.clear();
-    let broken = || std::io::Error::other("an answer that is none");
-    loop {
-        if stream.read_buf(buffer).await? == 0 {
-            return Err(broken());
-        }
-        let Some(head) = buffer.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
-        let text = std::str::from_utf8(&buffer[..head]).map_err(|_| broken())?;
-        let length =
-            text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-        if buffer.len() >= head + 4 + length.ok_or_else(broken)? {
-            return text.get(9..12).and_then(|status| status.parse().ok()).ok_or_else(broken);
-        }
-    }
-}
-
-/// Polls all of them to their ends, on this task.
-async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut tasks: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    // A `LocalSet` would do as well; this is the whole of what is needed of it.
-    std::future::poll_fn(|cx| {
-        let mut waiting = false;
-        for (future, done) in &mut tasks {
-            if done.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(value) => *done = Some(value),
-                    std::task::Poll::Pending => waiting = true,
-                }
-            }
-        }
-        if waiting { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-    })
-    .await;
-    tasks.into_iter().filter_map(|(_, done)| done).collect()
 }

@@ -20,7 +20,7 @@ use crate::lease::Lease;
 use crate::observe::Observers;
 use crate::outcome::{ExecuteError, InFlight, Outcome};
 use crate::payload::StoredResult;
-use crate::store::{DynStore, SharedStore};
+use crate::store::{AcquireRequest, Acquired, DynStore, SharedStore};
 
 mod builder;
 mod call;
@@ -66,6 +66,7 @@ pub(crate) struct Inner {
     erased: Arc<dyn DynStore>,
     pub(crate) max_value: usize,
     max_duration: Duration,
+    at_once: bool,
     pub(crate) config: IdempotencyConfig,
     pub(crate) observers: Observers,
     pub(crate) clock: Arc<dyn Clock>,
@@ -309,6 +310,11 @@ impl Inner {
 
     pub(crate) fn dyn_store(&self) -> Arc<dyn DynStore> {
         Arc::clone(&self.erased)
+    }
+
+    /// An acquire from a store that answers at once, without a future of its own on the heap.
+    pub(crate) fn acquire_now(&self, id: &Identity, request: &AcquireRequest) -> Option<Result<Acquired>> {
+        if self.at_once { self.erased.dyn_acquire_now(id, request) } else { None }
     }
 
     /// The runtime of the caller.

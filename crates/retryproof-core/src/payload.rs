@@ -17,6 +17,8 @@ const TOMBSTONE: u8 = 1;
 const COMPRESSED: u8 = 2;
 const ENCRYPTED: u8 = 4;
 const HEADER: usize = 8;
+/// Room for a value of unknown size, before its buffer has to grow.
+const ROOM: usize = 56;
 
 /// Names the codec that wrote a value, so that no other one reads it. Ids below 1,024 are retryproof's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +53,20 @@ impl Payload {
         schema: u16,
         write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let mut buffer = header(0, codec, schema);
+        Self::build_with_capacity(codec, schema, ROOM, write)
+    }
+
+    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: one allocation of that size.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn build_with_capacity<E>(
+        codec: CodecId,
+        schema: u16,
+        capacity: usize,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut buffer = header(0, codec, schema, capacity);
         write(&mut buffer)?;
         Ok(Self { codec, schema, envelope: buffer.into() })
     }
@@ -59,7 +74,7 @@ impl Payload {
     /// Copies an encoded body.
     #[must_use]
     pub fn new(codec: CodecId, schema: u16, body: &[u8]) -> Self {
-        let mut buffer = header(0, codec, schema);
+        let mut buffer = header(0, codec, schema, body.len());
         buffer.extend_from_slice(body);
         Self { codec, schema, envelope: buffer.into() }
     }
@@ -93,6 +108,12 @@ impl Payload {
     pub fn envelope(&self) -> &Blob {
         &self.envelope
     }
+
+    /// The same, without another reference to it.
+    #[must_use]
+    pub fn into_envelope(self) -> Blob {
+        self.envelope
+    }
 }
 
 impl fmt::Debug for Payload {
@@ -115,7 +136,7 @@ impl Tombstone {
     /// A tombstone that keeps `detail`, for example the status and location of a response.
     #[must_use]
     pub fn with_detail(codec: CodecId, schema: u16, detail: &[u8]) -> Self {
-        let mut buffer = header(TOMBSTONE, codec, schema);
+        let mut buffer = header(TOMBSTONE, codec, schema, detail.len());
         buffer.extend_from_slice(detail);
         Self(Payload { codec, schema, envelope: buffer.into() })
     }
@@ -130,6 +151,12 @@ impl Tombstone {
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         self.0.envelope()
+    }
+
+    /// The same, without another reference to it.
+    #[must_use]
+    pub fn into_envelope(self) -> Blob {
+        self.0.into_envelope()
     }
 }
 
@@ -211,8 +238,8 @@ impl StoredResult {
     }
 }
 
-fn header(flags: u8, codec: CodecId, schema: u16) -> Vec<u8> {
-    let mut buffer = Vec::with_capacity(64);
+fn header(flags: u8, codec: CodecId, schema: u16, body: usize) -> Vec<u8> {
+    let mut buffer = Vec::with_capacity(HEADER + body);
     buffer.extend_from_slice(&MAGIC);
     buffer.extend_from_slice(&[VERSION, flags]);
     buffer.extend_from_slice(&codec.0.to_le_bytes());

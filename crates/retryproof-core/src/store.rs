@@ -169,6 +169,10 @@ pub struct StoreProfile {
     pub max_duration: Duration,
     /// Whether expired records go away without [`Purge`] (STO-4).
     pub reclaims: bool,
+    /// Whether an acquire is ready at its first poll, always: a store in this process, which nobody has to be asked for.
+    /// The engine then polls it in place instead of on the heap. A wrapper that waits for something says
+    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same owner, which ACQ-9 makes harmless.
+    pub at_once: bool,
 }
 
 impl StoreProfile {
@@ -180,6 +184,7 @@ impl StoreProfile {
             max_value: usize::MAX,
             max_duration: Duration::from_secs(3_650 * 86_400),
             reclaims: false,
+            at_once: false,
         }
     }
 
@@ -194,6 +199,20 @@ impl StoreProfile {
     #[must_use]
     pub const fn with_reclaim(mut self) -> Self {
         self.reclaims = true;
+        self
+    }
+
+    /// States that an acquire never waits for anything.
+    #[must_use]
+    pub const fn with_answers_at_once(mut self) -> Self {
+        self.at_once = true;
+        self
+    }
+
+    /// The profile of a wrapper that may wait before or after a call.
+    #[must_use]
+    pub const fn waiting(mut self) -> Self {
+        self.at_once = false;
         self
     }
 }

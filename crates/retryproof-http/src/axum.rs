@@ -5,6 +5,7 @@
 //! `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All arguments but the body are extracted
 //! before the key is looked up, on every call (ANN-6): an extractor that authenticates stands before a replay too.
 
+use std::any::TypeId;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
@@ -163,17 +164,24 @@ where
             }
         }),
         Admission::Keyed(keyed) => Box::pin(async move {
-            let admitted = Admitted { key: keyed.key.clone(), slot: Cell::new(None) };
-            let extracting = ADMITTED.scope(admitted, async {
-                let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
-                (extracted, ADMITTED.with(|admitted| admitted.slot.take()))
-            });
-            let (early, last, slot) = match extracting.await {
+            // Nobody asks for the key or the lease where nothing is extracted; the compiler knows.
+            let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
+                (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
+            } else {
+                let admitted = Admitted { key: keyed.key.clone(), slot: Cell::new(None) };
+                // On the heap: a future without it fits where the allocator is quick.
+                let extracting = Box::pin(ADMITTED.scope(admitted, async {
+                    let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
+                    (extracted, ADMITTED.with(|admitted| admitted.slot.take()))
+                }));
+                extracting.await
+            };
+            let (early, last, slot) = match extracted {
                 (Ok((early, last)), slot) => (early, last, slot),
                 (Err(rejection), _) => return rejection,
             };
             let run = move |request| handle(state, early, last, request);
-            let Ok(response) = guarded(keyed, parts, body, slot, run).await;
+            let Ok(response) = guarded(&keyed, parts, body, slot, run).await;
             response.map(GuardedBody::into_axum)
         }),
     }

@@ -4,7 +4,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -86,23 +86,30 @@ impl<R: Body<Data = Bytes> + Send> Ending<R> {
         if is_open_ended(call.method(), parts) || body.size_hint().lower() > limit as u64 {
             return Self::tombstone(call, parts, Some(GuardedBody::inner(body)));
         }
+        if body.size_hint().upper().is_some_and(|most| most <= limit as u64) {
+            // Nothing can be left over, unless the body said the untrue: then it counts as broken.
+            return match catch(gather(pin!(body), limit)).await {
+                Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
+                Ok(Gather::Over(_) | Gather::Broken) | Err(_) => Self::broken(call, parts),
+            };
+        }
         // On the heap: what was not read goes on to the connection.
         let mut body = Box::pin(body);
         match catch(gather(body.as_mut(), limit)).await {
-            Ok(Gather::Whole(data, trailers)) => {
-                reframe(&mut parts.headers, data.len());
-                Self::response(call, parts, data, trailers)
-            }
+            Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
             Ok(Gather::Over(data)) => Self::tombstone(call, parts, Some(GuardedBody::chain(data, body))),
-            // The work is done, so it must not run again; a body that panics is one that breaks off.
-            Ok(Gather::Broken) | Err(_) => {
-                tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
-                Self::tombstone(call, parts, None)
-            }
+            Ok(Gather::Broken) | Err(_) => Self::broken(call, parts),
         }
     }
 
-    fn response(call: &Call, parts: &Parts, data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+    /// The work is done, so it must not run again; a body that panics is one that breaks off.
+    fn broken(call: &Call, parts: &Parts) -> Self {
+        tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
+        Self::tombstone(call, parts, None)
+    }
+
+    fn response(call: &Call, parts: &mut Parts, data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        reframe(&mut parts.headers, data.len());
         let encoded = encode(call, parts, &data, trailers.as_deref());
         let body = Some(GuardedBody::replay(ReplayBody::new(data, trailers)));
         match encoded {
@@ -188,7 +195,7 @@ fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>
                 trailers: trailers.iter().flatten().copied(),
                 body: std::iter::once(&data[..]),
             };
-            Payload::build(CodecId::HTTP, SCHEMA, |out| {
+            Payload::build_with_capacity(CodecId::HTTP, SCHEMA, draft.len(), |out| {
                 encode_response(&draft, out);
                 Ok::<_, Error>(())
             })

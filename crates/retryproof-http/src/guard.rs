@@ -99,13 +99,15 @@ impl Key {
         }))
     }
 
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     pub(crate) fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Line { line, start, end } => {
-                let key = line.as_bytes().get(*start..*end).unwrap_or_default();
-                str::from_utf8(key).unwrap_or_default()
-            }
-            Self::Decoded(key) => key,
+            Self::Line { line, start, end } => line.as_bytes().get(*start..*end).unwrap_or_default(),
+            Self::Decoded(key) => key.as_bytes(),
         }
     }
 }
@@ -131,7 +133,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
         Decision::Refuse(problem) => {
             Admission::Refused(inner.render(&problem, request.method(), request.version()))
         }
-        Decision::Pass | Decision::Replay(_) => Admission::Pass,
+        Decision::Pass | Decision::Replay => Admission::Pass,
     }
 }
 
@@ -147,13 +149,13 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn guarded<B, R, E, F, Fut>(
-    keyed: Keyed,
+pub(crate) fn guarded<'a, B, R, E, F, Fut>(
+    keyed: &'a Keyed,
     parts: Box<Parts>,
     body: B,
     slot: Option<Slot>,
     run: F,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send + use<'a, B, R, E, F, Fut>
 where
     B: FromReplay + Send + 'static,
     B::Error: Into<BoxError>,
@@ -163,7 +165,7 @@ where
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
     async move {
-        let prepared = match prepare(&keyed, &parts, body).await {
+        let prepared = match prepare(keyed, &parts, body).await {
             Ok(prepared) => prepared,
             Err(answer) => return Ok(answer.map(GuardedBody::replay)),
         };
@@ -171,7 +173,7 @@ where
             Ok(Acquisition::Granted(held)) => {
                 start(keyed.grant(*parts, prepared, slot, held.lease()), held, run)
             }
-            other => return Ok(prepared.judge(&keyed, &parts).answer(other).map(GuardedBody::replay)),
+            other => return Ok(prepared.judge(keyed, &parts).answer(other).map(GuardedBody::replay)),
         };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
@@ -253,7 +255,7 @@ where
         };
         let ctx = Fingerprint::new(&digest).and_then(|fingerprint| {
             let mut folded = Folded::default();
-            let key = folded.fold(caller.as_deref(), key.as_str());
+            let key = folded.fold(caller.as_deref(), key.as_bytes());
             let mut ctx = IdempotencyContext::builder(scope, key).fingerprint(fingerprint);
             if let Some(ttl) = policy.ttl() {
                 ctx = ctx.ttl(ttl);

@@ -32,7 +32,7 @@ impl Asked<'_> {
         match self.decide(finding) {
             Decision::Refuse(problem) => self.render(&problem),
             // The findings that get here are refused by the table.
-            Decision::Pass | Decision::Replay(_) => self.failed(ErrorKind::Unexpected),
+            Decision::Pass | Decision::Replay => self.failed(ErrorKind::Unexpected),
         }
     }
 
@@ -90,11 +90,19 @@ impl Judge<'_> {
 
     /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
     pub(crate) fn repeat(&self, stored: &StoredResult) -> Response<ReplayBody> {
-        let repeated = self.judge(stored).and_then(|finding| match self.asked.decide(finding) {
-            Decision::Replay(stored) => replay(&stored)
-                .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
-            Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
-            Decision::Pass => Err(Error::corrupt("a completed record has no key")),
+        let opened = self.judged_by(stored).and_then(|own| stored.open(own.as_ref()));
+        let repeated = opened.and_then(|opened| match opened {
+            Opened::Mismatch => Ok(self.asked.refuse(Finding::Mismatch)),
+            Opened::Tombstone(tombstone) => Ok(self.asked.refuse(tombstone_finding(tombstone.detail()))),
+            Opened::Value(payload) => {
+                let stored = StoredResponse::from_payload(payload)?;
+                match self.asked.decide(Finding::Response) {
+                    Decision::Replay => replay(&stored)
+                        .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
+                    Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
+                    Decision::Pass => Err(Error::corrupt("a completed record has no key")),
+                }
+            }
         });
         repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
     }
@@ -102,15 +110,6 @@ impl Judge<'_> {
     pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
         let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
         self.asked.refuse(Finding::InFlight { retry_after })
-    }
-
-    fn judge(&self, stored: &StoredResult) -> Result<Finding, Error> {
-        let own = self.judged_by(stored)?;
-        Ok(match stored.open(own.as_ref())? {
-            Opened::Mismatch => Finding::Mismatch,
-            Opened::Tombstone(tombstone) => tombstone_finding(tombstone.detail()),
-            Opened::Value(payload) => Finding::Response(StoredResponse::from_payload(payload)?),
-        })
     }
 
     /// Our fingerprint under the algorithm that the record names (FP-3).

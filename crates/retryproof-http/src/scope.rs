@@ -54,31 +54,31 @@ impl Folded {
     /// The engine's key for a caller's key. Injective: an absent caller, an empty one and `a` are three callers, and no
     /// choice of keys makes two callers meet. Always with a prefix, so that `.caller(..)` added later meets no old
     /// record of somebody else.
-    pub(crate) fn fold(&mut self, caller: Option<&str>, key: &str) -> &str {
+    pub(crate) fn fold(&mut self, caller: Option<&str>, key: &[u8]) -> &str {
         self.len = 0;
         match caller {
-            None => self.push("-"),
+            None => self.push(b"-"),
             Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
-                self.push(&caller.len().to_string());
-                self.push(":");
-                self.push(caller);
+                self.push(caller.len().to_string().as_bytes());
+                self.push(b":");
+                self.push(caller.as_bytes());
             }
             Some(caller) => {
-                self.push("h:");
+                self.push(b"h:");
                 for byte in Sha256::digest(caller) {
-                    self.push(&format!("{byte:02x}"));
+                    self.push(format!("{byte:02x}").as_bytes());
                 }
             }
         }
-        self.push(":");
+        self.push(b":");
         self.push(key);
         str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
     }
 
-    fn push(&mut self, text: &str) {
+    fn push(&mut self, text: &[u8]) {
         let room = &mut self.bytes[self.len..];
         // Nothing is cut off: whatever is pushed has its place in the sum above.
-        let text = &text.as_bytes()[..text.len().min(room.len())];
+        let text = &text[..text.len().min(room.len())];
         room[..text.len()].copy_from_slice(text);
         self.len += text.len();
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        Folded::default().fold(caller, key).to_owned()
+        Folded::default().fold(caller, key.as_bytes()).to_owned()
     }
 
     #[test]

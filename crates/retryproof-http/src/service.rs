@@ -57,7 +57,10 @@ where
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();
                 let run = move |request| ready.call(request);
-                ResponseFuture::guarded(Box::pin(guarded(keyed, Box::new(parts), body, None, run)))
+                let parts = Box::new(parts);
+                ResponseFuture::guarded(Box::pin(
+                    async move { guarded(&keyed, parts, body, None, run).await },
+                ))
             }
         }
     }

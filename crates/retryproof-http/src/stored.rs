@@ -33,7 +33,6 @@ const TOMBSTONE_HEADERS: usize = 8 * 1024;
 pub(crate) type Line<'a> = (&'a str, &'a [u8]);
 
 /// What is to be stored of a response. The iterators are walked twice: for the size, then for the bytes.
-#[derive(Clone)]
 pub(crate) struct Draft<H, T, B> {
     pub(crate) status: u16,
     pub(crate) headers: H,
@@ -42,24 +41,34 @@ pub(crate) struct Draft<H, T, B> {
     pub(crate) body: B,
 }
 
-/// Appends the record of a whole response, reserving its exact size first.
+impl<'a, H, T, B> Draft<H, T, B>
+where
+    H: Iterator<Item = Line<'a>> + Clone,
+    T: Iterator<Item = Line<'a>> + Clone,
+    B: Iterator<Item = &'a [u8]> + Clone,
+{
+    /// The length of its record, exactly.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.body_len();
+        4 + lines_len(self.headers.clone()) + lines_len(self.trailers.clone()) + varint_len(body) + body
+    }
+
+    fn body_len(&self) -> usize {
+        self.body.clone().map(<[u8]>::len).sum()
+    }
+}
+
+/// Appends the record of a whole response, [`Draft::len`] bytes.
 pub(crate) fn encode_response<'a, H, T, B>(draft: &Draft<H, T, B>, out: &mut Vec<u8>)
 where
     H: Iterator<Item = Line<'a>> + Clone,
     T: Iterator<Item = Line<'a>> + Clone,
     B: Iterator<Item = &'a [u8]> + Clone,
 {
-    let body_len: usize = draft.body.clone().map(<[u8]>::len).sum();
-    out.reserve_exact(
-        4 + lines_len(draft.headers.clone())
-            + lines_len(draft.trailers.clone())
-            + varint_len(body_len)
-            + body_len,
-    );
     put_head(RESPONSE, draft.status, out);
     put_lines(draft.headers.clone(), out);
     put_lines(draft.trailers.clone(), out);
-    put_varint(body_len, out);
+    put_varint(draft.body_len(), out);
     for piece in draft.body.clone() {
         out.extend_from_slice(piece);
     }
@@ -169,7 +178,7 @@ impl<'a> Name<'a> {
 }
 
 /// A response as it was stored, read in place. `Debug` shows status and lengths alone (ID-4).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct StoredResponse {
     record: Bytes,
     status: u16,
@@ -180,7 +189,7 @@ pub struct StoredResponse {
 }
 
 /// Where the lines of one kind stand in the record.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 struct Section {
     start: usize,
     count: usize,

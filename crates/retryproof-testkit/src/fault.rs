@@ -243,7 +243,7 @@ impl<S: IdempotencyStore> IdempotencyStore for FaultStore<S> {
     }
 
     fn profile(&self) -> StoreProfile {
-        self.inner.profile()
+        self.inner.profile().waiting()
     }
 }
 

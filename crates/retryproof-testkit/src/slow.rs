@@ -64,7 +64,7 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
     }
 
     fn profile(&self) -> StoreProfile {
-        self.inner.profile()
+        self.inner.profile().waiting()
     }
 }
 

@@ -80,6 +80,7 @@ impl EngineBuilder {
             store,
             max_value: profile.max_value,
             max_duration: profile.max_duration,
+            at_once: profile.at_once,
             observers,
             clock,
             gate: Gate::new(config.operation_timeout),

@@ -114,7 +114,7 @@ impl Held {
     /// # Cancel safety
     /// Dropped, the completion is finished in the background (RUN-5).
     pub fn complete(self, value: Payload) -> impl Future<Output = Finished> + Send + 'static {
-        self.finish_with(value.envelope().clone(), false)
+        self.finish_with(value.into_envelope(), false)
     }
 
     /// Records that the work is done and that its result cannot be replayed (CMP-9, HTTP-13).
@@ -122,7 +122,7 @@ impl Held {
     /// # Cancel safety
     /// As [`complete`](Self::complete).
     pub fn complete_tombstone(self, tombstone: Tombstone) -> impl Future<Output = Finished> + Send + 'static {
-        self.finish_with(tombstone.envelope().clone(), true)
+        self.finish_with(tombstone.into_envelope(), true)
     }
 
     /// Not an `async fn`, which would hold its arguments twice.

@@ -17,11 +17,33 @@ pub(crate) struct Running {
     closing: AtomicBool,
     /// Told when a permit comes back.
     freed: Notify,
+    /// How many want to be told: a replay takes a permit and gives it back, and seldom is there anybody.
+    watchers: AtomicUsize,
 }
 
 /// Leave for one tracked action to run; given back at its end, or while its caller waits.
 #[derive(Debug)]
 pub struct Permit(Arc<Running>);
+
+/// A permit of a call that may turn out to need none.
+#[derive(Debug)]
+pub(crate) struct Leave<'a>(&'a Arc<Running>);
+
+impl Leave<'_> {
+    /// The action runs.
+    pub(crate) fn keep(self) -> Permit {
+        let permit = Permit(Arc::clone(self.0));
+        // It stands for the same count.
+        std::mem::forget(self);
+        permit
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
 
 impl Running {
     pub(crate) fn new(max: Option<usize>) -> Arc<Self> {
@@ -31,6 +53,7 @@ impl Running {
             max: max.unwrap_or(usize::MAX),
             closing: AtomicBool::new(false),
             freed: Notify::new(),
+            watchers: AtomicUsize::new(0),
         })
     }
 
@@ -38,18 +61,26 @@ impl Running {
     ///
     /// It counts, then looks whether it is closed; `shutdown` closes, then counts. So one sees the other, and no action
     /// begins behind the back of a shutdown that found none; that takes one order of all four (`SeqCst`).
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, ErrorKind> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Leave<'_>, ErrorKind> {
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);
         }
         let counted = self.count.fetch_update(Ordering::SeqCst, Ordering::Acquire, |count| {
             (count < self.max).then_some(count + 1)
         });
-        let permit = counted.is_ok().then(|| Permit(Arc::clone(self)));
+        let leave = counted.is_ok().then(|| Leave(self));
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);
         }
-        permit.ok_or(ErrorKind::TooBusy)
+        leave.ok_or(ErrorKind::TooBusy)
+    }
+
+    /// Counts, then looks for watchers; they count themselves, then look at the count. So one sees the other.
+    fn give_back(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        if self.watchers.load(Ordering::SeqCst) > 0 {
+            self.freed.notify_waiters();
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -77,11 +108,18 @@ impl Running {
 
     /// Resolves when a permit comes back after this call.
     pub(crate) async fn freed(&self) {
+        let _watching = self.watch();
         self.freed.notified().await;
+    }
+
+    fn watch(&self) -> Watching<'_> {
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        Watching(self)
     }
 
     /// Resolves when nothing is left.
     pub(crate) async fn idle(&self) {
+        let _watching = self.watch();
         loop {
             let freed = self.freed.notified();
             let mut freed = std::pin::pin!(freed);
@@ -91,6 +129,14 @@ impl Running {
             }
             freed.await;
         }
+    }
+}
+
+struct Watching<'a>(&'a Running);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -107,8 +153,7 @@ impl Drop for Ending {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.freed.notify_waiters();
+        self.0.give_back();
     }
 }
 
@@ -137,7 +182,7 @@ mod tests {
             });
             let admit = |(round, running): (usize, &Arc<Running>)| {
                 together(round);
-                running.admit().ok()
+                running.admit().ok().map(Leave::keep)
             };
             let permits: Vec<_> = rounds.iter().enumerate().map(admit).collect();
             (closer.join().unwrap(), permits)

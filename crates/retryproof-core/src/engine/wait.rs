@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The wait loop, written once: acquire, or wait for the holder, or say that it is in flight (ACQ-1 to ACQ-13).
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::flight::{Seat, Seen};
-use super::gate::at_once;
-use super::held::{Held, Terms};
-use super::running::Permit;
+use super::running::Leave;
 use super::{Acquisition, Inner};
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::outcome::InFlight;
-use crate::owner::OwnerId;
 use crate::payload::StoredResult;
-use crate::store::{AcquireRequest, Acquired, Standing};
+use crate::store::Standing;
+
+mod acquire;
 
 /// How long a leader rests before it asks a failing store again, or looks again for a free permit.
 const REST: Duration = Duration::from_millis(20);
@@ -32,6 +30,8 @@ pub(crate) struct Attempting<'a> {
     engine: &'a Arc<Inner>,
     ctx: &'a IdempotencyContext,
     durations: Durations,
+    /// Read once: a replay should not pay for the clock twice. A lease of the first pass is counted from here.
+    started: Instant,
     deadline: Instant,
     tracked: bool,
 }
@@ -49,8 +49,9 @@ pub(crate) async fn try_acquire(
 ) -> Result<Acquisition> {
     let durations = ctx.resolve(&engine.config);
     engine.check(ctx.identity(), durations)?;
-    let deadline = engine.now() + durations.wait;
-    let attempting = Attempting { engine, ctx, durations, deadline, tracked };
+    let started = engine.now();
+    let deadline = started + durations.wait;
+    let attempting = Attempting { engine, ctx, durations, started, deadline, tracked };
     let acquisition = attempting.run().await?;
     match &acquisition {
         Acquisition::Granted(_) => {}
@@ -66,12 +67,12 @@ impl Attempting<'_> {
     }
 
     async fn run(&self) -> Result<Acquisition> {
-        let permit = match self.leave() {
-            Ok(permit) => permit,
+        let leave = match self.leave() {
+            Ok(leave) => leave,
             // Nothing new may run, but what is done is still replayed (HTTP-14).
             Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
-        let seen = match self.acquire(permit).await? {
+        let seen = match self.acquire(leave, self.started).await? {
             Found::End(end) => return Ok(end),
             Found::Busy(seen) => seen,
         };
@@ -120,8 +121,8 @@ impl Attempting<'_> {
                 }
                 Err(error) => return Err(error),
             }
-            let permit = match self.leave() {
-                Ok(permit) => permit,
+            let leave = match self.leave() {
+                Ok(leave) => leave,
                 Err(kind) => match self.look_on(seat, kind).await? {
                     Some(end) => return Ok(end),
                     None => continue,
@@ -129,7 +130,7 @@ impl Attempting<'_> {
             };
             // Whoever joined until now saw a holder that the acquire comes behind.
             let behind = seat.flight.seen();
-            match self.acquire(permit).await? {
+            match self.acquire(leave, self.engine.now()).await? {
                 Found::End(end) => {
                     match &end {
                         Acquisition::Complete(result) => seat.land(result, behind),
@@ -175,7 +176,7 @@ impl Attempting<'_> {
     }
 
     /// Leave to acquire: not while shutting down, and a permit for a tracked action.
-    fn leave(&self) -> Result<Option<Permit>, ErrorKind> {
+    fn leave(&self) -> Result<Option<Leave<'_>>, ErrorKind> {
         if self.tracked {
             return self.engine.running.admit().map(Some);
         }
@@ -208,138 +209,6 @@ impl Attempting<'_> {
 
     fn in_flight(&self, seen: Seen) -> Acquisition {
         Acquisition::InFlight(InFlight::new(seen.until.saturating_duration_since(self.engine.now())))
-    }
-
-    /// One acquire, repeated once by the same owner when its answer was lost (ACQ-9).
-    async fn acquire(&self, permit: Option<Permit>) -> Result<Found> {
-        let Self { engine, ctx, durations, .. } = self;
-        let identity = ctx.identity();
-        let pass = engine.gate.enter().map_err(|error| error.during("acquire").for_identity(identity))?;
-        let runtime = engine.runtime()?;
-        let owner = OwnerId::new();
-        let sent = engine.now();
-        let mut call = self.request(owner);
-        let (answer, counted_from) = match at_once(call.as_mut()).await {
-            // Answered within one poll: there is nothing to time, and nothing that a drop could leave behind.
-            Some(answer) if !is_unavailable(&answer) => (answer, sent),
-            first => Box::pin(self.ask(owner, runtime.clone(), sent, call, first)).await,
-        };
-        drop(pass);
-        let acquired = match answer {
-            Ok(acquired) => acquired,
-            Err(error) => {
-                engine.gate.failed(&error);
-                return Err(error.during("acquire").for_identity(identity));
-            }
-        };
-        engine.gate.answered();
-        Ok(match acquired {
-            Acquired::Granted(grant) => {
-                let terms = Terms { durations: *durations, owner, grant, counted_from };
-                Found::End(Acquisition::Granted(Held::new(engine, ctx, terms, permit, runtime)))
-            }
-            Acquired::Complete(result) => Found::End(Acquisition::Complete(result)),
-            Acquired::Busy { remaining, token } => {
-                Found::Busy(Seen { token, until: engine.now() + remaining })
-            }
-        })
-    }
-
-    fn request(&self, owner: OwnerId) -> Call {
-        let request = AcquireRequest::new(owner, self.durations.lease, self.durations.ttl)
-            .with_fingerprint(self.ctx.fingerprint().copied());
-        self.engine.dyn_store().dyn_acquire(self.identity().clone(), request)
-    }
-
-    /// Goes on with an acquire that was sent at `sent` and polled once: `first` is its answer, if it has one. Says from
-    /// when a lease that it got is counted.
-    async fn ask(
-        &self,
-        owner: OwnerId,
-        runtime: tokio::runtime::Handle,
-        sent: Instant,
-        call: Call,
-        first: Option<Result<Acquired>>,
-    ) -> (Result<Acquired>, Instant) {
-        let Self { engine, durations, .. } = *self;
-        let mut abandoned =
-            Abandoned { engine, identity: self.identity(), owner, runtime, durations, call: Some(None) };
-        let left = || (sent + engine.gate.operation_timeout()).saturating_duration_since(engine.now());
-        let mut answer = match first {
-            Some(answer) => answer,
-            None => abandoned.ask(left(), call).await,
-        };
-        let mut counted_from = sent;
-        if is_unavailable(&answer) && !left().is_zero() {
-            counted_from = engine.now();
-            answer = abandoned.ask(left(), self.request(owner)).await;
-        }
-        if !is_unavailable(&answer) {
-            abandoned.nothing_to_release();
-        }
-        (answer, counted_from)
-    }
-}
-
-fn is_unavailable(answer: &Result<Acquired>) -> bool {
-    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
-}
-
-type Call = std::pin::Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>;
-
-/// Cleans up after an acquire whose outcome is not known: the same call is finished, then released, on the runtime. A
-/// release sent beside a call in flight could overtake it and leave an orphan lease (ACQ-11).
-struct Abandoned<'a> {
-    engine: &'a Arc<Inner>,
-    identity: &'a Identity,
-    owner: OwnerId,
-    runtime: tokio::runtime::Handle,
-    durations: Durations,
-    call: Option<Option<Call>>,
-}
-
-impl Abandoned<'_> {
-    async fn ask(&mut self, bound: Duration, call: Call) -> Result<Acquired> {
-        let call = self.call.insert(Some(call));
-        let answered = timeout(
-            bound,
-            std::future::poll_fn(|cx| match call {
-                Some(in_flight) => in_flight.as_mut().poll(cx),
-                None => std::task::Poll::Pending,
-            }),
-        )
-        .await;
-        match answered {
-            Ok(answer) => {
-                *call = None;
-                answer
-            }
-            Err(_) => Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}"))),
-        }
-    }
-
-    fn nothing_to_release(&mut self) {
-        self.call = None;
-    }
-}
-
-impl Drop for Abandoned<'_> {
-    fn drop(&mut self) {
-        let Some(call) = self.call.take() else { return };
-        let (engine, identity, owner) = (Arc::clone(self.engine), self.identity.clone(), self.owner);
-        let until = self.engine.now() + self.durations.lease;
-        drop(self.runtime.spawn(async move {
-            if let Some(call) = call {
-                let bound =
-                    engine.gate.operation_timeout().max(until.saturating_duration_since(engine.now()));
-                match timeout(bound, call).await {
-                    Ok(Ok(Acquired::Complete(_) | Acquired::Busy { .. })) => return,
-                    Ok(Ok(Acquired::Granted(_)) | Err(_)) | Err(_) => {}
-                }
-            }
-            // Tried until the lease is over; then there is nothing to release.
-            let _ = super::finish::release_until(&engine, &identity, owner, until).await;
-        }));
     }
 }
 

@@ -3,8 +3,9 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{
@@ -22,6 +23,9 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
+    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at once](StoreProfile::at_once).
+    /// `None` when it did not.
+    fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
     /// [`IdempotencyStore::look`].
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
     /// [`IdempotencyStore::changed`].
@@ -39,6 +43,13 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
 impl<S: IdempotencyStore> DynStore for S {
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired> {
         Box::pin(async move { self.acquire(&id, &req).await })
+    }
+
+    fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>> {
+        match pin!(self.acquire(id, req)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
     }
 
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {

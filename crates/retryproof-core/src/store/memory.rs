@@ -326,6 +326,6 @@ impl IdempotencyStore for MemoryStore {
 
     fn profile(&self) -> StoreProfile {
         let max_value = usize::try_from(self.max_bytes).unwrap_or(usize::MAX);
-        StoreProfile::new("memory").with_reclaim().with_max_value(max_value)
+        StoreProfile::new("memory").with_reclaim().with_max_value(max_value).with_answers_at_once()
     }
 }

@@ -16,7 +16,7 @@ fn response(status: u16, headers: &Lines, trailers: &Lines, body: &[&[u8]]) -> B
     let draft =
         Draft { status, headers: lines(headers), trailers: lines(trailers), body: body.iter().copied() };
     encode_response(&draft, &mut out);
-    assert_eq!(out.capacity(), out.len(), "the size was computed exactly");
+    assert_eq!(draft.len(), out.len(), "the size is computed exactly");
     out.into()
 }
 

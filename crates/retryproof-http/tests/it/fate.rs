@@ -377,6 +377,29 @@ async fn http_13_a_body_that_breaks_off_is_a_tombstone_and_500() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn http_13_a_body_that_gives_more_than_it_said_counts_as_broken() {
+    struct Liar(usize);
+    impl http_body::Body for Liar {
+        type Data = Bytes;
+        type Error = Infallible;
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0 += 1;
+            Poll::Ready((self.0 < 100).then(|| Ok(Frame::data(Bytes::from_static(&[b'x'; 50])))))
+        }
+        fn size_hint(&self) -> http_body::SizeHint {
+            http_body::SizeHint::with_exact(50)
+        }
+    }
+    let filter = filter_with(|config| config.web.max_response_bytes = 100);
+    let (app, runs) = app(&filter, |_| Body::new(Liar(0)));
+    let (first, _) = expect_tombstone(&app, &runs).await;
+    assert_eq!(first.code(), "response-failed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_13_a_mark_wins_over_a_tombstone() {
     let filter = filter_with(|config| config.web.max_response_bytes = 10);
     let (app, runs) = app(&filter, |_| (Release, "x".repeat(11)));
