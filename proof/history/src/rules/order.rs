@@ -35,7 +35,7 @@ const MOST: usize = 60_000;
 
 /// Answered calls that may overlap the first that is not placed, and calls without an answer.
 const WINDOW: usize = 64;
-const AMBIGUOUS: usize = 24;
+const AMBIGUOUS: usize = 128;
 
 /// S18: with every call without an answer placed once or not at all, there is an order of the calls, in keeping with when each
 /// was sent and answered, in which the sequential record answers what was answered.
@@ -55,6 +55,8 @@ pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
 
 struct Placed<'s> {
     op: &'s Op,
+    /// Of a call that the store may have sent twice, when its first answer was lost: the first, which nobody heard of.
+    silent: bool,
     owner: Owner,
     value: Option<Value>,
     print: Option<Print>,
@@ -63,7 +65,7 @@ struct Placed<'s> {
 struct Puzzle<'s> {
     /// Answered, by when they were sent.
     sure: Vec<Placed<'s>>,
-    /// Without an answer: may be placed.
+    /// May be placed, or not: without an answer, or sent once more.
     maybe: Vec<Placed<'s>>,
     /// By owner: from when on an extension without an answer may have lengthened the lease.
     stretched: Vec<u64>,
@@ -89,7 +91,7 @@ struct Node {
     first: usize,
     /// Which calls from `first` on are placed.
     mask: u64,
-    maybe: u32,
+    maybe: u128,
     state: State,
 }
 
@@ -110,18 +112,31 @@ impl<'s> Puzzle<'s> {
             };
             let fp = if op.fun == Fun::Acquire && !brought(op) { op.fp } else { op.stored_fp };
             let print = fp.map(|hash| Print(number(&mut prints, hash)));
-            let placed = Placed { op, owner, value, print };
-            if op.is_info() { maybe.push(placed) } else { sure.push(placed) }
+            let placed = |silent| Placed { op, silent, owner, value, print };
+            if op.is_info() {
+                maybe.push(placed(true));
+                continue;
+            }
+            // Otherwise sending it twice comes to the same as sending it once.
+            let twice = match op.fun {
+                Fun::Acquire => op.said(Said::Granted),
+                Fun::Complete | Fun::Release => !op.said(Said::Done),
+                _ => false,
+            };
+            if twice {
+                maybe.push(placed(true));
+            }
+            sure.push(placed(false));
         }
         let mut stretched = vec![u64::MAX; owners.len() + 1];
         maybe.retain(|placed| {
             let extend = placed.op.fun == Fun::Extend;
+            // It can only have lengthened the lease, at any time.
             if extend && let Some(from) = stretched.get_mut(usize::from(placed.owner.0)) {
                 *from = placed.op.invoke.min(*from);
             }
             !extend
         });
-        // An acquire whose answer was lost is asked again by the same owner: an answered one says more.
         (maybe.len() <= AMBIGUOUS).then_some(Self { sure, maybe, stretched })
     }
 
@@ -154,7 +169,8 @@ impl<'s> Puzzle<'s> {
         let horizon = left.clone().map(|(_, placed)| placed.op.end()).min().unwrap_or(u64::MAX);
         let beyond = self.sure.get(node.first + WINDOW).is_some_and(|placed| placed.op.invoke <= horizon);
         for (at, placed) in self.maybe.iter().enumerate() {
-            if node.maybe & (1 << at) == 0 && placed.op.invoke <= horizon {
+            let open_still = node.maybe & (1 << at) == 0 && node.state.now <= placed.op.end();
+            if open_still && placed.op.invoke <= horizon {
                 for state in self.steps(&node.state, placed) {
                     // Without effect it need not be placed.
                     if state.slot != node.state.slot {
@@ -274,12 +290,12 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
     let op = placed.op;
     let unchanged = (state.token, state.top);
     let is = |said: Said| op.said(said);
-    let Some(_) = op.said else {
+    if placed.silent {
         // Nobody was told: the token of a grant is not known.
         let granted = matches!(answer, Answer::Granted { .. });
         let own = matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner);
         return Some(if granted && !own { (None, state.top) } else { unchanged });
-    };
+    }
     match answer {
         Answer::Granted { took_over, .. } => {
             let token = op.token?;
