@@ -2,11 +2,11 @@
 //! What the store can do beyond the contract: purge and inspect.
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-use retryproof_core::{FencingToken, Identity, Result};
+use retryproof_core::{Identity, Result};
 use sqlx_postgres::PgRow;
 
 use crate::pool::Lane;
-use crate::record::{COMPLETE, IN_PROGRESS, column, rest, unreadable};
+use crate::record::{COMPLETE, IN_PROGRESS, column, rest, token, unreadable};
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
@@ -60,11 +60,10 @@ fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
         COMPLETE => RecordState::Complete,
         _ => return Err(unreadable("state")),
     };
-    let token: i64 = column(row, 2, "token")?;
     let bytes: i64 = column(row, 5, "result")?;
     Ok(Some(RecordSummary::new(
         state,
-        FencingToken::new(u64::try_from(token).map_err(|_| unreadable("token"))?),
+        token(row)?,
         rest(row)?,
         usize::try_from(bytes).unwrap_or(0),
         column(row, 6, "fp")?,

@@ -24,24 +24,34 @@ pub(crate) struct Record {
 
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Granted by this statement.
-    Granted { took_over: bool },
     /// In progress; `None` when the lease is over.
     Running(Option<Duration>),
     /// Complete; `None` when the ttl is over, or the value was not asked for.
     Done(Option<(StoredResult, Duration)>),
 }
 
+/// The answer to an acquire.
+pub(crate) enum Answer {
+    Granted { token: FencingToken, took_over: bool },
+    Found(Option<Record>),
+}
+
+impl Answer {
+    pub(crate) fn read(row: &PgRow) -> Result<Self> {
+        if column::<i64>(row, 0, "state")? != GRANTED {
+            return Record::read(row).map(Self::Found);
+        }
+        Ok(Self::Granted { token: token(row)?, took_over: column(row, 3, "taken")? })
+    }
+}
+
 impl Record {
-    /// Reads the answer to an acquire, a find or a standing; `None` for the residue of a release.
+    /// Reads a row; `None` for the residue of a release.
     pub(crate) fn read(row: &PgRow) -> Result<Option<Self>> {
         let owner: Vec<u8> = column(row, 1, "owner")?;
         let owner: [u8; 16] = owner.try_into().map_err(|_| unreadable("owner"))?;
-        let token: i64 = column(row, 2, "token")?;
-        let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
         let rest = rest(row)?;
         let phase = match column::<i64>(row, 0, "state")? {
-            GRANTED => Phase::Granted { took_over: column(row, 3, "taken")? },
             IN_PROGRESS if owner == [0; 16] => return Ok(None),
             IN_PROGRESS => Phase::Running(rest),
             COMPLETE => Phase::Done(match rest {
@@ -50,8 +60,13 @@ impl Record {
             }),
             _ => return Err(unreadable("state")),
         };
-        Ok(Some(Self { owner: OwnerId::from_bytes(owner), token, phase }))
+        Ok(Some(Self { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
     }
+}
+
+pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
+    let token: i64 = column(row, 2, "token")?;
+    u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
 }
 
 /// What is left of the lease or the retention.

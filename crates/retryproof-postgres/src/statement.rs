@@ -10,17 +10,18 @@ use retryproof_core::{Identity, OwnerId};
 use crate::call::{Call, Value};
 use crate::config::DEFAULT_TABLE;
 
-/// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction.
+/// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction. `extract` would count
+/// in decimal numbers; a double keeps microseconds apart until 2106.
 macro_rules! now_us {
     () => {
-        "(extract(epoch FROM clock_timestamp())*1000000)::bigint"
+        "(date_part('epoch',clock_timestamp())*1000000)::bigint"
     };
 }
 
 /// What is left of a row's lease or retention, in microseconds.
 macro_rules! rest_us {
     () => {
-        "(extract(epoch FROM expires_at-clock_timestamp())*1000000)::bigint"
+        "(date_part('epoch',expires_at-clock_timestamp())*1000000)::bigint"
     };
 }
 
@@ -100,8 +101,8 @@ impl Statement {
                 ",expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond',purge_bucket=excluded.purge_bucket,\
                  fp=excluded.fp,result=NULL WHERE r.state IN (0,1) \
                  AND (r.expires_at<=clock_timestamp() OR (r.state=0 AND r.owner=excluded.owner)) \
-                 RETURNING r.owner,r.token,r.taken) \
-                 SELECT (-1)::bigint AS state,owner,token,taken,0::bigint AS rest,NULL::bytea AS fp,NULL::bytea AS result FROM up \
+                 RETURNING r.token,r.taken) \
+                 SELECT (-1)::bigint AS state,NULL::bytea AS owner,token,taken,NULL::bigint AS rest,NULL::bytea AS fp,NULL::bytea AS result FROM up \
                  UNION ALL SELECT state::bigint,owner,token,taken,rest,fp,result FROM ex"
             ),
             // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, taken, rest, fp, result.

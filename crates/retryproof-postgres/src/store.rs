@@ -17,7 +17,7 @@ use crate::courier::Courier;
 use crate::error::{classify, is_locked, refuses_writes};
 use crate::known::Known;
 use crate::pool::{Failed, Lane, Pool};
-use crate::record::{Phase, Record};
+use crate::record::{Answer, Phase, Record};
 use crate::schema;
 use crate::statement::{Sql, Statement};
 use crate::wake::{ANNOUNCE_AGAIN, Wake};
@@ -136,12 +136,12 @@ impl PostgresStore {
             };
             // No row: somebody inserted it after our snapshot was taken.
             let Some(row) = &reply.row else { continue };
-            match Record::read(row)? {
-                Some(Record { token, phase: Phase::Granted { took_over }, .. }) => {
+            match Answer::read(row)? {
+                Answer::Granted { token, took_over } => {
                     self.wake.granted(id);
                     return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
                 }
-                record => match self.seen(id, record) {
+                Answer::Found(record) => match self.seen(id, record) {
                     Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
                     Standing::Busy { remaining, token } => return Ok(Acquired::Busy { remaining, token }),
                     // Its lease ended between the statement's looks at the clock.
