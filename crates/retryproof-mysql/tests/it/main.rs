@@ -8,5 +8,6 @@ mod recovery;
 mod schema;
 mod server;
 mod support;
+mod tokens;
 mod trouble;
 mod wire;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fencing tokens where the clock does not help (ACQ-10), what a release leaves, and what a replay writes: nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, Standing};
+use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
+use retryproof_mysql::MysqlStore;
+use sqlx::mysql::MySqlConnection;
+use sqlx::{Executor as _, Row as _};
+
+use crate::server::Server;
+use crate::support::{Table, completion, execute, grant, id, replay, request, sql, stranger};
+
+/// Microseconds that the server's clock will not reach during a test.
+const AHEAD: u64 = 3_600_000_000;
+
+async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
+    let owner = OwnerId::new();
+    let grant = grant(store, id, owner).await;
+    assert_eq!(store.release(id, owner).await.expect("released"), Fenced::Done);
+    grant.token
+}
+
+/// As if the server's clock had been ahead, and has stepped back since: over a release, a takeover and an expired result.
+#[tokio::test]
+async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
+    let table = Table::new().await;
+    for returning in [true, false] {
+        let store = MysqlStore::connect(table.config().with_returning(returning)).await.expect("connected");
+        for (key, end) in [("released", ""), ("dead", "past"), ("done", "past")] {
+            let key = id(&format!("{key} {returning}"));
+            let owner = OwnerId::new();
+            let before = grant(&store, &key, owner).await.token;
+            match end {
+                "" => assert_eq!(store.release(&key, owner).await.expect("released"), Fenced::Done),
+                _ if key.key().expose().starts_with("done") => {
+                    let done = store.complete(&key, owner, &completion("result")).await;
+                    assert_eq!(done.expect("completed"), Fenced::Done);
+                }
+                _ => {}
+            }
+            let past = if end.is_empty() { "" } else { ", expires_at = '1980-01-01'" };
+            let change = format!(
+                "UPDATE `{}` SET token = token + {AHEAD}{past} WHERE k = '{}'",
+                table.name,
+                key.key().expose()
+            );
+            assert_eq!(sql(&mut stranger().await, &change).await, 1);
+            let after = token(&store, &key).await;
+            assert!(after.get() > before.get() + AHEAD, "{after} after {before}");
+        }
+    }
+}
+
+/// A grant that waited for the row's lock has read its clock before others were granted and released: the token is drawn under the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
+    let table = Table::new().await;
+    for returning in [true, false] {
+        let config = table.config().with_returning(returning);
+        let store = Arc::new(MysqlStore::connect(config).await.expect("connected"));
+        let key = id(&format!("k{returning}"));
+        let first = token(&store, &key).await;
+        let mut theirs = stranger().await;
+        sql(&mut theirs, "BEGIN").await;
+        let at = format!("WHERE scope = 'mysql.tests' AND k = 'k{returning}'");
+        sql(&mut theirs, &format!("UPDATE `{}` SET token = token + {AHEAD} {at}", table.name)).await;
+        let waiting = {
+            let (store, key) = (Arc::clone(&store), key.clone());
+            tokio::spawn(async move { grant(&store, &key, OwnerId::new()).await.token })
+        };
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!waiting.is_finished());
+        sql(&mut theirs, "COMMIT").await;
+        let late = waiting.await.expect("granted");
+        assert!(late.get() > first.get() + AHEAD, "{late} after {first}");
+    }
+}
+
+/// What a release leaves looks deleted through every call, and a purge takes it only when no statement can be under way that is older.
+#[tokio::test]
+async fn run_4_what_a_release_leaves_looks_deleted() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let (key, owner) = (id("k"), OwnerId::new());
+    grant(&store, &key, owner).await;
+    assert_eq!(store.release(&key, owner).await.expect("released"), Fenced::Done);
+
+    assert!(matches!(store.look(&key).await, Ok(Standing::Absent)));
+    assert!(store.get(&key).await.expect("answered").is_none());
+    assert_eq!(store.stats().await.expect("answered").records, 0);
+    assert_eq!(store.extend(&key, owner, Duration::from_secs(1)).await.expect("answered"), Fenced::Lost);
+    assert_eq!(store.complete(&key, owner, &completion("late")).await.expect("answered"), Fenced::Lost);
+    assert_eq!(store.release(&key, owner).await.expect("answered"), Fenced::AlreadyDone);
+
+    assert_eq!(store.purge(10).await.expect("purged"), 0, "not within the hour");
+    let age = format!("UPDATE `{}` SET purge_after = purge_after - INTERVAL 61 MINUTE", table.name);
+    assert_eq!(sql(&mut stranger().await, &age).await, 1);
+    assert_eq!(store.purge(10).await.expect("purged"), 1);
+    assert!(!grant(&store, &key, OwnerId::new()).await.took_over);
+}
+
+/// More than one batch, and what is live stays.
+#[tokio::test]
+async fn sto_4_purge_goes_on_over_batches() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    execute(&store, &id("live"), "result").await;
+    let fill = format!(
+        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, X'00112233445566778899AABBCCDDEEFF', seq, 0, \
+         '1980-01-01', '1980-01-01', NULL, 'x' FROM seq_1_to_2500",
+        table.name
+    );
+    assert_eq!(sql(&mut stranger().await, &fill).await, 2_500);
+    assert_eq!(store.purge(1_200).await.expect("purged"), 1_200);
+    assert_eq!(store.purge(10_000).await.expect("purged"), 1_300);
+    assert_eq!(store.stats().await.expect("answered").records, 1);
+    assert_eq!(replay(&store, &id("live")).await, "result");
+}
+
+/// The end of InnoDB's log.
+async fn log_end(conn: &mut MySqlConnection) -> u64 {
+    let row = conn.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'").await.expect("answered");
+    row.get::<String, _>(1).parse().expect("a number")
+}
+
+/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, as many looks and busy answers add nothing to the log. The server is nobody
+/// else's, but writes by itself now and then (statistics, purge), so each kind has some attempts: what wrote would write in all of them.
+#[tokio::test]
+async fn acq_8_a_thousand_replays_write_no_log() {
+    let server = Server::start(&[]).await;
+    server.config().migrate().await.expect("migrated");
+    let store = MysqlStore::connect(server.config()).await.expect("connected");
+    let held = id("held");
+    grant(&store, &held, OwnerId::new()).await;
+    for at in 0..1_000 {
+        execute(&store, &id(&format!("k{at}")), "result").await;
+    }
+    let mut root = server.root().await;
+    for kind in ["known key", "first contact", "look", "busy"] {
+        let mut written = Vec::new();
+        for _ in 0..6 {
+            // One that knows no key yet.
+            let other = MysqlStore::connect(server.config()).await.expect("connected");
+            let before = log_end(&mut root).await;
+            for at in 0..1_000 {
+                let key = id(&format!("k{at}"));
+                match kind {
+                    "known key" => assert_eq!(replay(&store, &key).await, "result"),
+                    "first contact" => assert_eq!(replay(&other, &key).await, "result"),
+                    "look" => assert!(matches!(store.look(&key).await, Ok(Standing::Complete(_)))),
+                    _ => {
+                        let answer = store.acquire(&held, &request(OwnerId::new())).await;
+                        assert!(matches!(answer, Ok(Acquired::Busy { .. })));
+                    }
+                }
+            }
+            written.push(log_end(&mut root).await - before);
+            if written.last() == Some(&0) {
+                break;
+            }
+        }
+        println!("log written by 1,000 times {kind}: {written:?} bytes");
+        assert_eq!(written.last(), Some(&0), "{kind}: {written:?}");
+    }
+}
