@@ -33,6 +33,10 @@ pub fn in_blocking_context() -> bool {
 pub(crate) use facade::Entry;
 #[cfg(feature = "blocking")]
 pub use facade::{Acquisition, Call, Engine, Held};
+#[cfg(feature = "blocking")]
+pub use joined::{JoinedCall, JoinedEngine, PendingCommit};
 
 #[cfg(feature = "blocking")]
 mod facade;
+#[cfg(feature = "blocking")]
+mod joined;

@@ -20,22 +20,26 @@ use crate::lease::Lease;
 use crate::observe::Observers;
 use crate::outcome::{ExecuteError, InFlight, Outcome};
 use crate::payload::StoredResult;
-use crate::store::{AcquireRequest, Acquired, DynStore, SharedStore};
+use crate::store::{AcquireRequest, Acquired, Dialect, DynStore, OwnedTx, SharedStore, TxSource};
 
 mod builder;
 mod call;
+mod commit;
 mod finish;
 mod flight;
 mod gate;
 mod held;
+mod joined;
 mod purge;
 mod running;
 mod wait;
 
 pub use builder::EngineBuilder;
 pub use call::{Call, Hook, NoHook, OnDrop, OnFenced};
+pub use commit::{JoinError, PendingCommit};
 pub use finish::Finished;
 pub use held::Held;
+pub use joined::{JoinedCall, JoinedEngine};
 pub use running::Permit;
 
 use flight::Flights;
@@ -213,6 +217,40 @@ impl IdempotencyEngine {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         self.call(ctx).spawn(action).await
+    }
+
+    /// An engine whose actions run in a transaction that their record joins (CMP-7). Make it at start-up, from the application's own pool on the
+    /// store's database: a store that cannot join is refused here, before anything runs.
+    ///
+    /// # Errors
+    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this database.
+    pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
+    where
+        D: Dialect,
+        S: TxSource<D>,
+        S::Tx: OwnedTx<D>,
+    {
+        JoinedEngine::new(self.clone(), source)
+    }
+
+    /// As [`execute`](Self::execute), in a transaction from `source` that holds the action's writes and its record (CMP-7). A program that
+    /// does so more than once makes a [`JoinedEngine`] at start-up.
+    ///
+    /// # Errors
+    /// As [`JoinedEngine::execute`]; `Store` of the kind `Unsupported`, before anything runs, when the store cannot join.
+    pub async fn execute_joined<D, S, T, E, F>(
+        &self,
+        ctx: IdempotencyContext,
+        source: S,
+        action: F,
+    ) -> Result<Outcome<T>, ExecuteError<E>>
+    where
+        D: Dialect,
+        S: TxSource<D>,
+        JsonCodec: crate::codec::Codec<T>,
+        F: AsyncFnOnce(&mut S::Tx) -> Result<T, E>,
+    {
+        self.joined(source).map_err(ExecuteError::Store)?.execute(ctx, action).await
     }
 
     /// Starts a call with options: codec, policy, what a drop does, what a refused value is handed to.

@@ -5,6 +5,7 @@
 //! | to | read |
 //! |---|---|
 //! | run work once per (scope, key) | [`IdempotencyEngine`], [`IdempotencyContext`], [`Outcome`] |
+//! | commit the record with the writes of a transaction | [`JoinedEngine`], [`Held::complete_in`], [`store::Join`] |
 //! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`Held`], [`Lease`] |
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
@@ -40,8 +41,8 @@ pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
 pub use context::{ContextBuilder, IdempotencyContext};
 pub use engine::{
-    Acquisition, Activity, Call, EngineBuilder, Finished, Held, Hook, IdempotencyEngine, NoHook, OnDrop,
-    OnFenced, Permit,
+    Acquisition, Activity, Call, EngineBuilder, Finished, Held, Hook, IdempotencyEngine, JoinError,
+    JoinedCall, JoinedEngine, NoHook, OnDrop, OnFenced, PendingCommit, Permit,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};

@@ -24,6 +24,8 @@ pub enum Phase {
     Dropped,
     /// The completion could not be recorded before the lease was over (CMP-3, CMP-4).
     Completion,
+    /// A joined transaction was rolled back for another reason than the action's own; the lease was released (CMP-7).
+    RolledBack,
 }
 
 /// Why a lease is lost (RUN-2, RUN-6).

@@ -35,10 +35,13 @@ use crate::payload::StoredResult;
 
 mod capability;
 mod erased;
+mod join;
 mod memory;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+pub(crate) use erased::DynJoin;
 pub use erased::{DynStore, SharedStore, SharedStoreBuilder};
+pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
 pub use memory::{MemoryStore, MemoryStoreBuilder};
 
 /// What an acquire asks for.

@@ -25,6 +25,40 @@
 //! - **Nothing behind your back.** No table is made but by [`SqliteStore::migrate`], [`SqliteConfig::migrate`] or your own migrator
 //!   with [`schema_sql`] (STO-3). The tables may live in the file of the application.
 //!
+//! # One commit for the writes and the record
+//! Where the application's tables are in the same file, the record can join their transaction (CMP-7): both commit, or neither.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = std::env::temp_dir().join(format!("retryproof-doc-joined-{}", std::process::id()));
+//! # std::fs::create_dir_all(&directory)?;
+//! # let file = directory.join("shop.db");
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! use retryproof_core::{IdempotencyContext, IdempotencyEngine, Outcome};
+//! use retryproof_sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+//!
+//! SqliteStore::migrate(&file)?;
+//! let engine = IdempotencyEngine::new(SqliteStore::open(&file)?);
+//! let joined = engine.joined(SqliteTxSource::open(&file)?)?; // at start-up: a store that cannot join is refused here
+//! # rusqlite::Connection::open(&file)?.execute_batch("CREATE TABLE ledger (account TEXT, cents INTEGER)")?;
+//!
+//! let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
+//! let outcome = joined
+//!     .execute(ctx, async |tx: &mut SqliteTx| {
+//!         tx.execute("INSERT INTO ledger VALUES ('alice', 4200)", [])
+//!     })
+//!     .await?;
+//! assert_eq!(outcome, Outcome::Executed(1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok(())
+//! # }
+//! ```
+//! A program that owns its transactions holds the lease itself and says `held.complete_in(&mut tx, value)` as the last statement of a
+//! [`rusqlite::Transaction`]; see [`Held::complete_in`](retryproof_core::Held::complete_in). Begin it `IMMEDIATE`, and after the lease was granted: the grant
+//! is a write to the same file, which an open transaction would hold up.
+//!
 //! # Limits
 //! - A local file system only: WAL needs shared memory.
 //! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much (tokens stay in order).
@@ -39,15 +73,18 @@ mod desk;
 mod error;
 mod file;
 mod inspect;
+mod join;
 mod pause;
 mod reader;
 mod record;
 mod schema;
 mod step;
 mod store;
+mod turn;
 mod wake;
 mod writer;
 
 pub use config::{SqliteConfig, Synchronous};
+pub use join::{Sqlite, SqliteTx, SqliteTxSource};
 pub use schema::schema_sql;
 pub use store::SqliteStore;

@@ -25,6 +25,7 @@ pub(crate) enum Statement {
     Extend,
     Complete,
     PurgeEarlier,
+    JoinedComplete,
     Release,
     Purge,
     Fence,
@@ -43,6 +44,7 @@ impl Statement {
         Self::Extend,
         Self::Complete,
         Self::PurgeEarlier,
+        Self::JoinedComplete,
         Self::Release,
         Self::Purge,
         Self::Fence,
@@ -74,8 +76,7 @@ impl Statement {
             Self::Extend => {
                 "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
-            // CMP-1, CMP-2; a joined transaction (CMP-7) would run this same text.
-            // 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
+            // CMP-1, CMP-2. 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
             Self::Complete => {
                 "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
                  WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
@@ -84,6 +85,11 @@ impl Statement {
             // 1 scope, 2 key, 3 purge_after.
             Self::PurgeEarlier => {
                 "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
+            }
+            // CMP-7: both of the above as one statement, for the caller's transaction. Binds as `Complete`.
+            Self::JoinedComplete => {
+                "UPDATE retryproof_records SET state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 \
+                 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
             // RUN-4. 1 scope, 2 key, 3 owner.
             Self::Release => {

@@ -22,6 +22,7 @@ use crate::reader::Readers;
 use crate::record::{Phase, ReadError, Record, find};
 use crate::schema::{self, Sql, Statement};
 use crate::step::{Answer, Step, mixed_up};
+use crate::turn::Turn;
 use crate::wake::Wake;
 use crate::writer::Writer;
 
@@ -42,7 +43,7 @@ const ROW_OVERHEAD: usize = 4_096;
 pub struct SqliteStore {
     pub(crate) config: SqliteConfig,
     pub(crate) sql: Arc<Sql>,
-    wake: Arc<Wake>,
+    pub(crate) wake: Arc<Wake>,
     pub(crate) readers: Readers,
     pub(crate) writer: Writer,
     max_value: usize,
@@ -87,14 +88,14 @@ impl SqliteStore {
         let limit = usize::try_from(limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
         let max_value = config.max_value.map_or(limit, |most| most.min(limit));
         let readers = Readers::open(&config)?;
-        let writer = Writer::start(desk, config.busy_timeout)?;
+        let writer = Writer::start(desk, Turn::at(&config.path), config.busy_timeout)?;
         Ok(Self { config, sql, wake, readers, writer, max_value })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge and to inspect.
+    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
     /// One step in one commit, on the best thread for it.

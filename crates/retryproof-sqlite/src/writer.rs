@@ -15,11 +15,14 @@ use crate::desk::{Desk, Ran, copy};
 use crate::error::classify;
 use crate::pause::{Patience, pause};
 use crate::step::{Answer, Step};
+use crate::turn::Turn;
 
 /// Most steps of one transaction.
 const BATCH: usize = 256;
 /// Between two attempts to get the write lock from another process: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
+/// How long to wait for a joined transaction of this process, before looking whether anybody still waits for us.
+const IN_LINE: Duration = Duration::from_millis(20);
 /// How long a closing store still asks for a locked file, on behalf of callers that are gone.
 const CLOSING: Duration = Duration::from_secs(1);
 
@@ -33,6 +36,7 @@ struct Shared {
     desk: Mutex<Desk>,
     queue: Mutex<Queue>,
     bell: Condvar,
+    turn: Turn,
     busy_timeout: Duration,
 }
 
@@ -53,11 +57,12 @@ struct Request {
 }
 
 impl Writer {
-    pub(crate) fn start(desk: Desk, busy_timeout: Duration) -> Result<Self> {
+    pub(crate) fn start(desk: Desk, turn: Turn, busy_timeout: Duration) -> Result<Self> {
         let shared = Arc::new(Shared {
             desk: Mutex::new(desk),
             queue: Mutex::default(),
             bell: Condvar::new(),
+            turn,
             busy_timeout,
         });
         let thread = std::thread::Builder::new()
@@ -102,6 +107,7 @@ impl Writer {
                 return None;
             }
         }
+        let _turn = self.shared.turn.at_once()?;
         match self.shared.desk.try_lock()?.run(std::iter::once(step)) {
             Ran::Done(mut answers) => answers.pop(),
             // The thread waits for the lock better than we do.
@@ -172,7 +178,15 @@ impl Shared {
                 self.queue.lock().in_hand = false;
                 return;
             }
+            let Some(turn) = self.turn.at_once().or_else(|| self.turn.wait_in_place(IN_LINE)) else {
+                // A joined transaction of this process has been open for that long (CMP-7).
+                self.give_up(batch, &locked());
+                top_up(batch, &mut self.queue.lock());
+                continue;
+            };
+            top_up(batch, &mut self.queue.lock());
             let ran = self.desk.lock().run(batch.iter().map(|request| &request.step));
+            drop(turn);
             match ran {
                 Ran::Done(answers) => {
                     // Before the answers: whoever gets one may write in place at once.
@@ -221,6 +235,11 @@ impl Drop for Leaving<'_> {
         queue.closing.get_or_insert(Patience::new(Duration::ZERO));
         queue.waiting.clear();
     }
+}
+
+fn locked() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+    rusqlite::Error::SqliteFailure(code, Some("a joined transaction is open".to_owned()))
 }
 
 fn ended() -> Error {

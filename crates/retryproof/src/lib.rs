@@ -33,9 +33,10 @@ pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,
     Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, Identity, InFlight, IntoScope, JsonCodec, Key, Lease, MemoryStore, MemoryStoreBuilder,
-    NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, Permit, Recorded, Rejected,
-    Report, Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
+    IdempotencyStore, Identity, InFlight, IntoScope, JoinError, JoinedCall, JoinedEngine, JsonCodec, Key,
+    Lease, MemoryStore, MemoryStoreBuilder, NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId,
+    Payload, PendingCommit, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult,
+    Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, observe, store};
 

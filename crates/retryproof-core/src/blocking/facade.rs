@@ -86,7 +86,7 @@ impl Engine {
         &self.engine
     }
 
-    fn enter(&self) -> Result<Entry<'_>> {
+    pub(super) fn enter(&self) -> Result<Entry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -229,6 +229,10 @@ impl Held {
     /// As there; `Unsupported` inside a runtime, and then the lease runs out.
     pub fn release(self) -> Result<()> {
         self.engine.enter()?.block_on(self.held.release())
+    }
+
+    pub(super) fn into_parts(self) -> (engine::Held, Engine) {
+        (self.held, self.engine)
     }
 
     /// As [`crate::Held::hold`].

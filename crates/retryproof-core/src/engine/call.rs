@@ -63,17 +63,17 @@ impl<T, F: FnOnce(T)> OnFenced<T> for Hook<F> {
 #[derive(Debug)]
 #[must_use = "a call does nothing until `execute` or `spawn`"]
 pub struct Call<C = JsonCodec, H = NoHook> {
-    engine: IdempotencyEngine,
-    ctx: IdempotencyContext,
-    options: Options<C, H>,
+    pub(super) engine: IdempotencyEngine,
+    pub(super) ctx: IdempotencyContext,
+    pub(super) options: Options<C, H>,
 }
 
 #[derive(Debug)]
-struct Options<C, H> {
-    codec: C,
-    hook: H,
-    on_drop: OnDrop,
-    policy: CompletionFailurePolicy,
+pub(super) struct Options<C, H> {
+    pub(super) codec: C,
+    pub(super) hook: H,
+    pub(super) on_drop: OnDrop,
+    pub(super) policy: CompletionFailurePolicy,
 }
 
 impl Call {
@@ -240,10 +240,10 @@ impl<C, H> Call<C, H> {
 }
 
 /// What the end of an execution does when it comes as a drop (RUN-5).
-struct Guard {
-    held: Option<Held>,
-    polled: bool,
-    on_drop: OnDrop,
+pub(super) struct Guard {
+    pub(super) held: Option<Held>,
+    pub(super) polled: bool,
+    pub(super) on_drop: OnDrop,
 }
 
 impl Drop for Guard {
@@ -331,7 +331,7 @@ where
             return answer_fenced(engine, ctx, &options.codec).await;
         }
         (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => (error, Recorded::Tombstone),
-        (Finished::Failed(error), _) => (error, Recorded::No),
+        (Finished::Failed(error) | Finished::RolledBack(error), _) => (error, Recorded::No),
     };
     let failure = CompletionError::new(error, recorded);
     tracing::error!(identity = %ctx.identity(), error = %failure, policy = ?options.policy, "completion failed");
@@ -356,11 +356,11 @@ async fn answer_fenced<T, E, C: Codec<T>>(
     }
 }
 
-fn in_flight<T>(busy: crate::outcome::InFlight, fenced: bool) -> Report<T> {
+pub(super) fn in_flight<T>(busy: crate::outcome::InFlight, fenced: bool) -> Report<T> {
     Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced }
 }
 
-fn replay<T, E, C: Codec<T>>(
+pub(super) fn replay<T, E, C: Codec<T>>(
     stored: &StoredResult,
     ctx: &IdempotencyContext,
     codec: &C,

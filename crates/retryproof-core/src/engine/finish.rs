@@ -34,6 +34,8 @@ pub enum Finished {
     Tombstoned(Error),
     /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
     Fenced,
+    /// Joined to a transaction that was rolled back, with everything written in it; the key is free again (CMP-7).
+    RolledBack(Error),
     /// Not confirmed (CMP-4). Where repeating can help it goes on in the background until the lease is over (CMP-3).
     Failed(Error),
 }
@@ -143,9 +145,11 @@ pub(crate) async fn complete(
 pub(crate) async fn release(lease: Lease) -> Result<()> {
     let state = &lease.0;
     state.end_beats().await;
-    release_until(&state.engine, &state.identity, state.owner, state.until()).await.inspect_err(|error| {
-        tracing::warn!(identity = %state.identity, %error, "the release failed; the lease runs out instead");
-    })
+    release_until(&state.engine, &state.identity, state.owner, state.until()).await.map(drop).inspect_err(
+        |error| {
+            tracing::warn!(identity = %state.identity, %error, "the release failed; the lease runs out instead");
+        },
+    )
 }
 
 /// Releases, repeating while the store is away and `until` has not come. A lease that is not ours needs no release.
@@ -154,17 +158,31 @@ pub(crate) async fn release_until(
     identity: &Identity,
     owner: OwnerId,
     until: Instant,
-) -> Result<()> {
+) -> Result<Fenced> {
+    repeated(engine, until, || {
+        let call = engine.dyn_store().dyn_release(identity.clone(), owner);
+        engine.gate.always("release", identity, call)
+    })
+    .await
+}
+
+/// A call that may be sent again, until it is answered; while the store is away and `until` has not come.
+pub(crate) async fn repeated<F>(
+    engine: &Arc<Inner>,
+    until: Instant,
+    mut call: impl FnMut() -> F,
+) -> Result<Fenced>
+where
+    F: Future<Output = Result<Fenced>>,
+{
     let mut rest = REST.0;
     loop {
-        let call = engine.dyn_store().dyn_release(identity.clone(), owner);
-        match engine.gate.always("release", identity, call).await {
-            Ok(_) => return Ok(()),
+        match call().await {
             Err(error) if error.kind() == ErrorKind::Unavailable && engine.now() < until => {
                 sleep(rest).await;
                 rest = (rest * 2).min(REST.1);
             }
-            Err(error) => return Err(error),
+            answer => return answer,
         }
     }
 }

@@ -12,10 +12,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::Inner;
+use super::commit::{JoinError, PendingCommit};
 use super::finish::{Finished, First, complete, complete_at_once, release};
 use super::flight::Seen;
 use super::gate::Finish;
-use super::running::Permit;
+use super::running::{Permit, Running};
+use crate::blob::Blob;
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
 use crate::error::{Error, Result};
@@ -24,7 +26,7 @@ use crate::lease::{Attempt, Beating, Lease, LeaseState};
 use crate::observe::Phase;
 use crate::owner::OwnerId;
 use crate::payload::{Payload, Tombstone};
-use crate::store::{Completion, Grant};
+use crate::store::{Completion, Dialect, DynJoin, Grant, TxPort};
 
 /// A granted lease. It beats until it is completed, released or dropped.
 ///
@@ -128,7 +130,7 @@ impl Held {
     /// Not an `async fn`, which would hold its arguments twice.
     fn finish_with(
         mut self,
-        envelope: crate::blob::Blob,
+        envelope: Blob,
         tombstone: bool,
     ) -> impl Future<Output = Finished> + Send + 'static {
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
@@ -144,6 +146,84 @@ impl Held {
         }
     }
 
+    /// Writes the result as the last statement of a transaction of the caller's, so that it commits with the caller's writes or not at all (CMP-7).
+    /// Open the transaction after the lease was granted; write; call this; commit; then say so to the [`PendingCommit`].
+    ///
+    /// It ends the heartbeat first and awaits its end, so commit soon: the lease runs out, and only the lock on the record's row
+    /// holds a taker off. READ COMMITTED is the isolation that suits: a stricter one may refuse the statement because a beat has touched the row.
+    ///
+    /// # Errors
+    /// **Roll the transaction back on any of them.** [`JoinError::LeaseLost`] when another owner has taken over;
+    /// [`JoinError::Failed`] when the store cannot join this transaction (`Unsupported`) or the database refuses.
+    ///
+    /// # Cancel safety
+    /// Dropped, roll the transaction back: the key is freed in the background.
+    pub async fn complete_in<D, P>(self, tx: &mut P, value: Payload) -> Result<PendingCommit, JoinError>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        self.join_in(tx, value.envelope().clone(), false).await
+    }
+
+    /// As [`complete_in`](Self::complete_in), for a result that cannot be replayed (CMP-9).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn complete_tombstone_in<D, P>(
+        self,
+        tx: &mut P,
+        tombstone: Tombstone,
+    ) -> Result<PendingCommit, JoinError>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        self.join_in(tx, tombstone.envelope().clone(), true).await
+    }
+
+    async fn join_in<D, P>(
+        self,
+        tx: &mut P,
+        envelope: Blob,
+        tombstone: bool,
+    ) -> Result<PendingCommit, JoinError>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        let engine = Arc::clone(&self.lease.0.engine);
+        let join = match engine.store.joiner::<D>() {
+            Ok(join) => Arc::clone(join),
+            Err(error) => {
+                let error = error.for_identity(self.lease.identity());
+                self.release_soon(Phase::RolledBack);
+                return Err(JoinError::Failed(error));
+            }
+        };
+        let mut pending = self.join(join, envelope, tombstone);
+        match pending.write(tx).await {
+            Ok(1) => Ok(pending),
+            Ok(_) => {
+                pending.lost_soon();
+                Err(JoinError::LeaseLost)
+            }
+            // Dropped, it frees the key once the transaction is rolled back.
+            Err(error) => Err(JoinError::Failed(error)),
+        }
+    }
+
+    /// Hands the end of the lease to a transaction's commit.
+    pub(super) fn join(mut self, join: Arc<dyn DynJoin>, envelope: Blob, tombstone: bool) -> PendingCommit {
+        self.consumed = true;
+        let done = Completion::new(envelope, self.ttl, self.fingerprint);
+        let permit = self.permit.take();
+        PendingCommit::new(self.lease.clone(), join, done, tombstone, permit, self.runtime.clone())
+    }
+
     /// Runs the end of the lease to its own end even when the caller goes away.
     fn finish<F>(&self, end: F) -> Finish<F>
     where
@@ -151,6 +231,11 @@ impl Held {
         F::Output: Send,
     {
         Finish::new(self.runtime.clone(), Arc::clone(&self.lease.0.engine.running), end)
+    }
+
+    /// Where an end goes on in the background.
+    pub(super) fn place(&self) -> (Handle, Arc<Running>) {
+        (self.runtime.clone(), Arc::clone(&self.lease.0.engine.running))
     }
 
     async fn await_end(&self, work: impl Future<Output = Finished>) -> Finished {

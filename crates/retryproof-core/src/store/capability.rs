@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a store may be able to do beyond the contract: [`Purge`] and [`Inspect`].
+//! What a store may be able to do beyond the contract: [`Purge`] and [`Inspect`]; [`Join`](super::Join) has a file of its own.
 
 use std::future::Future;
 use std::time::Duration;

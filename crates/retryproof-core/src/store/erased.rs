@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`DynStore`], the boxed twin of the contract, and [`SharedStore`], what an engine holds.
 
+use std::any::TypeId;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -9,9 +10,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{
-    AcquireRequest, Acquired, Completion, Fenced, IdempotencyStore, Inspect, Purge, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Dialect, Fenced, IdempotencyStore, Inspect, Join, JoinStatement,
+    Purge, Standing, StoreProfile,
 };
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::{RecordSummary, StoreStats};
@@ -104,6 +106,37 @@ impl<S: Inspect> DynInspect for S {
     }
 }
 
+/// Object-safe [`Join`].
+pub(crate) trait DynJoin: Send + Sync {
+    fn dyn_dialect(&self) -> (TypeId, &'static str);
+    fn dyn_completion<'a>(
+        &'a self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> JoinStatement<'a>;
+    fn dyn_committed(&self, id: &Identity);
+}
+
+impl<S: Join> DynJoin for S {
+    fn dyn_dialect(&self) -> (TypeId, &'static str) {
+        (TypeId::of::<S::Dialect>(), S::Dialect::NAME)
+    }
+
+    fn dyn_completion<'a>(
+        &'a self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> JoinStatement<'a> {
+        self.completion(id, owner, done)
+    }
+
+    fn dyn_committed(&self, id: &Identity) {
+        self.committed(id);
+    }
+}
+
 /// A store with its capabilities, type-erased and cheap to clone: what [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
 ///
 /// `SharedStore::new(store)` knows the contract alone; capabilities are captured while the concrete type is known:
@@ -113,6 +146,7 @@ pub struct SharedStore {
     store: Arc<dyn DynStore>,
     purge: Option<Arc<dyn DynPurge>>,
     inspect: Option<Arc<dyn DynInspect>>,
+    join: Option<Arc<dyn DynJoin>>,
 }
 
 impl SharedStore {
@@ -125,7 +159,7 @@ impl SharedStore {
     /// Starts from a concrete store.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
-        SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None }
+        SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
     }
 
     /// Deletes up to `limit` expired records and says how many went; `None` when the store cannot (STO-4).
@@ -167,6 +201,36 @@ impl SharedStore {
         }
     }
 
+    /// Whether a completion can join the caller's transaction (CMP-7).
+    #[must_use]
+    pub fn can_join(&self) -> bool {
+        self.join.is_some()
+    }
+
+    /// The capability to join transactions of the dialect `D`.
+    ///
+    /// # Errors
+    /// `Unsupported` when the store has none, or one of another database.
+    pub(crate) fn joiner<D: Dialect>(&self) -> Result<&Arc<dyn DynJoin>> {
+        let refused = |message: &'static str| Error::new(ErrorKind::Unsupported, message).during("join");
+        let name = self.store.dyn_profile().name;
+        let Some(join) = &self.join else {
+            return Err(refused(
+                "this store cannot join a transaction; take one that keeps its records in the database of the business \
+                 writes, with its capability (`into_shared`, or `with_join`)",
+            )
+            .with("store", name));
+        };
+        let (dialect, spoken) = join.dyn_dialect();
+        if dialect != TypeId::of::<D>() {
+            return Err(refused("the transaction is of another kind of database than the store")
+                .with("store", name)
+                .with("store_speaks", spoken)
+                .with("transaction_speaks", D::NAME));
+        }
+        Ok(join)
+    }
+
     /// The erased store itself.
     #[must_use]
     pub fn as_dyn(&self) -> Arc<dyn DynStore> {
@@ -187,6 +251,7 @@ impl fmt::Debug for SharedStore {
             .field("store", &self.store)
             .field("purge", &self.purge.is_some())
             .field("inspect", &self.inspect.is_some())
+            .field("join", &self.join.is_some())
             .finish()
     }
 }
@@ -226,6 +291,7 @@ pub struct SharedStoreBuilder<S> {
     store: Arc<S>,
     purge: Option<Arc<dyn DynPurge>>,
     inspect: Option<Arc<dyn DynInspect>>,
+    join: Option<Arc<dyn DynJoin>>,
 }
 
 impl<S: IdempotencyStore> SharedStoreBuilder<S> {
@@ -249,10 +315,20 @@ impl<S: IdempotencyStore> SharedStoreBuilder<S> {
         self
     }
 
+    /// Completions may join the caller's transaction (CMP-7).
+    #[must_use]
+    pub fn with_join(mut self) -> Self
+    where
+        S: Join,
+    {
+        self.join = Some(Arc::clone(&self.store) as _);
+        self
+    }
+
     /// The shared store.
     #[must_use]
     pub fn build(self) -> SharedStore {
-        SharedStore { store: self.store, purge: self.purge, inspect: self.inspect }
+        SharedStore { store: self.store, purge: self.purge, inspect: self.inspect, join: self.join }
     }
 }
 

@@ -8,6 +8,7 @@ mod config;
 mod conformance;
 mod engine;
 mod faults;
+mod joined;
 mod observe;
 mod redaction;
 mod toy;

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod group;
+mod joined;
 mod processes;
 mod schema;
 mod support;

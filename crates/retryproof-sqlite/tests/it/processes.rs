@@ -8,9 +8,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing};
-use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
-use retryproof_sqlite::SqliteStore;
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing, TxSource};
+use retryproof_core::{
+    Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    OwnerId, Payload,
+};
+use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
 use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, request};
 
@@ -22,7 +25,7 @@ const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 fn the_other_process() {
     let Some(file) = std::env::var_os(FILE) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let store = SqliteStore::open(file).expect("the store opens");
+    let store = SqliteStore::open(&file).expect("the store opens");
     let owner = OwnerId::new();
     println!("\n@ready");
     for line in std::io::stdin().lock().lines() {
@@ -48,12 +51,32 @@ fn the_other_process() {
                     format!("{:?}", store.extend(&id(key), owner, LONG).await.expect("answered"))
                 }
                 ["release", key] => format!("{:?}", store.release(&id(key), owner).await.expect("answered")),
+                ["pay", key, lease] => {
+                    let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
+                    write_and_hang(Path::new(&file), key, lease).await
+                }
                 ["race", name, keys] => race(&store, name, keys.parse().expect("a number")).await,
                 _ => panic!("what is {line:?}?"),
             }
         });
         println!("@{answer}");
     }
+}
+
+/// CMP-7: a write and its record in one transaction, which is never committed; for somebody to kill it there.
+async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
+    let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
+    let ctx =
+        IdempotencyContext::builder(id(key).scope().clone(), key).lease(lease).build().expect("a context");
+    let source = SqliteTxSource::open(file).expect("a connection");
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx).await else { panic!("not granted") };
+    let mut tx = source.begin().await.expect("a transaction");
+    tx.execute("INSERT INTO ledger VALUES (?1)", [key]).expect("written");
+    let done = Payload::new(CodecId::BYTES, 1, b"never");
+    let pending = held.complete_in(&mut tx, done).await.expect("joined");
+    println!("@written");
+    std::future::pending::<()>().await;
+    format!("{pending:?}")
 }
 
 /// Executes every key of that name that nobody else has; says which, with their tokens.
@@ -71,14 +94,14 @@ async fn race(store: &SqliteStore, name: &str, keys: usize) -> String {
     won.join(" ")
 }
 
-struct Other {
+pub(crate) struct Other {
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
 impl Other {
-    fn start(file: &Path) -> Self {
+    pub(crate) fn start(file: &Path) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("a path"))
             .args(["processes::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
             .env(FILE, file)
@@ -107,7 +130,7 @@ impl Other {
         }
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.hear()
     }
@@ -117,7 +140,7 @@ impl Other {
         FencingToken::new(token.parse().expect("a token"))
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status =
             Command::new("kill").args([name, &self.process.id().to_string()]).status().expect("kill runs");
         assert!(status.success());

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joined completion, blocking: [`JoinedEngine`], [`JoinedCall`] and [`PendingCommit`] (CMP-7).
+
+use super::facade::{Engine, Held};
+use crate::codec::{Codec, JsonCodec};
+use crate::context::IdempotencyContext;
+use crate::engine::{self, Hook, JoinError, NoHook, OnFenced};
+use crate::error::Result;
+use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
+use crate::payload::Payload;
+use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
+
+/// As [`crate::JoinedEngine`], blocking: runs actions whose writes and whose record are one commit. Made by [`Engine::joined`].
+#[derive(Debug)]
+pub struct JoinedEngine<T> {
+    engine: Engine,
+    joined: engine::JoinedEngine<T>,
+}
+
+impl Engine {
+    /// As [`crate::IdempotencyEngine::joined`].
+    ///
+    /// # Errors
+    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this database.
+    pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
+    where
+        D: Dialect,
+        S: TxSource<D>,
+        S::Tx: OwnedTx<D>,
+    {
+        Ok(JoinedEngine { joined: self.engine().joined(source)?, engine: self.clone() })
+    }
+}
+
+impl<T: Send + 'static> JoinedEngine<T> {
+    /// The engine itself, for calls that join nothing.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// As [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that holds its writes and its record.
+    ///
+    /// # Errors
+    /// As there; `Store` of kind `Unsupported` inside a runtime.
+    ///
+    /// # Panics
+    /// A panic of the action resumes after the transaction was rolled back and the key was freed.
+    pub fn execute<V, E>(
+        &self,
+        ctx: IdempotencyContext,
+        action: impl FnOnce(&mut T) -> Result<V, E>,
+    ) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        JsonCodec: Codec<V>,
+    {
+        self.call(ctx).execute(action)
+    }
+
+    /// Starts a call with options.
+    pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
+        JoinedCall { engine: self.engine.clone(), call: self.joined.call(ctx) }
+    }
+}
+
+impl<T> Clone for JoinedEngine<T> {
+    fn clone(&self) -> Self {
+        Self { engine: self.engine.clone(), joined: self.joined.clone() }
+    }
+}
+
+impl<T> AsRef<JoinedEngine<T>> for JoinedEngine<T> {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<T> AsRef<Engine> for JoinedEngine<T> {
+    fn as_ref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// One joined call with its options; see [`crate::JoinedCall`].
+#[derive(Debug)]
+#[must_use = "a call does nothing until `execute`"]
+pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
+    engine: Engine,
+    call: engine::JoinedCall<T, C, H>,
+}
+
+impl<T, C, H> JoinedCall<T, C, H> {
+    /// Carries the value by another codec.
+    pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
+        JoinedCall { engine: self.engine, call: self.call.codec(codec) }
+    }
+
+    /// As [`crate::JoinedCall::on_fenced`].
+    pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
+        JoinedCall { engine: self.engine, call: self.call.on_fenced(hook) }
+    }
+}
+
+impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
+    /// Runs the action on this thread.
+    ///
+    /// # Errors
+    /// As [`JoinedEngine::execute`].
+    pub fn execute<V, E>(
+        self,
+        action: impl FnOnce(&mut T) -> Result<V, E>,
+    ) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+    {
+        self.report(action).map(|report| report.outcome)
+    }
+
+    /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn report<V, E>(
+        self,
+        action: impl FnOnce(&mut T) -> Result<V, E>,
+    ) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+    {
+        let Self { engine, call } = self;
+        let entry = engine.enter().map_err(ExecuteError::Store)?;
+        call.report_blocking(&entry, action)
+    }
+}
+
+impl Held {
+    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside a runtime it is refused, and the lease
+    /// runs out.
+    ///
+    /// # Errors
+    /// As there. **Roll the transaction back on any of them.**
+    pub fn complete_in<D, P>(self, tx: &mut P, value: Payload) -> Result<PendingCommit, JoinError>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        let (held, engine) = self.into_parts();
+        let entry = engine.enter().map_err(JoinError::Failed)?;
+        let pending = entry.block_on(held.complete_in(tx, value))?;
+        Ok(PendingCommit { pending, engine })
+    }
+}
+
+/// A completion that waits for the caller's commit; see [`crate::PendingCommit`].
+#[derive(Debug)]
+#[must_use = "commit the transaction, then say `committed()`; or roll it back, then say `rolled_back()`"]
+pub struct PendingCommit {
+    pending: engine::PendingCommit,
+    engine: Engine,
+}
+
+impl PendingCommit {
+    /// As [`crate::PendingCommit::recorded`].
+    #[must_use]
+    pub fn recorded(&self) -> Recorded {
+        self.pending.recorded()
+    }
+
+    /// As [`crate::PendingCommit::committed`].
+    pub fn committed(self) {
+        self.pending.committed();
+    }
+
+    /// As [`crate::PendingCommit::rolled_back`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime, and then it goes on in the background.
+    pub fn rolled_back(self) -> Result<()> {
+        self.engine.enter()?.block_on(self.pending.rolled_back())
+    }
+
+    /// As [`crate::PendingCommit::in_doubt`].
+    ///
+    /// # Errors
+    /// As there; `Unsupported` inside a runtime, and then it goes on in the background.
+    pub fn in_doubt(self) -> Result<bool> {
+        self.engine.enter()?.block_on(self.pending.in_doubt())
+    }
+}

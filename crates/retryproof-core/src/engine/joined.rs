@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`JoinedEngine`]: an engine that opens a transaction for each action and writes the record in it (CMP-7).
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::call::{Call, Guard, OnDrop, Options, in_flight, replay};
+use super::commit::{PendingCommit, not_in_time};
+use super::finish::Finished;
+use super::gate::Finish;
+use super::held::Held;
+use super::{Acquisition, Hook, IdempotencyEngine, NoHook, OnFenced};
+use crate::blob::Blob;
+use crate::codec::{Codec, JsonCodec};
+use crate::config::CompletionFailurePolicy;
+use crate::context::IdempotencyContext;
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Phase;
+use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
+use crate::payload::{Payload, Tombstone};
+use crate::store::{Dialect, DynJoin, OwnedTx, Param, TxPort, TxSource};
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// Runs actions whose writes and whose record are one commit. Made at start-up by [`IdempotencyEngine::joined`]; `T` is the
+/// transaction that an action is handed. Cheap to clone.
+///
+/// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is opened; the action writes; the
+/// heartbeat is stopped and its end awaited; the record is written, fenced, as the last statement; commit; waiters are woken. An action that fails, or
+/// is dropped, or panics: rolled back, and the key is free. A process that dies: rolled back by the database, and the
+/// lease runs out. Whatever goes wrong with the record fails the call, whatever the policy, for its writes are gone.
+///
+/// A retry may find the lease of a dead process still running, and waits for it; it never finds half of the work.
+pub struct JoinedEngine<T> {
+    engine: IdempotencyEngine,
+    source: Arc<dyn DynSource<T>>,
+    join: Arc<dyn DynJoin>,
+}
+
+/// Object-safe [`TxSource`] and [`OwnedTx`], with the dialect out of sight.
+trait DynSource<T>: Send + Sync {
+    fn begin(&self) -> Boxed<'_, T>;
+    fn run<'a>(&'a self, tx: &'a mut T, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64>;
+    fn commit(&self, tx: T) -> Boxed<'static, ()>;
+    fn roll_back(&self, tx: T) -> Boxed<'static, ()>;
+}
+
+struct Of<S, D>(S, PhantomData<fn() -> D>);
+
+impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
+    fn begin(&self) -> Boxed<'_, S::Tx> {
+        Box::pin(self.0.begin())
+    }
+
+    fn run<'a>(&'a self, tx: &'a mut S::Tx, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64> {
+        Box::pin(tx.run_statement(sql, params))
+    }
+
+    fn commit(&self, tx: S::Tx) -> Boxed<'static, ()> {
+        Box::pin(tx.commit_tx())
+    }
+
+    fn roll_back(&self, tx: S::Tx) -> Boxed<'static, ()> {
+        Box::pin(tx.roll_back_tx())
+    }
+}
+
+/// A transaction seen through its source. That its dialect is the store's was checked when the two met.
+struct Through<'a, T> {
+    source: &'a dyn DynSource<T>,
+    tx: &'a mut T,
+}
+
+enum Checked {}
+
+impl Dialect for Checked {
+    const NAME: &'static str = "the store's";
+}
+
+impl<T: Send> TxPort<Checked> for Through<'_, T> {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        self.source.run(self.tx, sql, params).await
+    }
+}
+
+impl<T: Send + 'static> JoinedEngine<T> {
+    pub(super) fn new<D, S>(engine: IdempotencyEngine, source: S) -> Result<Self>
+    where
+        D: Dialect,
+        S: TxSource<D, Tx = T>,
+        T: OwnedTx<D>,
+    {
+        let join = Arc::clone(engine.store().joiner::<D>()?);
+        Ok(Self { engine, source: Arc::new(Of(source, PhantomData)), join })
+    }
+
+    /// The engine itself, for calls that join nothing.
+    #[must_use]
+    pub fn engine(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+
+    /// Runs `action` once for the context's identity, in a transaction that holds its writes and its record. A duplicate gets the stored
+    /// result. JSON carries the value; see [`call`](Self::call) for other codecs.
+    ///
+    /// # Errors
+    /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key is free. `Action`: the action's own
+    /// error, rolled back, and the key is free. `LeaseLost`: the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed, whatever
+    /// the policy; its [`error`](CompletionError::error) says whether it was rolled back or is in doubt.
+    ///
+    /// # Panics
+    /// A panic of the action resumes after the transaction was rolled back and the key was freed.
+    ///
+    /// # Cancel safety
+    /// Dropped before the commit: rolled back, and the key is freed in the background. Dropped while the commit is on its way: it is finished in
+    /// the background.
+    pub async fn execute<V, E, F>(
+        &self,
+        ctx: IdempotencyContext,
+        action: F,
+    ) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        JsonCodec: Codec<V>,
+        F: AsyncFnOnce(&mut T) -> Result<V, E>,
+    {
+        self.call(ctx).execute(action).await
+    }
+
+    /// Starts a call with options.
+    pub fn call(&self, ctx: IdempotencyContext) -> JoinedCall<T> {
+        JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
+    }
+
+    /// Opens a transaction for a lease that is held already: what an adapter does that runs the work itself. It ends by
+    /// [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
+    ///
+    /// # Errors
+    /// Those of the source; `Unavailable` after `operation-timeout`.
+    pub async fn begin(&self) -> Result<T> {
+        let opened = timeout(self.bound(), self.source.begin()).await;
+        opened.unwrap_or_else(|_| Err(not_in_time())).map_err(|error| error.during("begin"))
+    }
+
+    /// Records the result in the transaction and commits both: heartbeat ended, record written, commit, waiters woken. Of the answers,
+    /// [`Recorded`](Finished::Recorded) and [`Tombstoned`](Finished::Tombstoned) mean that the writes stand;
+    /// [`Fenced`](Finished::Fenced) and [`RolledBack`](Finished::RolledBack) that they do not; [`Failed`](Finished::Failed) that nobody knows yet.
+    ///
+    /// # Cancel safety
+    /// Dropped, it is finished in the background.
+    pub fn commit(
+        &self,
+        tx: T,
+        held: Held,
+        value: Payload,
+    ) -> impl Future<Output = Finished> + Send + 'static {
+        self.end(tx, held, value.envelope().clone(), false)
+    }
+
+    /// As [`commit`](Self::commit), for work that is done and whose result cannot be replayed (CMP-9, HTTP-13).
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub fn commit_tombstone(
+        &self,
+        tx: T,
+        held: Held,
+        tombstone: Tombstone,
+    ) -> impl Future<Output = Finished> + Send + 'static {
+        self.end(tx, held, tombstone.envelope().clone(), true)
+    }
+
+    /// Rolls back. One that cannot be confirmed is logged: the database does it when the connection ends.
+    ///
+    /// # Cancel safety
+    /// Dropped, the transaction is rolled back by its own drop.
+    pub async fn roll_back(&self, tx: T) {
+        roll_back(&*self.source, tx, self.bound()).await;
+    }
+
+    fn bound(&self) -> Duration {
+        self.engine.config().operation_timeout
+    }
+
+    fn end(
+        &self,
+        tx: T,
+        held: Held,
+        envelope: Blob,
+        tombstone: bool,
+    ) -> impl Future<Output = Finished> + Send + 'static {
+        let (source, bound) = (Arc::clone(&self.source), self.bound());
+        let identity = held.lease().identity().clone();
+        let join = Arc::clone(&self.join);
+        let (runtime, running) = held.place();
+        let pending = held.join(join, envelope, tombstone);
+        let work = Finish::new(runtime, running, end(source, pending, tx, bound));
+        async move {
+            timeout(bound, work).await.unwrap_or_else(|_| {
+                Finished::Failed(
+                    Error::unavailable("the commit was not confirmed in time; it goes on in the background")
+                        .during("commit")
+                        .for_identity(&identity),
+                )
+            })
+        }
+    }
+}
+
+/// Steps 3 to 7 of a joined completion.
+async fn end<T: Send>(
+    source: Arc<dyn DynSource<T>>,
+    mut pending: PendingCommit,
+    mut tx: T,
+    bound: Duration,
+) -> Finished {
+    let written = pending.write(&mut Through { source: &*source, tx: &mut tx }).await;
+    let failed = match written {
+        Ok(1) => match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
+            Ok(()) => return committed(pending),
+            Err(error) => {
+                let refused = pending.take_refused();
+                match pending.in_doubt().await {
+                    Ok(true) => return recorded(refused),
+                    Ok(false) => error,
+                    Err(_) => return Finished::Failed(error.during("commit")),
+                }
+            }
+        },
+        Ok(_) => {
+            roll_back(&*source, tx, bound).await;
+            if !pending.lost().await {
+                return Finished::Fenced;
+            }
+            Error::new(
+                ErrorKind::Unsupported,
+                "the transaction does not see the record that the store sees: it is on another database, or its snapshot is older than the grant",
+            )
+        }
+        Err(error) => {
+            roll_back(&*source, tx, bound).await;
+            let _ = pending.rolled_back().await;
+            error
+        }
+    };
+    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back and the key is free");
+    Finished::RolledBack(failed.during("commit"))
+}
+
+fn committed(mut pending: PendingCommit) -> Finished {
+    let refused = pending.take_refused();
+    pending.committed();
+    recorded(refused)
+}
+
+fn recorded(refused: Option<Error>) -> Finished {
+    refused.map_or(Finished::Recorded, Finished::Tombstoned)
+}
+
+async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, bound: Duration) {
+    let ended = timeout(bound, source.roll_back(tx)).await;
+    if let Err(error) = ended.unwrap_or_else(|_| Err(not_in_time())) {
+        tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the connection ends");
+    }
+}
+
+impl<T> Clone for JoinedEngine<T> {
+    fn clone(&self) -> Self {
+        Self { engine: self.engine.clone(), source: Arc::clone(&self.source), join: Arc::clone(&self.join) }
+    }
+}
+
+impl<T> AsRef<JoinedEngine<T>> for JoinedEngine<T> {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<T> AsRef<IdempotencyEngine> for JoinedEngine<T> {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+}
+
+impl<T> fmt::Debug for JoinedEngine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinedEngine").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// One joined call with its options; made by [`JoinedEngine::call`].
+#[derive(Debug)]
+#[must_use = "a call does nothing until `execute`"]
+pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
+    joined: JoinedEngine<T>,
+    call: Call<C, H>,
+}
+
+impl<T, C, H> JoinedCall<T, C, H> {
+    /// Carries the value by another codec.
+    pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
+        JoinedCall { joined: self.joined, call: self.call.codec(codec) }
+    }
+
+    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2). What was written in the
+    /// transaction is rolled back; this is for effects elsewhere.
+    pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
+        JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
+    }
+}
+
+impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
+    /// See [`JoinedEngine::execute`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn execute<V, E, F>(self, action: F) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(&mut T) -> Result<V, E>,
+    {
+        self.report(action).await.map(|report| report.outcome)
+    }
+
+    /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn report<V, E, F>(self, action: F) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(&mut T) -> Result<V, E>,
+    {
+        let Self { joined, call: Call { engine, ctx, options } } = self;
+        let held = match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+        };
+        // Its whole effect is the transaction's, and a drop rolls that back: so the key is free then.
+        let mut guard = Guard { held: Some(held), polled: true, on_drop: OnDrop::Release };
+        let opened = joined.begin().await;
+        let mut tx = match opened {
+            Ok(tx) => tx,
+            Err(error) => return Err(not_opened(guard.held.take(), error).await),
+        };
+        let returned = catch(action(&mut tx)).await;
+        let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
+        conclude(&joined, &ctx, options, held, tx, returned).await
+    }
+
+    /// As [`report`](Self::report), for an action that blocks.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn report_blocking<V, E, F>(
+        self,
+        runtime: &crate::blocking::Entry<'_>,
+        action: F,
+    ) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: FnOnce(&mut T) -> Result<V, E>,
+    {
+        let Self { joined, call: Call { engine, ctx, options } } = self;
+        let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+        };
+        let mut tx = match runtime.block_on(joined.begin()) {
+            Ok(tx) => tx,
+            Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
+        };
+        let returned = catch_unwind(AssertUnwindSafe(|| action(&mut tx)));
+        runtime.block_on(conclude(&joined, &ctx, options, held, tx, returned))
+    }
+}
+
+/// No transaction was to be had, so nothing ran: the key is free again.
+async fn not_opened<E>(held: Option<Held>, error: Error) -> ExecuteError<E> {
+    if let Some(held) = held {
+        let error = error.for_identity(held.lease().identity());
+        let _ = held.release_after(Phase::RolledBack).await;
+        return ExecuteError::Store(error);
+    }
+    ExecuteError::Store(error)
+}
+
+/// From what the action returned to the outcome: rolls back and releases, or writes the record and commits.
+async fn conclude<T, V, E, C, H>(
+    joined: &JoinedEngine<T>,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    held: Held,
+    tx: T,
+    returned: Result<Result<V, E>, Box<dyn Any + Send>>,
+) -> Result<Report<V>, ExecuteError<E>>
+where
+    T: Send + 'static,
+    C: Codec<V>,
+    H: OnFenced<V>,
+{
+    let value = match returned {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            joined.roll_back(tx).await;
+            // A failing release never hides the action's error; it was logged (RUN-4).
+            let _ = held.release_after(Phase::Action).await;
+            return Err(ExecuteError::Action(error));
+        }
+        Err(panic) => {
+            joined.roll_back(tx).await;
+            let _ = held.release_after(Phase::Panic).await;
+            resume_unwind(panic);
+        }
+    };
+    let (finished, unencodable) = match crate::codec::encode(&options.codec, &value) {
+        Ok(payload) => (joined.commit(tx, held, payload).await, None),
+        // CMP-9: the work is done and stands, so that it must not run again.
+        Err(error) => (joined.commit_tombstone(tx, held, Tombstone::new()).await, Some(error)),
+    };
+    let failed = |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
+    match (finished, unencodable) {
+        (Finished::Recorded, None) => {
+            Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
+        }
+        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => {
+            // The writes stand, so the policy has a say again.
+            tracing::error!(identity = %ctx.identity(), %error, policy = ?options.policy, "completion failed");
+            match options.policy {
+                CompletionFailurePolicy::LogAndReturn => Ok(Report {
+                    outcome: Outcome::Executed(value),
+                    recorded: Recorded::Tombstone,
+                    fenced: false,
+                }),
+                CompletionFailurePolicy::Propagate => failed(error, Recorded::Tombstone),
+            }
+        }
+        (Finished::Fenced, _) => {
+            options.hook.fenced(value);
+            Err(ExecuteError::LeaseLost)
+        }
+        (Finished::RolledBack(error) | Finished::Failed(error), _) => failed(error, Recorded::No),
+    }
+}
+
+/// Awaits with panics caught.
+async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joining the caller's transaction (CMP-7): what a store gives for it, and what a database driver has to do.
+//!
+//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`]: it hands out its completion as one
+//! statement, fenced by owner. A driver's transaction runs it through [`TxPort`], so that the record commits with the business
+//! writes or not at all. [`TxSource`] and [`OwnedTx`] are for an engine that opens and ends the transaction itself.
+//!
+//! The traits of drivers carry the store's [`Dialect`] as a parameter. That keeps a statement of one database from a transaction of another,
+//! and it is what lets a store crate implement them for types that neither it nor this crate owns.
+
+use std::fmt;
+use std::future::Future;
+
+use super::{Completion, IdempotencyStore};
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::owner::OwnerId;
+
+/// A database's way to write SQL: a marker that a store and the drivers of its database share.
+pub trait Dialect: Send + Sync + 'static {
+    /// A short name for messages: `"sqlite"`.
+    const NAME: &'static str;
+}
+
+/// One bound value. Three types are all that a completion needs, so any driver can carry it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Param<'a> {
+    /// A binary string.
+    Bytes(&'a [u8]),
+    /// NULL in the place of a binary string.
+    NoBytes,
+    /// A 64 bit integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+}
+
+/// Prints types and lengths, never a key or a value (ID-4).
+impl fmt::Debug for Param<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::NoBytes => f.write_str("NoBytes"),
+            Self::Int(_) => f.write_str("Int"),
+            Self::Bool(_) => f.write_str("Bool"),
+        }
+    }
+}
+
+impl<'a> From<Option<&'a [u8]>> for Param<'a> {
+    fn from(bytes: Option<&'a [u8]>) -> Self {
+        bytes.map_or(Self::NoBytes, Self::Bytes)
+    }
+}
+
+/// A statement with its bound values, in the order of its placeholders.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct JoinStatement<'a> {
+    /// The text, with the placeholders of the dialect. It holds nothing of the caller's but a validated table name.
+    pub sql: &'a str,
+    /// The values.
+    pub params: Vec<Param<'a>>,
+}
+
+impl<'a> JoinStatement<'a> {
+    /// A statement.
+    #[must_use]
+    pub fn new(sql: &'a str, params: Vec<Param<'a>>) -> Self {
+        Self { sql, params }
+    }
+}
+
+/// A store whose completion can be written in the caller's transaction (CMP-7).
+pub trait Join: IdempotencyStore {
+    /// What its statements are written in.
+    type Dialect: Dialect;
+
+    /// The completion as one statement.
+    ///
+    /// # Behaviour
+    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl` from the statement's own instant (not from the
+    /// transaction's beginning), and exactly one row counts as changed. Anything else: no row. It is the fence of
+    /// [`complete`](IdempotencyStore::complete), in one statement, and it never waits for a lock that the transaction itself holds.
+    fn completion<'a>(
+        &'a self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> JoinStatement<'a>;
+
+    /// Wakes those who wait for the record. Called after the transaction was committed, never before; it must not block.
+    fn committed(&self, id: &Identity);
+}
+
+/// A transaction of a database driver, as far as a completion needs it: ten lines for most drivers.
+pub trait TxPort<D: Dialect> {
+    /// Runs one statement inside the transaction and says how many rows it matched.
+    ///
+    /// A driver that blocks may run it before it returns the future.
+    ///
+    /// # Errors
+    /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The transaction will be rolled back.
+    fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
+pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
+    /// Commits.
+    ///
+    /// # Errors
+    /// When it was not committed, **or when nobody knows**: whoever called reads by owner what became of it.
+    fn commit_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
+
+    /// Rolls back.
+    ///
+    /// # Errors
+    /// When it could not be confirmed; the connection must not be used again then, so that the database rolls back.
+    fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
+}
+
+/// Opens transactions: a pool of the application, on the database that the store is in.
+pub trait TxSource<D: Dialect>: Send + Sync + 'static {
+    /// What it opens.
+    type Tx: OwnedTx<D>;
+
+    /// Opens one. Called after the lease was granted and committed, so that it sees the grant.
+    ///
+    /// # Errors
+    /// `Unavailable` when there is none to be had in time.
+    fn begin(&self) -> impl Future<Output = Result<Self::Tx>> + Send;
+}

@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal event for each lease.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use retryproof_core::observe::{Counters, Counts};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param, Standing,
+    StoreProfile, TxPort, TxSource,
+};
+use retryproof_core::{
+    Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
+    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, JoinError,
+    JoinedEngine, MemoryStore, Outcome, OwnerId, Payload, Recorded, Result, SharedStore,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// What the toy database speaks.
+enum Toy {}
+
+impl Dialect for Toy {
+    const NAME: &'static str = "toy";
+}
+
+/// Another one.
+enum Other {}
+
+impl Dialect for Other {
+    const NAME: &'static str = "other";
+}
+
+/// Records in a memory store, rows in a list, a log of what happened in which order. A joined completion is kept aside until the commit.
+#[derive(Debug, Clone, Default)]
+struct Db(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: MemoryStore,
+    rows: Mutex<Vec<String>>,
+    log: Mutex<Vec<&'static str>>,
+    offered: Mutex<Option<(Identity, OwnerId, Completion)>>,
+    fault: Mutex<Fault>,
+    /// Called before a transaction begins.
+    between: Mutex<Option<Identity>>,
+    limit: AtomicUsize,
+    stuck: AtomicBool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    #[default]
+    None,
+    Begin,
+    Statement,
+    /// The commit fails, and nothing is committed.
+    Commit,
+    /// The commit happens, and its answer is lost.
+    Reply,
+    /// The transaction is on another database.
+    Elsewhere,
+}
+
+impl Db {
+    fn say(&self, what: &'static str) {
+        self.0.log.lock().unwrap().push(what);
+    }
+
+    fn log(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.0.log.lock().unwrap())
+    }
+
+    fn rows(&self) -> Vec<String> {
+        self.0.rows.lock().unwrap().clone()
+    }
+
+    fn fault(&self) -> Fault {
+        *self.0.fault.lock().unwrap()
+    }
+
+    fn set(&self, fault: Fault) {
+        *self.0.fault.lock().unwrap() = fault;
+    }
+
+    fn shared(&self) -> SharedStore {
+        SharedStore::builder(self.clone()).with_join().build()
+    }
+}
+
+fn down() -> Error {
+    Error::unavailable("the toy is down")
+}
+
+impl IdempotencyStore for Db {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.say("acquire");
+        self.0.records.acquire(id, req).await
+    }
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.0.records.look(id).await
+    }
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.0.records.changed(id, seen, at_most).await
+    }
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.say("extend");
+        if self.0.stuck.load(Ordering::SeqCst) {
+            tokio::time::sleep(60 * MS).await;
+            self.say("extended late");
+        }
+        self.0.records.extend(id, owner, lease).await
+    }
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.say("complete");
+        self.0.records.complete(id, owner, done).await
+    }
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.say("release");
+        self.0.records.release(id, owner).await
+    }
+    fn profile(&self) -> StoreProfile {
+        let limit = self.0.limit.load(Ordering::SeqCst);
+        StoreProfile::new("toy").with_max_value(if limit == 0 { usize::MAX } else { limit })
+    }
+}
+
+impl Join for Db {
+    type Dialect = Toy;
+
+    fn completion<'a>(
+        &'a self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> JoinStatement<'a> {
+        *self.0.offered.lock().unwrap() = Some((id.clone(), *owner, done.clone()));
+        let fp = done.fingerprint.as_ref().map(|fp| fp.as_bytes());
+        JoinStatement::new(
+            "UPDATE toy",
+            vec![Param::Bytes(owner.as_bytes()), fp.into(), Param::Int(1), Param::Bool(true)],
+        )
+    }
+
+    fn committed(&self, _: &Identity) {
+        self.say("wake");
+    }
+}
+
+struct Tx {
+    db: Db,
+    rows: Vec<String>,
+    record: Option<(Identity, OwnerId, Completion)>,
+    ended: bool,
+}
+
+impl Tx {
+    fn write(&mut self, row: &str) {
+        self.db.say("write");
+        self.rows.push(row.to_owned());
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.db.say("dropped");
+        }
+    }
+}
+
+impl TxPort<Toy> for Tx {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        self.db.say("statement");
+        assert_eq!((sql, params.len()), ("UPDATE toy", 4));
+        assert_eq!(format!("{params:?}"), "[Bytes(16), NoBytes, Int, Bool]", "ID-4");
+        match self.db.fault() {
+            Fault::Statement => return Err(Error::new(ErrorKind::Unexpected, "the toy refused")),
+            Fault::Elsewhere => return Ok(0),
+            _ => {}
+        }
+        let offered = self.db.0.offered.lock().unwrap().take().unwrap();
+        // Fenced by owner: what an extension answers. It makes the lease longer, which no test here looks at.
+        let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
+        self.record = Some(offered);
+        Ok(u64::from(ours == Fenced::Done))
+    }
+}
+
+impl OwnedTx<Toy> for Tx {
+    async fn commit_tx(mut self) -> Result<()> {
+        self.ended = true;
+        if self.db.fault() == Fault::Commit {
+            return Err(down());
+        }
+        if let Some((id, owner, done)) = self.record.take() {
+            assert_eq!(self.db.0.records.complete(&id, owner, &done).await?, Fenced::Done);
+        }
+        self.db.0.rows.lock().unwrap().append(&mut self.rows);
+        self.db.say("commit");
+        if self.db.fault() == Fault::Reply { Err(down()) } else { Ok(()) }
+    }
+
+    async fn roll_back_tx(mut self) -> Result<()> {
+        self.ended = true;
+        self.db.say("rollback");
+        Ok(())
+    }
+}
+
+impl TxPort<Other> for Vec<u8> {
+    async fn run_statement(&mut self, _: &str, _: &[Param<'_>]) -> Result<u64> {
+        panic!("it is never asked")
+    }
+}
+
+impl OwnedTx<Other> for Vec<u8> {
+    async fn commit_tx(self) -> Result<()> {
+        Ok(())
+    }
+    async fn roll_back_tx(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl TxSource<Toy> for Db {
+    type Tx = Tx;
+
+    async fn begin(&self) -> Result<Tx> {
+        self.say("begin");
+        if self.fault() == Fault::Begin {
+            return Err(down());
+        }
+        // Somebody takes over between the grant and the transaction.
+        let between = self.0.between.lock().unwrap().take();
+        if let Some(id) = between {
+            tokio::time::sleep(200 * MS).await;
+            let taken = self
+                .0
+                .records
+                .acquire(&id, &AcquireRequest::new(OwnerId::new(), 5_000 * MS, 5_000 * MS))
+                .await?;
+            assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over), "{taken:?}");
+        }
+        Ok(Tx { db: self.clone(), rows: Vec::new(), record: None, ended: false })
+    }
+}
+
+struct Foreign;
+
+impl TxSource<Other> for Foreign {
+    type Tx = Vec<u8>;
+
+    async fn begin(&self) -> Result<Vec<u8>> {
+        panic!("it is never asked")
+    }
+}
+
+struct World {
+    db: Db,
+    counters: Arc<Counters>,
+    joined: JoinedEngine<Tx>,
+}
+
+fn world() -> World {
+    let (db, counters) = (Db::default(), Counters::new());
+    let engine = IdempotencyEngine::builder(db.shared()).observer(Arc::clone(&counters)).build().unwrap();
+    World { joined: engine.joined(db.clone()).unwrap(), counters, db }
+}
+
+impl World {
+    /// The one terminal event of each lease.
+    fn ends(&self) -> (u64, u64, u64) {
+        let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
+        assert_eq!(acquired, completed + failed + lost, "each lease ends once");
+        (completed, failed, lost)
+    }
+
+    async fn pay(&self, row: &'static str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+        self.joined
+            .execute(ctx("k"), async move |tx: &mut Tx| {
+                tx.write(row);
+                Ok(row.to_owned())
+            })
+            .await
+    }
+
+    async fn background(&self) {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("joined", key).lease(100 * MS).wait_timeout(Duration::ZERO).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_record_and_writes_are_one_commit_and_waiters_are_woken_after_it() {
+    let world = world();
+    assert_eq!(world.pay("a").await.unwrap(), Outcome::Executed("a".to_owned()));
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "statement", "commit", "wake"]);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Replayed("a".to_owned()));
+    assert_eq!(world.db.log(), ["acquire"], "a duplicate opens nothing");
+    assert_eq!((world.db.rows(), world.ends()), (vec!["a".to_owned()], (1, 0, 0)));
+    assert_eq!(world.joined.engine().activity().beating, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_failing_action_is_rolled_back_and_the_key_is_free() {
+    let world = world();
+    let failing = async |tx: &mut Tx| {
+        tx.write("a");
+        Err::<String, _>("declined")
+    };
+    let failed = world.joined.execute(ctx("k"), failing).await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback", "release"]);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+    assert_eq!((world.db.rows(), world.ends()), (vec!["b".to_owned()], (1, 1, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_panic_rolls_back_and_resumes() {
+    let world = Arc::new(world());
+    let task = tokio::spawn({
+        let world = Arc::clone(&world);
+        async move {
+            let panicking = async |tx: &mut Tx| {
+                tx.write("a");
+                if tx.rows.len() == 1 {
+                    panic!("on purpose");
+                }
+                Ok::<_, &'static str>(String::new())
+            };
+            world.joined.execute(ctx("k"), panicking).await.map(drop)
+        }
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback", "release"]);
+    assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 1, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_dropped_call_is_rolled_back_and_the_key_is_free_at_once() {
+    let world = world();
+    let sleeping = world.joined.execute(ctx("k"), async |tx: &mut Tx| {
+        tx.write("a");
+        tokio::time::sleep(10_000 * MS).await;
+        Ok::<_, &'static str>(String::new())
+    });
+    assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
+    world.background().await;
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "dropped", "release"]);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+    assert_eq!(world.ends(), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
+    let world = world();
+    world.db.0.stuck.store(true, Ordering::SeqCst);
+    let outcome = world
+        .joined
+        .execute(ctx("k"), async |tx: &mut Tx| {
+            tx.write("a");
+            // A beat is on its way when the action returns.
+            tokio::time::sleep(60 * MS).await;
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(outcome.unwrap().is_executed());
+    let log = world.db.log();
+    let at = |what| log.iter().position(|said| *said == what);
+    assert!(at("extend") < at("statement"), "a beat was on its way: {log:?}");
+    tokio::time::sleep(500 * MS).await;
+    assert_eq!(world.db.log(), [""; 0], "none after it, and the one on its way was not left running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
+    for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
+        let (db, counters) = (Db::default(), Counters::new());
+        let mut config = IdempotencyConfig::default();
+        config.completion_failure_policy = policy;
+        let engine = IdempotencyEngine::builder(db.shared())
+            .observer(Arc::clone(&counters))
+            .config(config)
+            .build()
+            .unwrap();
+        // No beat gets through, so that the taker finds an expired lease.
+        db.0.stuck.store(true, Ordering::SeqCst);
+        let world = World { joined: engine.joined(db.clone()).unwrap(), counters, db };
+        *world.db.0.between.lock().unwrap() = Some(ctx("k").identity().clone());
+        let hooked = Mutex::new(None);
+        let refused = world
+            .joined
+            .call(ctx("k"))
+            .on_fenced(|value: String| *hooked.lock().unwrap() = Some(value))
+            .execute(async |tx: &mut Tx| {
+                tx.write("a");
+                Ok::<_, &'static str>("a".to_owned())
+            })
+            .await;
+        assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
+        assert_eq!(hooked.into_inner().unwrap().as_deref(), Some("a"));
+        assert!(world.db.log().ends_with(&["statement", "rollback", "release"]));
+        assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 0, 1)));
+        let standing = world.db.0.records.look(ctx("k").identity()).await.unwrap();
+        assert!(matches!(standing, Standing::Busy { .. }), "the taker keeps its lease: {standing:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_commit_whose_answer_was_lost_is_read_by_owner() {
+    let world = world();
+    world.db.set(Fault::Reply);
+    assert_eq!(world.pay("a").await.unwrap(), Outcome::Executed("a".to_owned()));
+    assert_eq!(
+        world.db.log(),
+        ["acquire", "begin", "write", "statement", "commit", "release", "complete", "wake"]
+    );
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Replayed("a".to_owned()));
+    assert_eq!((world.db.rows(), world.ends()), (vec!["a".to_owned()], (1, 0, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
+    let world = world();
+    for fault in [Fault::Commit, Fault::Statement] {
+        world.db.set(fault);
+        let failed = world.pay("a").await;
+        let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
+        assert_eq!(failure.recorded, Recorded::No);
+        assert_eq!(world.db.rows(), [""; 0]);
+    }
+    world.db.set(Fault::None);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+    assert_eq!(world.ends(), (1, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_no_transaction_means_that_nothing_ran_and_the_key_is_free() {
+    let world = world();
+    world.db.set(Fault::Begin);
+    let failed = world.pay("a").await;
+    assert!(
+        matches!(&failed, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Unavailable),
+        "{failed:?}"
+    );
+    assert_eq!(world.db.log(), ["acquire", "begin", "release"]);
+    world.db.set(Fault::None);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+    assert_eq!(world.ends(), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_transaction_on_another_database_is_told_and_not_taken_for_a_lost_lease() {
+    let world = world();
+    world.db.set(Fault::Elsewhere);
+    let failed = world.pay("a").await;
+    let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
+    assert_eq!(failure.error.kind(), ErrorKind::Unsupported);
+    assert!(failure.to_string().contains("another database"), "{failure}");
+    assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 1, 0)));
+    world.db.set(Fault::None);
+    assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_cmp_9_a_value_over_the_limit_commits_as_a_tombstone() {
+    let (db, counters) = (Db::default(), Counters::new());
+    db.0.limit.store(20, Ordering::SeqCst);
+    let engine = IdempotencyEngine::builder(db.shared()).observer(Arc::clone(&counters)).build().unwrap();
+    let world = World { joined: engine.joined(db.clone()).unwrap(), counters, db };
+    let long = async |tx: &mut Tx| {
+        tx.write("a");
+        Ok::<_, &'static str>("a".repeat(100))
+    };
+    let report = world.joined.call(ctx("k")).report(long).await.unwrap();
+    assert_eq!((report.outcome.is_executed(), report.recorded), (true, Recorded::Tombstone));
+    assert_eq!((world.db.rows(), world.ends()), (vec!["a".to_owned()], (1, 0, 0)));
+    assert!(matches!(world.pay("b").await, Err(ExecuteError::NotReplayable(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let refused = engine.joined(Db::default()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("store = memory"), "{refused}");
+    assert!(!engine.store().can_join());
+    // Not asked for by `with_join`.
+    let engine = IdempotencyEngine::new(SharedStore::new(Db::default()));
+    assert_eq!(engine.joined(Db::default()).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    let action = async |_: &mut Tx| -> Result<u8, &'static str> { panic!("it does not run") };
+    let refused = engine.execute_joined(ctx("k"), Db::default(), action).await;
+    assert!(matches!(&refused, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Unsupported));
+    // The transaction of another database.
+    let db = Db::default();
+    let engine = IdempotencyEngine::new(db.shared());
+    let refused = engine.joined(Foreign).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("store_speaks = toy, transaction_speaks = other"), "{refused}");
+    assert_eq!(db.log(), [""; 0], "nothing ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_execute_joined_opens_the_transaction_for_the_action() {
+    let db = Db::default();
+    let engine = IdempotencyEngine::new(db.shared());
+    let name = "borrowed".to_owned();
+    let outcome = engine
+        .execute_joined(ctx("k"), db.clone(), async |tx: &mut Tx| {
+            tx.write(&name);
+            Ok::<_, &'static str>(name.len())
+        })
+        .await;
+    assert_eq!(outcome.unwrap(), Outcome::Executed(8));
+    assert_eq!(db.rows(), [name]);
+}
+
+async fn held(world: &World, key: &str) -> retryproof_core::Held {
+    match world.joined.engine().try_acquire(&ctx(key)).await.unwrap() {
+        Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn value() -> Payload {
+    Payload::new(CodecId::JSON, 1, b"\"by hand\"")
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
+    let world = world();
+    // Committed.
+    let (held_1, mut tx) = (held(&world, "1").await, world.db.begin().await.unwrap());
+    tx.write("1");
+    let pending = held_1.complete_in(&mut tx, value()).await.unwrap();
+    assert_eq!(pending.recorded(), Recorded::Yes);
+    assert_eq!(world.counters.read().completed, 0, "nothing is told before the commit");
+    tx.commit_tx().await.unwrap();
+    assert!(!world.db.log().contains(&"wake"));
+    pending.committed();
+    assert_eq!((world.db.log(), world.ends()), (vec!["wake"], (1, 0, 0)));
+    // Rolled back.
+    let (held_2, mut tx) = (held(&world, "2").await, world.db.begin().await.unwrap());
+    let pending = held_2.complete_in(&mut tx, value()).await.unwrap();
+    tx.roll_back_tx().await.unwrap();
+    pending.rolled_back().await.unwrap();
+    assert_eq!(world.ends(), (1, 1, 0));
+    drop(held(&world, "2").await);
+    assert_eq!(world.ends(), (1, 2, 0));
+    // In doubt, both ways.
+    for fault in [Fault::Reply, Fault::Commit] {
+        world.db.set(fault);
+        let (held, mut tx) = (held(&world, &format!("{fault:?}")).await, world.db.begin().await.unwrap());
+        let pending = held.complete_in(&mut tx, value()).await.unwrap();
+        tx.commit_tx().await.unwrap_err();
+        assert_eq!(pending.in_doubt().await.unwrap(), fault == Fault::Reply);
+    }
+    assert_eq!(world.ends(), (2, 3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_pending_commit_that_is_dropped_finds_out_by_itself() {
+    let world = world();
+    let (held_1, mut tx) = (held(&world, "1").await, world.db.begin().await.unwrap());
+    let pending = held_1.complete_in(&mut tx, value()).await.unwrap();
+    tx.commit_tx().await.unwrap();
+    drop(pending);
+    let (held_2, mut tx) = (held(&world, "2").await, world.db.begin().await.unwrap());
+    let pending = held_2.complete_in(&mut tx, value()).await.unwrap();
+    drop((tx, pending));
+    world.background().await;
+    assert_eq!(world.ends(), (1, 1, 0));
+    let standing = async |key| world.db.0.records.look(ctx(key).identity()).await.unwrap();
+    assert!(matches!(standing("1").await, Standing::Complete(_)));
+    assert!(matches!(standing("2").await, Standing::Absent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_complete_in_refuses_what_it_cannot_join() {
+    let world = world();
+    let refused = held(&world, "1").await.complete_in(&mut Vec::new(), value()).await;
+    let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    // Taken over meanwhile.
+    let held_2 = held(&world, "2").await;
+    world.db.0.stuck.store(true, Ordering::SeqCst);
+    *world.db.0.between.lock().unwrap() = Some(ctx("2").identity().clone());
+    let mut tx = world.db.begin().await.unwrap();
+    let refused = held_2.complete_in(&mut tx, value()).await;
+    assert!(matches!(refused, Err(JoinError::LeaseLost)), "{refused:?}");
+    world.background().await;
+    assert_eq!(world.ends(), (0, 1, 1));
+}
+
+/// A joined call crosses threads, whatever it borrows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cmp_7_joined_calls_run_on_any_thread() {
+    let world = Arc::new(world());
+    let tasks: Vec<_> = (0..8)
+        .map(|number| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                let key = format!("k{number}");
+                let action = async |tx: &mut Tx| {
+                    tokio::task::yield_now().await;
+                    tx.write(&key);
+                    Ok::<_, &'static str>(key.clone())
+                };
+                world.joined.execute(ctx(&key), action).await.unwrap()
+            })
+        })
+        .collect();
+    for (number, task) in tasks.into_iter().enumerate() {
+        assert_eq!(task.await.unwrap(), Outcome::Executed(format!("k{number}")));
+    }
+    assert_eq!((world.db.rows().len(), world.ends()), (8, (8, 0, 0)));
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn cmp_7_the_blocking_form_does_the_same() {
+    use retryproof_core::blocking;
+
+    let db = Db::default();
+    let engine = blocking::Engine::new(db.shared()).unwrap();
+    let joined = engine.joined(db.clone()).unwrap();
+    let pay = |row: &str, fails: bool| {
+        joined.execute(ctx(row), |tx| {
+            tx.write(row);
+            if fails { Err("declined") } else { Ok(row.to_owned()) }
+        })
+    };
+    assert_eq!(pay("a", false).unwrap(), Outcome::Executed("a".to_owned()));
+    assert_eq!(pay("a", false).unwrap(), Outcome::Replayed("a".to_owned()));
+    assert!(matches!(pay("b", true), Err(ExecuteError::Action("declined"))));
+    assert_eq!(pay("b", false).unwrap(), Outcome::Executed("b".to_owned()));
+    assert_eq!(db.rows(), ["a", "b"]);
+    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("c")).unwrap() else { panic!() };
+    let mut tx = Tx { db: db.clone(), rows: vec!["c".to_owned()], record: None, ended: false };
+    let pending = held.complete_in(&mut tx, value()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(tx.commit_tx()).unwrap();
+    pending.committed();
+    assert_eq!(pay("c", true).unwrap(), Outcome::Replayed("by hand".to_owned()));
+}

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joining the application's transaction on the same file (CMP-7).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use retryproof_core::observe::{Counters, Counts};
+use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
+use retryproof_core::{
+    Acquisition, CodecId, Error, ErrorKind, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result, blocking,
+};
+use retryproof_sqlite::{Sqlite, SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::time::Instant;
+
+use crate::processes::Other;
+use crate::support::{Dir, Wall, body, request};
+
+const MS: Duration = Duration::from_millis(1);
+
+struct World {
+    dir: Dir,
+    engine: IdempotencyEngine,
+    counters: Arc<Counters>,
+    joined: JoinedEngine<SqliteTx>,
+}
+
+fn ledger(dir: &Dir) -> Connection {
+    let conn = dir.stranger();
+    conn.execute_batch("CREATE TABLE IF NOT EXISTS ledger (what TEXT NOT NULL)").unwrap();
+    conn
+}
+
+fn world() -> World {
+    let dir = Dir::new();
+    world_on(dir, |config| config)
+}
+
+fn world_on(dir: Dir, with: impl FnOnce(SqliteConfig) -> SqliteConfig) -> World {
+    let config = with(dir.config());
+    ledger(&dir);
+    let counters = Counters::new();
+    let source = SqliteTxSource::open_with(&config).unwrap();
+    let store = SqliteStore::open_with(config).unwrap().into_shared();
+    let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
+    World { joined: engine.joined(source).unwrap(), engine, counters, dir }
+}
+
+impl World {
+    fn rows(&self) -> Vec<String> {
+        rows(&self.dir.file())
+    }
+
+    /// Completed, failed, lost; each lease ended once.
+    fn ends(&self) -> (u64, u64, u64) {
+        let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
+        assert_eq!(acquired, completed + failed + lost);
+        (completed, failed, lost)
+    }
+
+    async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<rusqlite::Error>> {
+        self.joined
+            .execute(ctx(key), async |tx: &mut SqliteTx| {
+                tx.execute("INSERT INTO ledger VALUES (?1)", [key])?;
+                Ok(format!("paid {key}"))
+            })
+            .await
+    }
+
+    async fn held(&self, key: &str) -> Held {
+        match self.engine.try_acquire(&ctx(key)).await.unwrap() {
+            Acquisition::Granted(held) => held,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn standing(&self, key: &str) -> Standing {
+        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    }
+
+    async fn replay(&self, key: &str) -> String {
+        match self.standing(key).await {
+            Standing::Complete(stored) => body(&stored),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn rows(file: &Path) -> Vec<String> {
+    let conn = Connection::open(file).unwrap();
+    conn.busy_timeout(Duration::from_secs(5)).unwrap();
+    let mut statement = conn.prepare("SELECT what FROM ledger ORDER BY rowid").unwrap();
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
+    rows.map(|row| row.unwrap()).collect()
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("sqlite.tests", key)
+        .lease(2_000 * MS)
+        .wait_timeout(10_000 * MS)
+        .build()
+        .unwrap()
+}
+
+fn value(text: &str) -> Payload {
+    Payload::new(CodecId::BYTES, 1, text.as_bytes())
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_commits_record_and_writes_together() {
+    let world = world();
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
+    // STO-4: the purge's index was moved with the record.
+    assert_eq!(world.engine.purge().await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_rolls_both_back_and_frees_the_key() {
+    let world = world();
+    let failed = world
+        .joined
+        .execute(ctx("k"), async |tx: &mut SqliteTx| {
+            tx.execute("INSERT INTO ledger VALUES ('never')", []).unwrap();
+            Err::<String, _>("declined")
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert!(matches!(world.standing("k").await, Standing::Absent));
+    assert!(world.pay("k").await.unwrap().is_executed());
+    assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_a_dropped_call_leaves_nothing() {
+    let world = world();
+    let sleeping = world.joined.execute(ctx("k"), async |tx: &mut SqliteTx| {
+        tx.execute("INSERT INTO ledger VALUES ('never')", []).unwrap();
+        std::future::pending::<()>().await;
+        Ok::<_, &'static str>(String::new())
+    });
+    assert!(tokio::time::timeout(50 * MS, sleeping).await.is_err());
+    assert!(
+        world.pay("k").await.unwrap().is_executed(),
+        "within the wait: the key was freed, not left to its lease"
+    );
+    assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
+}
+
+/// A takeover between the grant and the transaction; once it is open, the file's lock keeps takers off.
+#[tokio::test]
+async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
+    let (dir, wall) = (Dir::new(), Wall::new());
+    let world = world_on(dir, |config| wall.on(config));
+    let other = SqliteStore::open_with(wall.on(SqliteConfig::new(world.dir.file()))).unwrap();
+
+    /// Somebody takes over before it opens a transaction.
+    struct Late(SqliteTxSource, SqliteStore, Wall, OwnerId);
+
+    impl TxSource<Sqlite> for Late {
+        type Tx = SqliteTx;
+
+        async fn begin(&self) -> Result<SqliteTx> {
+            self.2.forward(Duration::from_secs(5));
+            let taken = self.1.acquire(ctx("k").identity(), &request(self.3)).await?;
+            assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over), "{taken:?}");
+            self.0.begin().await
+        }
+    }
+
+    let owner = OwnerId::new();
+    let source = Late(SqliteTxSource::open(world.dir.file()).unwrap(), other, wall.clone(), owner);
+    let joined = world.engine.joined(source).unwrap();
+    let refused = joined
+        .execute(ctx("k"), async |tx: &mut SqliteTx| {
+            tx.execute("INSERT INTO ledger VALUES ('overtaken')", []).unwrap();
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
+    assert_eq!((world.rows(), world.ends()), (vec![], (0, 0, 1)));
+    assert!(matches!(world.standing("k").await, Standing::Busy { .. }), "the taker's lease stands");
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
+    let world = Arc::new(world());
+    let committed = Arc::new(AtomicBool::new(false));
+    let (started, mut starting) = tokio::sync::mpsc::channel::<()>(1);
+    let holder = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move {
+            let action = async |tx: &mut SqliteTx| {
+                tx.execute("INSERT INTO ledger VALUES ('k')", []).unwrap();
+                started.send(()).await.unwrap();
+                tokio::time::sleep(300 * MS).await;
+                Ok::<_, &'static str>("held".to_owned())
+            };
+            world.joined.execute(ctx("k"), action).await.unwrap()
+        })
+    };
+    starting.recv().await.unwrap();
+    let waiter = {
+        let (world, committed) = (Arc::clone(&world), Arc::clone(&committed));
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            let outcome = world.pay("k").await.unwrap();
+            committed.store(true, Ordering::SeqCst);
+            (outcome, begun.elapsed(), rows(&world.dir.file()))
+        })
+    };
+    tokio::time::sleep(100 * MS).await;
+    assert!(!committed.load(Ordering::SeqCst), "nothing is to be seen before the commit");
+    assert!(holder.await.unwrap().is_executed());
+    let (outcome, after, rows) = waiter.await.unwrap();
+    assert_eq!(outcome, Outcome::Replayed("held".to_owned()));
+    assert_eq!(rows, ["k"], "whoever has the result sees the writes");
+    assert!(after < 1_500 * MS, "woken, not timed out: {after:?}");
+}
+
+#[tokio::test]
+async fn cmp_7_run_3_sqlite_a_transaction_that_outlasts_its_lease_is_slow_and_not_lost() {
+    let world = world();
+    let ctx = IdempotencyContext::builder("sqlite.tests", "k").lease(100 * MS).build().unwrap();
+    let outcome = world
+        .joined
+        .execute(ctx, async |tx: &mut SqliteTx| {
+            tx.execute("INSERT INTO ledger VALUES ('k')", []).unwrap();
+            // Beats meet the file's lock; so would a taker.
+            tokio::time::sleep(400 * MS).await;
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(outcome.unwrap().is_executed());
+    assert!(matches!(world.standing("k").await, Standing::Complete(_)), "no late beat changed the record");
+    assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
+}
+
+/// The driver's own transaction, and a connection that goes away in the middle: what a crash leaves.
+#[tokio::test]
+async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
+    let world = world();
+    let mut conn = ledger(&world.dir);
+    // Committed.
+    let held = world.held("1").await;
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    tx.execute("INSERT INTO ledger VALUES ('1')", []).unwrap();
+    let pending = held.complete_in(&mut tx, value("one")).await.unwrap();
+    assert!(matches!(world.standing("1").await, Standing::Busy { .. }), "unseen before the commit");
+    tx.commit().unwrap();
+    pending.committed();
+    assert_eq!(world.replay("1").await, "one");
+    // Rolled back.
+    let held = world.held("2").await;
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    tx.execute("INSERT INTO ledger VALUES ('2')", []).unwrap();
+    let pending = held.complete_in(&mut tx, value("two")).await.unwrap();
+    tx.rollback().unwrap();
+    pending.rolled_back().await.unwrap();
+    assert!(matches!(world.standing("2").await, Standing::Absent));
+    // COMMIT's answer lost, either way.
+    for commits in [true, false] {
+        let held = world.held("3").await;
+        let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        let pending = held.complete_in(&mut tx, value("three")).await.unwrap();
+        if commits {
+            tx.rollback().unwrap()
+        } else {
+            tx.commit().unwrap()
+        }
+        assert_eq!(pending.in_doubt().await.unwrap(), !commits);
+    }
+    assert_eq!(world.replay("3").await, "three");
+    assert_eq!(world.rows(), ["1"]);
+    assert_eq!(world.ends(), (2, 2, 0));
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
+    let world = world();
+    // In autocommit the record would stand alone.
+    let mut conn = ledger(&world.dir);
+    let refused = world.held("1").await.complete_in(&mut conn, value("x")).await;
+    let Err(JoinError::Failed(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    // Begun by hand is as good as any.
+    let held = world.held("2").await;
+    conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let pending = held.complete_in(&mut conn, value("by hand")).await.unwrap();
+    conn.execute_batch("COMMIT").unwrap();
+    pending.committed();
+    assert_eq!(world.replay("2").await, "by hand");
+    // Another file, with tables of its own: the call fails, and says why.
+    let elsewhere = Dir::new();
+    let source = SqliteTxSource::open_with(&elsewhere.config()).unwrap();
+    let failed: Result<Outcome<u8>, ExecuteError<()>> =
+        world.engine.joined(source).unwrap().execute(ctx("3"), async |_: &mut SqliteTx| Ok(1)).await;
+    let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
+    assert!(failure.to_string().contains("another database"), "{failure}");
+    // Another file without them.
+    let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
+    let source = SqliteTxSource::over(conn).unwrap();
+    let failed: Result<Outcome<u8>, ExecuteError<()>> =
+        world.engine.joined(source).unwrap().execute(ctx("3"), async |_: &mut SqliteTx| Ok(1)).await;
+    let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
+    assert_eq!(failure.error.kind(), ErrorKind::Schema);
+    assert!(matches!(world.standing("3").await, Standing::Absent), "the key is free");
+    let memory = Connection::open_in_memory().unwrap();
+    assert_eq!(SqliteTxSource::over(memory).unwrap_err().kind(), ErrorKind::Config);
+    // A transaction that its own action ended.
+    let ended: Result<Outcome<u8>, ExecuteError<()>> = world
+        .joined
+        .execute(ctx("4"), async |tx: &mut SqliteTx| {
+            tx.execute_batch("COMMIT").unwrap();
+            Ok(1)
+        })
+        .await;
+    assert!(matches!(ended, Err(ExecuteError::Completion(_))), "{ended:?}");
+}
+
+#[tokio::test]
+async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
+    let world = world();
+    let mut other = Other::start(&world.dir.file());
+    assert_eq!(other.ask("pay k 1000"), "written");
+    assert!(matches!(world.standing("k").await, Standing::Busy { .. }));
+    other.signal("-KILL");
+    // The first caller waits for the lease to run out, and takes over.
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.counters.read().taken_over, 1, "a crash leaves the key to its lease");
+    assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
+}
+
+/// A commit that SQLite refuses: the deferred constraint is judged there, after the record was written.
+#[tokio::test]
+async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
+    let world = world();
+    let conn = ledger(&world.dir);
+    conn.execute_batch("CREATE TABLE parent (id INTEGER PRIMARY KEY); CREATE TABLE child (parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)").unwrap();
+    conn.execute_batch("PRAGMA foreign_keys=ON").unwrap();
+    let joined = world.engine.joined(SqliteTxSource::over(conn).unwrap()).unwrap();
+    let run = async |parent: i64| {
+        joined
+            .execute(ctx("k"), async |tx: &mut SqliteTx| {
+                tx.execute("INSERT INTO parent VALUES (1)", [])?;
+                tx.execute("INSERT INTO child VALUES (?1)", [parent])?;
+                Ok::<_, rusqlite::Error>(parent)
+            })
+            .await
+    };
+    let failed = run(7).await;
+    let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
+    assert_eq!(failure.error.operation(), Some("commit"));
+    assert!(matches!(world.standing("k").await, Standing::Absent), "the key is free");
+    // The connection is none the worse.
+    assert_eq!(run(1).await.unwrap(), Outcome::Executed(1));
+    assert_eq!(world.ends(), (1, 1, 0));
+}
+
+/// The answer of the COMMIT is lost after it happened.
+#[tokio::test]
+async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
+    struct Deaf(SqliteTxSource);
+    struct DeafTx(SqliteTx);
+
+    impl TxSource<Sqlite> for Deaf {
+        type Tx = DeafTx;
+
+        async fn begin(&self) -> Result<DeafTx> {
+            self.0.begin().await.map(DeafTx)
+        }
+    }
+
+    impl TxPort<Sqlite> for DeafTx {
+        async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+            self.0.run_statement(sql, params).await
+        }
+    }
+
+    impl OwnedTx<Sqlite> for DeafTx {
+        async fn commit_tx(self) -> Result<()> {
+            self.0.commit_tx().await?;
+            Err(Error::unavailable("the answer was lost"))
+        }
+
+        async fn roll_back_tx(self) -> Result<()> {
+            self.0.roll_back_tx().await
+        }
+    }
+
+    let world = world();
+    let joined = world.engine.joined(Deaf(SqliteTxSource::open(world.dir.file()).unwrap())).unwrap();
+    let outcome = joined
+        .execute(ctx("k"), async |tx: &mut DeafTx| {
+            tx.0.execute("INSERT INTO ledger VALUES ('k')", []).map(|_| "done".to_owned())
+        })
+        .await;
+    assert_eq!(outcome.unwrap(), Outcome::Executed("done".to_owned()));
+    assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 0, 0)));
+}
+
+/// The store's writer and the transactions stand in one line: neither starves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
+    let world = Arc::new(world());
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                for round in 0..8 {
+                    assert!(world.pay(&format!("{task} {round}")).await.unwrap().is_executed());
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!((world.rows().len(), world.ends()), (128, (128, 0, 0)));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// STO-5: an open transaction of this process holds the store's calls up, and they end in time.
+#[tokio::test]
+async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
+    let dir = Dir::new();
+    let world = world_on(dir, |config| config.with_busy_timeout(200 * MS));
+    let source = SqliteTxSource::open(world.dir.file()).unwrap();
+    let tx = source.begin().await.unwrap();
+    let begun = Instant::now();
+    let failed = world.engine.try_acquire(&ctx("k")).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Unavailable);
+    assert!(begun.elapsed() < 3_000 * MS, "{:?}", begun.elapsed());
+    // Replays go on, and the store closes with the transaction open.
+    drop(world);
+    drop(tx);
+}
+
+#[test]
+fn cmp_7_sqlite_the_blocking_form_joins_too() {
+    let dir = Dir::new();
+    let config = dir.config();
+    let mut conn = ledger(&dir);
+    let engine = blocking::Engine::new(SqliteStore::open_with(config).unwrap()).unwrap();
+    let joined = engine.joined(SqliteTxSource::open(dir.file()).unwrap()).unwrap();
+    let pay = |key: &str| {
+        joined.execute(ctx(key), |tx| {
+            tx.execute("INSERT INTO ledger VALUES (?1)", [key])?;
+            Ok::<_, rusqlite::Error>(key.to_owned())
+        })
+    };
+    assert_eq!(pay("a").unwrap(), Outcome::Executed("a".to_owned()));
+    assert_eq!(pay("a").unwrap(), Outcome::Replayed("a".to_owned()));
+    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("b")).unwrap() else { panic!() };
+    let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    tx.execute("INSERT INTO ledger VALUES ('b')", []).unwrap();
+    let pending = held.complete_in(&mut tx, Payload::new(CodecId::JSON, 1, b"\"by hand\"")).unwrap();
+    tx.commit().unwrap();
+    pending.committed();
+    assert_eq!(pay("b").unwrap(), Outcome::Replayed("by hand".to_owned()));
+    assert_eq!(rows(&dir.file()), ["a", "b"]);
+}
