@@ -9,10 +9,10 @@ use std::fmt::Display;
 use std::time::Duration;
 
 pub use crate::config::CompletionFailurePolicy;
-pub use crate::engine::IdempotencyEngine;
+pub use crate::engine::{IdempotencyEngine, JoinedEngine};
 
 #[cfg(feature = "blocking")]
-pub use crate::blocking::Engine as BlockingEngine;
+pub use crate::blocking::{Engine as BlockingEngine, JoinedEngine as BlockingJoinedEngine};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::{ContextBuilder, IdempotencyContext};
 use crate::error::Result;
@@ -96,6 +96,39 @@ impl<C> Keyed<C> {
             call = call.completion(policy);
         }
         R::from_result(settle(call.execute(|| async { body().await.into_result() }).await))
+    }
+
+    /// Runs the body of an async function in a transaction that its record joins (CMP-7), or answers without it.
+    pub async fn run_joined<R, T, F>(self, engine: JoinedEngine<T>, body: F) -> R
+    where
+        R: Answer,
+        T: Send + 'static,
+        C: Codec<R::Value>,
+        F: AsyncFnOnce(&mut T) -> R,
+    {
+        let ctx = match self.context.and_then(ContextBuilder::build) {
+            Ok(ctx) => ctx,
+            Err(error) => return R::from_result(Err(Rejected::Store(error).into())),
+        };
+        let call = engine.call(ctx).codec(self.codec);
+        R::from_result(settle(call.execute(async move |tx: &mut T| body(tx).await.into_result()).await))
+    }
+
+    /// Runs the body of a blocking function in a transaction that its record joins (CMP-7), or answers without it.
+    #[cfg(feature = "blocking")]
+    pub fn run_blocking_joined<R, T, F>(self, engine: BlockingJoinedEngine<T>, body: F) -> R
+    where
+        R: Answer,
+        T: Send + 'static,
+        C: Codec<R::Value>,
+        F: FnOnce(&mut T) -> R,
+    {
+        let ctx = match self.context.and_then(ContextBuilder::build) {
+            Ok(ctx) => ctx,
+            Err(error) => return R::from_result(Err(Rejected::Store(error).into())),
+        };
+        let call = engine.call(ctx).codec(self.codec);
+        R::from_result(settle(call.execute(|tx| body(tx).into_result())))
     }
 
     /// Runs the body of a blocking function, or answers without it.
@@ -183,7 +216,8 @@ impl<E: From<Rejected>> TakesRejected for E {}
     message = "`{Self}` has no idempotency engine of the type `{E}`",
     label = "the engine is looked for here",
     note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`",
-    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`"
+    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; with `completion = \"joined\"`, \
+            the `JoinedEngine` of the transaction's type"
 )]
 pub trait ProvidesEngine<E> {
     /// A clone, so that the body may move whatever the engine was found in.

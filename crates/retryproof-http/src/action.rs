@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The action of a granted request: the handler, and then its end (step 10e).
 
-use std::future::{Future, ready};
+use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 
@@ -18,6 +18,7 @@ use crate::capture::record;
 use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
 use crate::guard::Call;
+use crate::joined::Taken;
 use crate::then::{Either, then};
 
 /// What a granted request does from here on. Boxed before it is spawned, because a task's own allocation is
@@ -46,8 +47,20 @@ pub(crate) struct Action {
 }
 
 impl Action {
+    /// Undoes what the handler wrote in its transaction, if it began one (CMP-7). One that something else still holds is rolled back when that lets
+    /// go, for nobody commits it.
+    pub(crate) fn roll_back(&self) -> impl Future<Output = ()> + Send + use<> {
+        let taken = self.call.take_tx();
+        async move {
+            if let Taken::Open(tx) = taken {
+                tx.roll_back().await;
+            }
+        }
+    }
+
     /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
     async fn release(mut self: Box<Self>, phase: Phase) {
+        self.roll_back().await;
         if let Some(held) = self.held.take() {
             let _ = held.release_after(phase).await;
         }
@@ -72,8 +85,12 @@ where
                     action.release(Phase::Released).await;
                     Ok(response.map(GuardedBody::inner))
                 }),
-                // Dropped, the lease runs out.
-                AnswerFate::Hold => Either::rare(ready(Ok(response.map(GuardedBody::inner)))),
+                AnswerFate::Hold => Either::rare(async move {
+                    action.roll_back().await;
+                    // The lease runs out.
+                    drop(action);
+                    Ok(response.map(GuardedBody::inner))
+                }),
             }
         }
         Ok(Err(error)) => Either::rare(async move {

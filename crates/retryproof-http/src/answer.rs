@@ -47,7 +47,7 @@ impl Inner {
     }
 }
 
-fn to_response(problem: &Problem) -> Response<Bytes> {
+pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(problem.to_json()));
     *response.status_mut() =
         StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

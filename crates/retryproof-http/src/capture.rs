@@ -11,17 +11,19 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Body, Frame};
+use retryproof_core::observe::Phase;
 use retryproof_core::{
-    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Payload, Recorded, Tombstone,
+    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
 };
 
 use crate::action::Action;
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
-use crate::decide::Finding;
+use crate::decide::{Finding, Uncommitted};
 use crate::guard::Call;
 use crate::headers::Exchange;
+use crate::joined::{Record, Taken};
 use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 
 /// Records the answer of an action that returned, and hands it over only then, fit to be sent.
@@ -37,8 +39,22 @@ where
 {
     let (mut parts, body) = response.into_parts();
     async move {
+        let undone = parts.status.as_u16() >= 400;
+        if undone && action.call.has_tx() {
+            // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open transaction may hold up the rest.
+            Box::pin(action.roll_back()).await;
+        }
         let ending = Ending::of(&action.call, &mut parts, body).await;
         let finished = match (action.held.take(), ending.record) {
+            (Some(held), record) if !undone && action.call.has_tx() => {
+                match Box::pin(joined(&action.call, held, record)).await {
+                    Ok(finished) => finished,
+                    Err(what) => {
+                        let answer = action.call.asked().refuse(Finding::NotCommitted(what));
+                        return Ok(answer.map(GuardedBody::replay));
+                    }
+                }
+            }
             (Some(held), Record::Response(payload)) => held.complete(payload).await,
             (Some(held), Record::Tombstone(tombstone)) => held.complete_tombstone(tombstone).await,
             (None, _) => Finished::Fenced,
@@ -62,6 +78,30 @@ where
     }
 }
 
+/// The end of a call whose handler took a transaction (CMP-7): record and writes in one commit. An `Err` is what became of the
+/// transaction; nothing is recorded then, and the answer must not be sent.
+async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Uncommitted> {
+    let finished = match (call.take_tx(), record) {
+        (Taken::Open(tx), record) => tx.commit(held, record).await,
+        (Taken::None, Record::Response(payload)) => return Ok(held.complete(payload).await),
+        (Taken::None, Record::Tombstone(tombstone)) => return Ok(held.complete_tombstone(tombstone).await),
+        (Taken::Kept, _) => {
+            tracing::error!(
+                identity = %call.ctx.identity(),
+                "a guarded transaction was still in use after its handler had answered; it is rolled back"
+            );
+            let _ = held.release_after(Phase::RolledBack).await;
+            return Err(Uncommitted::RolledBack);
+        }
+    };
+    match finished {
+        Finished::Fenced => Err(Uncommitted::LeaseLost),
+        Finished::RolledBack(_) => Err(Uncommitted::RolledBack),
+        Finished::Failed(_) => Err(Uncommitted::InDoubt),
+        committed => Ok(committed),
+    }
+}
+
 /// What is recorded of an answer, and what is left to send.
 struct Ending<R> {
     record: Record,
@@ -69,11 +109,6 @@ struct Ending<R> {
     recorded: Result<Recorded, NotEncoded>,
     /// None when it broke off.
     body: Option<GuardedBody<R>>,
-}
-
-enum Record {
-    Response(Payload),
-    Tombstone(Tombstone),
 }
 
 /// The answer could not be encoded: a hook panicked.

@@ -19,6 +19,7 @@
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
+//! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
 
@@ -59,6 +60,19 @@ pub(crate) enum Finding {
     ResponseFailed,
     /// The completion failed and the policy is to say so.
     CompletionFailed(Recorded),
+    /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No policy makes an answer of it.
+    NotCommitted(Uncommitted),
+}
+
+/// What became of a joined transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Uncommitted {
+    /// Rolled back: the commit failed.
+    RolledBack,
+    /// Rolled back: the lease was lost.
+    LeaseLost,
+    /// The answer of the commit was lost, and the store does not tell.
+    InDoubt,
 }
 
 /// How far a body over the limit was read.
@@ -161,6 +175,18 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         Finding::CompletionFailed(_) => Problem::new(
             Code::CompletionFailed,
             "the request was carried out, but its result was not recorded; a retry after the lease may run it again",
+        ),
+        Finding::NotCommitted(what) => Problem::new(
+            Code::CompletionFailed,
+            match what {
+                Uncommitted::RolledBack => "the request was rolled back as a whole; send it again",
+                Uncommitted::LeaseLost => {
+                    "another run of the request took over, and this one was rolled back; send it again to get that answer"
+                }
+                Uncommitted::InDoubt => {
+                    "whether the request was carried out is not known yet; it was carried out whole or not at all; send it again"
+                }
+            },
         ),
         Finding::Failed { kind, ticket } => failed(kind, ticket),
         Finding::NoScope => no_scope(),
@@ -291,6 +317,17 @@ mod tests {
     fn cmp_9_a_failed_completion_is_retryable_unless_a_tombstone_stands() {
         assert!(refused(Finding::CompletionFailed(Recorded::No)).retryable);
         assert!(!refused(Finding::CompletionFailed(Recorded::Tombstone)).retryable);
+    }
+
+    #[test]
+    fn cmp_7_a_transaction_that_was_not_committed_may_be_retried() {
+        for what in [Uncommitted::RolledBack, Uncommitted::LeaseLost, Uncommitted::InDoubt] {
+            let problem = refused(Finding::NotCommitted(what));
+            assert_eq!(
+                (problem.code, problem.status, problem.retryable),
+                (Code::CompletionFailed, 500, true)
+            );
+        }
     }
 
     #[test]

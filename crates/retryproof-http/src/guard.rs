@@ -22,6 +22,7 @@ use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, c
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
+use crate::joined::{HandlerTx, Taken};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
@@ -41,6 +42,15 @@ struct Granted {
     key: Key,
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     lease: Lease,
+    /// Made by the handler that wants one (CMP-7).
+    tx: OnceLock<Arc<dyn HandlerTx>>,
+}
+
+impl Guarded {
+    /// The transaction of the call, made by `make` if there is none yet.
+    pub(crate) fn tx(&self, make: impl FnOnce() -> Arc<dyn HandlerTx>) -> Arc<dyn HandlerTx> {
+        Arc::clone(self.0.tx.get_or_init(make))
+    }
 }
 
 #[cfg(feature = "axum")]
@@ -56,6 +66,12 @@ impl Guarded {
 
 /// Where an extractor that runs before the grant waits for the lease.
 pub(crate) type Slot = Arc<OnceLock<Lease>>;
+
+/// What extractors that ran before the grant wait for. Boxed, for few do.
+pub(crate) struct Awaited {
+    pub(crate) lease: Option<Slot>,
+    pub(crate) tx: Option<Arc<dyn HandlerTx>>,
+}
 
 /// What the request's head alone decides.
 pub(crate) enum Admission {
@@ -153,7 +169,7 @@ pub(crate) fn guarded<'a, B, R, E, F, Fut>(
     keyed: &'a Keyed,
     parts: Box<Parts>,
     body: B,
-    slot: Option<Slot>,
+    awaited: Option<Box<Awaited>>,
     run: F,
 ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send + use<'a, B, R, E, F, Fut>
 where
@@ -171,7 +187,7 @@ where
         };
         let mut action = match keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
             Ok(Acquisition::Granted(held)) => {
-                start(keyed.grant(*parts, prepared, slot, held.lease()), held, run)
+                start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run)
             }
             other => return Ok(prepared.judge(keyed, &parts).answer(other).map(GuardedBody::replay)),
         };
@@ -286,11 +302,18 @@ impl Keyed {
         &self,
         mut parts: Parts,
         prepared: Prepared,
-        slot: Option<Slot>,
+        awaited: Option<Box<Awaited>>,
         lease: &Lease,
     ) -> (Call, Request<B>) {
-        if let Some(slot) = slot {
-            let _ = slot.set(lease.clone());
+        let tx = OnceLock::new();
+        if let Some(awaited) = awaited {
+            if let Some(slot) = awaited.lease {
+                let _ = slot.set(lease.clone());
+            }
+            if let Some(wanted) = awaited.tx {
+                wanted.granted();
+                let _ = tx.set(wanted);
+            }
         }
         let granted = Guarded(Arc::new(Granted {
             filter: self.filter.clone(),
@@ -298,6 +321,7 @@ impl Keyed {
             version: parts.version,
             key: self.key.clone(),
             lease: lease.clone(),
+            tx,
         }));
         parts.extensions.insert(granted.clone());
         let Prepared { ctx, body, trailers } = prepared;
@@ -324,6 +348,16 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn filter(&self) -> &Inner {
         &self.granted.0.filter.0
+    }
+
+    /// Whether the handler asked for a transaction, opened or not.
+    pub(crate) fn has_tx(&self) -> bool {
+        self.granted.0.tx.get().is_some()
+    }
+
+    /// The handler's transaction, for its end; there is none a second time.
+    pub(crate) fn take_tx(&self) -> Taken {
+        self.granted.0.tx.get().map_or(Taken::None, |tx| tx.take())
     }
 
     pub(crate) fn method(&self) -> &Method {

@@ -142,6 +142,7 @@ mod filter;
 mod future;
 mod guard;
 mod headers;
+mod joined;
 mod judge;
 mod key;
 mod layer;
@@ -161,6 +162,7 @@ pub use filter::{
     Caller, CallersSaid, CallersUnsaid, FilterBuilder, IdempotencyFilter, IntoCaller, SaysWhoCalls,
 };
 pub use future::ResponseFuture;
+pub use joined::{GuardedTx, OpenTx, TxError};
 pub use layer::IdempotencyLayer;
 pub use policy::Policy;
 pub use problem::{Code, Problem};

@@ -7,7 +7,7 @@
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Signature, Token, Visibility};
+use syn::{Attribute, FnArg, PatType, Signature, Token, Visibility};
 
 /// A function or method as written.
 pub(crate) struct Function {
@@ -37,10 +37,37 @@ impl Function {
         self.attrs.iter().find(|attr| is_idempotent(attr))
     }
 
-    /// As written, but never with another `#[idempotent]`: what is left standing beside an error.
+    /// As written, but never with another `#[idempotent]` or a mark of ours: what is left standing beside an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
+        for input in &mut self.sig.inputs {
+            attributes(input).retain(|attr| !is_tx(attr));
+        }
         self
+    }
+
+    /// The arguments that are marked `#[tx]`.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = &FnArg> {
+        self.sig.inputs.iter().filter(|input| match input {
+            FnArg::Receiver(receiver) => receiver.attrs.iter().any(is_tx),
+            FnArg::Typed(input) => input.attrs.iter().any(is_tx),
+        })
+    }
+
+    /// Takes the marked argument out of the signature, without its mark: callers do not pass it.
+    pub(crate) fn take_marked(&mut self) -> Option<PatType> {
+        let mut taken = None;
+        let inputs = std::mem::take(&mut self.sig.inputs);
+        for input in inputs {
+            match input {
+                FnArg::Typed(mut input) if input.attrs.iter().any(is_tx) => {
+                    input.attrs.retain(|attr| !is_tx(attr));
+                    taken = Some(input);
+                }
+                other => self.sig.inputs.push(other),
+            }
+        }
+        taken
     }
 }
 
@@ -58,6 +85,18 @@ impl ToTokens for Function {
 
 fn is_idempotent(attr: &Attribute) -> bool {
     attr.path().segments.last().is_some_and(|last| last.ident == "idempotent")
+}
+
+/// The mark of the transaction.
+fn is_tx(attr: &Attribute) -> bool {
+    attr.path().is_ident("tx")
+}
+
+fn attributes(input: &mut FnArg) -> &mut Vec<Attribute> {
+    match input {
+        FnArg::Receiver(receiver) => &mut receiver.attrs,
+        FnArg::Typed(input) => &mut input.attrs,
+    }
 }
 
 /// Whether `tokens` hold a keyword or name anywhere.

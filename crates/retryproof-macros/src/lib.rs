@@ -32,8 +32,8 @@ use proc_macro::TokenStream;
 /// | `lease` | duration, 10 ms to 24 h: how long a holder that went silent keeps the key | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` looks once | optional | optional |
 /// | `codec` | an expression that is a `Codec` of the returned value; `JsonCodec` unless given | refused | optional |
-/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded | refused | optional |
-/// | `engine` | an expression that is `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>` | refused | required without `self` |
+/// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [it is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
+/// | `engine` | an expression that is `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined ones `AsRef<JoinedEngine<T>>` | refused | required without `self` |
 /// | `crate` | path under which the crate `retryproof` is found, for those who re-export it | optional | optional |
 ///
 /// A duration is an ISO 8601 one in a string literal: `PnW` or `P[nD][T[nH][nM][n[.f]S]]`, such as `"PT30S"` or
@@ -112,6 +112,34 @@ use proc_macro::TokenStream;
 ///   leaves the key free; dropped later, the key is free when the lease has run out.
 /// * A function that is not `async` takes a `blocking::Engine` (feature `blocking`), which refuses to run inside a
 ///   runtime.
+///
+/// # Joined to a transaction
+///
+/// ```
+/// # // The library is out of reach here; `tests/ui/pass/manual_function.rs` of the facade is compiled and run.
+/// # #[cfg(any())] fn main() {
+/// impl Till { // impl AsRef<JoinedEngine<SqliteTx>> for Till
+///     #[idempotent(key = order.id, scope = "till", completion = "joined")]
+///     async fn charge(&self, order: &Order, #[tx] tx: &mut SqliteTx) -> Result<i64, HandlerError> {
+///         tx.execute("INSERT INTO ledger VALUES (?1)", [order.id])?;
+///         Ok(tx.last_insert_rowid())
+///     }
+/// }
+///
+/// till.charge(&order).await?; // without the transaction: the engine opens it
+/// # }
+/// # #[cfg(not(any()))] fn main() {}
+/// ```
+///
+/// The record is written in the transaction of the body's own writes: they commit together or not at all, and a process that dies in
+/// between leaves neither.
+///
+/// * Exactly one argument is marked `#[tx]`, of the type `&mut T`. **Callers do not pass it**: the engine opens the transaction once the key is
+///   granted, and commits it when the body has returned `Ok`. An `Err`, a panic or a drop rolls it back and frees the key.
+/// * The engine is a `JoinedEngine<T>` (blocking: `blocking::JoinedEngine<T>`), made at start-up by `engine.joined(source)?`, which refuses a store
+///   that cannot join.
+/// * Whatever goes wrong with the record fails the call, for the writes are gone with it: `Rejected::LeaseLost`, `Rejected::Completion`.
+/// * An endpoint joins by taking a `GuardedTx<T>`; the attribute says nothing about it.
 ///
 /// # Looking at the expansion
 ///

@@ -155,8 +155,19 @@ fn ann_2_ann_3_a_function_without_an_engine() {
 fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses("key = order.id, completion = \"ignore\"", METHOD, "`completion = \"ignore\"` is unknown");
     refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
-    // CMP-7 comes later; until then it is refused where it stands, not at start-up.
-    refuses("key = order.id, completion = \"joined\"", METHOD, "needs a store that joins");
+    // CMP-7: without a transaction there is nothing to join, and a transaction joins nothing by itself.
+    refuses("key = order.id, completion = \"joined\"", METHOD, "wants a transaction argument");
+    let with =
+        |tx: &str| format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}");
+    let joined = "key = order.id, completion = \"joined\"";
+    refuses("key = order.id", &with("#[tx] tx: &mut Tx"), "`#[tx]` marks the transaction");
+    refuses("key = order.id, completion = \"propagate\"", &with("#[tx] tx: &mut Tx"), "`#[tx]` marks");
+    refuses(joined, &with("#[tx] tx: Tx"), "its type is `&mut ..`");
+    refuses(joined, &with("#[tx] tx: &Tx"), "its type is `&mut ..`");
+    refuses(joined, &with("#[tx] tx: &mut impl Port"), "name the type of the transaction");
+    refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
+    refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
+    refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
     refuses("key = order.id, codec = \"json\"", METHOD, "`codec` is an expression");
     refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` is the path");
 }

@@ -59,11 +59,13 @@ pub(crate) struct Keyed {
     pub(crate) returns: Type,
 }
 
-/// CMP-4, for one function.
-#[derive(Clone, Copy)]
+/// CMP-4 and CMP-7, for one function.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Completion {
     LogAndReturn,
     Propagate,
+    /// In the transaction that is the argument marked `#[tx]`.
+    Joined,
 }
 
 /// Judges; `None` if and only if an error was noted.
@@ -108,6 +110,12 @@ fn endpoint(args: &Args, function: &Function, errors: &mut Errors) {
                 format!("`{name}` is not taken on an HTTP endpoint: {reason}; remove it, or remove `http` if this is no endpoint"),
             );
         }
+    }
+    for marked in function.marked() {
+        errors.at(
+            marked,
+            "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an argument of the type `GuardedTx<..>`, and joins by that alone",
+        );
     }
     let sig = &function.sig;
     if sig.asyncness.is_none() && sig.constness.is_none() {
@@ -179,7 +187,18 @@ fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed>
     if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
         errors.at(text, "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal");
     }
-    let completion = args.get("completion").and_then(|arg| completion(arg, errors));
+    let completion = args.get("completion").and_then(|arg| {
+        let completion = completion(arg, errors)?;
+        if completion == Completion::Joined && function.marked().next().is_none() {
+            errors.at(
+                &arg.value,
+                "`completion = \"joined\"` wants a transaction argument: mark one with `#[tx]`, as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and callers do not pass it",
+            );
+            return None;
+        }
+        Some(completion)
+    });
+    transaction(function, args.get("completion").is_some(), completion, errors);
     let engine = args.get("engine").map(|arg| arg.value.clone());
     if engine.is_none() && sig.receiver().is_none() {
         errors.at(
@@ -189,6 +208,42 @@ fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed>
     }
     let returns = returns(&sig.output, sig.ident.span(), errors);
     Some(Keyed { key: key?, codec, completion, engine, returns: returns? })
+}
+
+/// CMP-7: at most one argument is marked, and it can be lent.
+fn transaction(function: &Function, given: bool, completion: Option<Completion>, errors: &mut Errors) {
+    let mut marked = function.marked();
+    let Some(tx) = marked.next() else { return };
+    for second in marked {
+        errors.at(second, "a second `#[tx]`: the record joins one transaction");
+    }
+    // Where `completion` itself was refused, one message is enough.
+    if !given || completion.is_some_and(|completion| completion != Completion::Joined) {
+        errors.at(
+            tx,
+            "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the mark",
+        );
+    }
+    let FnArg::Typed(argument) = tx else {
+        errors.at(tx, "`self` is no transaction; mark another argument with `#[tx]`");
+        return;
+    };
+    match &*argument.ty {
+        Type::Reference(lent) if lent.mutability.is_some() && lent.lifetime.is_none() => {
+            if mentions(&lent.elem, "impl") {
+                errors.at(
+                    &lent.elem,
+                    "name the type of the transaction: it says which joined engine is wanted",
+                );
+            } else if elides_a_lifetime(&lent.elem) {
+                errors.at(
+                    &lent.elem,
+                    "the engine owns the transaction, so that its type borrows nothing: write `'static`",
+                );
+            }
+        }
+        other => errors.at(other, "the transaction is lent by the engine: its type is `&mut ..`"),
+    }
 }
 
 /// The return type, unless it surely is no `Result`; an alias of one is left to the type checker.
@@ -220,15 +275,12 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
 }
 
 fn completion(arg: &Arg, errors: &mut Errors) -> Option<Completion> {
-    const KNOWN: &str = "it is \"log-and-return\" or \"propagate\"";
+    const KNOWN: &str = "it is \"log-and-return\", \"propagate\" or \"joined\"";
     let text = literal(&arg.value);
     match text.as_ref().map(LitStr::value).as_deref() {
         Some("log-and-return") => return Some(Completion::LogAndReturn),
         Some("propagate") => return Some(Completion::Propagate),
-        Some("joined") => errors.at(
-            &arg.value,
-            format!("`completion = \"joined\"` needs a store that joins the caller's transaction, and none does yet; {KNOWN}"),
-        ),
+        Some("joined") => return Some(Completion::Joined),
         Some(other) => errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}")),
         None => errors.at(&arg.value, format!("`completion` is a string literal; {KNOWN}")),
     }

@@ -277,6 +277,7 @@ impl Open {
 /// Frees the key, unless it is not ours any more.
 async fn release(lease: Lease) -> Result<Fenced> {
     let state = &lease.0;
+    state.end_beats().await;
     release_until(&state.engine, &state.identity, state.owner, state.until()).await
 }
 

@@ -233,6 +233,10 @@ impl Held {
         Finish::new(self.runtime.clone(), Arc::clone(&self.lease.0.engine.running), end)
     }
 
+    pub(super) fn is_of(&self, engine: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.lease.0.engine, engine)
+    }
+
     /// Where an end goes on in the background.
     pub(super) fn place(&self) -> (Handle, Arc<Running>) {
         (self.runtime.clone(), Arc::clone(&self.lease.0.engine.running))

@@ -199,10 +199,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
     ) -> impl Future<Output = Finished> + Send + 'static {
         let (source, bound) = (Arc::clone(&self.source), self.bound());
         let identity = held.lease().identity().clone();
+        let ours = held.is_of(&self.engine.0);
         let join = Arc::clone(&self.join);
         let (runtime, running) = held.place();
         let pending = held.join(join, envelope, tombstone);
-        let work = Finish::new(runtime, running, end(source, pending, tx, bound));
+        let work = Finish::new(runtime, running, end(source, pending, tx, bound, ours));
         async move {
             timeout(bound, work).await.unwrap_or_else(|_| {
                 Finished::Failed(
@@ -221,8 +222,16 @@ async fn end<T: Send>(
     mut pending: PendingCommit,
     mut tx: T,
     bound: Duration,
+    ours: bool,
 ) -> Finished {
-    let written = pending.write(&mut Through { source: &*source, tx: &mut tx }).await;
+    let written = match ours {
+        true => pending.write(&mut Through { source: &*source, tx: &mut tx }).await,
+        // Its record is in another store, perhaps of another kind.
+        false => Err(Error::new(
+            ErrorKind::Unsupported,
+            "the lease is one of another engine; make the joined engine from the engine that grants",
+        )),
+    };
     let failed = match written {
         Ok(1) => match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
             Ok(()) => return committed(pending),

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `#[idempotent(key = .., ..)]`: the function keeps its signature; its body becomes the action of one engine call.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
-use syn::Signature;
 use syn::spanned::Spanned;
+use syn::{PatType, Signature, Type};
 
 use crate::expand::{duration, private};
 use crate::item::{Function, mentions};
 use crate::validate::{Common, Completion, Keyed};
 
-pub(super) fn expand(common: &Common, keyed: Keyed, function: Function) -> TokenStream {
+pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> TokenStream {
     let rp = private(common.root.as_ref());
+    let tx = function.take_marked();
     let Function { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
@@ -19,7 +20,9 @@ pub(super) fn expand(common: &Common, keyed: Keyed, function: Function) -> Token
     // the compiler meets again at the same place is told once. Hygienic, so that no argument of these names is shadowed.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (Ident::new("call", place), Ident::new("engine", place));
-    let body = if sig.asyncness.is_some() {
+    let body = if let Some(tx) = &tx {
+        joined(common, &keyed, &sig, tx, (&call, &engine, &value, &body))
+    } else if sig.asyncness.is_some() {
         let provider = provider(&quote!(#rp::IdempotencyEngine), common, &keyed);
         let run = quote_spanned!(place=> #call.run::<#returns, _, _>(#engine, async move || -> #returns #body).await);
         quote! {
@@ -43,6 +46,45 @@ pub(super) fn expand(common: &Common, keyed: Keyed, function: Function) -> Token
         #(#attrs)*
         #vis #sig {
             #body
+        }
+    }
+}
+
+/// CMP-7: the action is handed the transaction, which is no argument of the function any more. Its type says which engine is wanted.
+fn joined(
+    common: &Common,
+    keyed: &Keyed,
+    sig: &Signature,
+    tx: &PatType,
+    (call, engine, value, body): (&Ident, &Ident, &TokenStream, &Option<Group>),
+) -> TokenStream {
+    let rp = private(common.root.as_ref());
+    let returns = &keyed.returns;
+    let place = returns.span().resolved_at(Span::mixed_site());
+    let lent = match &*tx.ty {
+        Type::Reference(lent) => &lent.elem,
+        other => other,
+    };
+    if sig.asyncness.is_some() {
+        let provider = provider(&quote!(#rp::JoinedEngine<#lent>), common, keyed);
+        let run = quote_spanned! {place=>
+            #call.run_joined::<#returns, #lent, _>(#engine, async move |#tx| -> #returns #body).await
+        };
+        return quote! {
+            let #call = #value;
+            let #engine = #provider;
+            #run
+        };
+    }
+    let provider = provider(&quote!(#rp::BlockingJoinedEngine<#lent>), common, keyed);
+    let run = quote_spanned! {place=>
+        #call.run_blocking_joined::<#returns, #lent, _>(#engine, move |#tx| -> #returns #body)
+    };
+    quote! {
+        #rp::blocking! {
+            let #call = #value;
+            let #engine = #provider;
+            #run
         }
     }
 }
@@ -78,14 +120,13 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     if let Some(codec) = &keyed.codec {
         call = quote!(#call.codec(#codec));
     }
-    if let Some(completion) = keyed.completion {
-        let policy = match completion {
-            Completion::LogAndReturn => quote!(LogAndReturn),
-            Completion::Propagate => quote!(Propagate),
-        };
-        call = quote!(#call.completion(#rp::CompletionFailurePolicy::#policy));
-    }
-    call
+    let policy = match keyed.completion {
+        Some(Completion::LogAndReturn) => quote!(LogAndReturn),
+        Some(Completion::Propagate) => quote!(Propagate),
+        // No policy has a say about writes that are gone.
+        Some(Completion::Joined) | None => return call,
+    };
+    quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
 }
 
 /// A clone of the engine: the body may move whatever the engine was found in.

@@ -10,7 +10,10 @@ mod prelude {
     pub(super) use axum::http::HeaderMap;
     use axum::http::StatusCode;
     use axum::response::{IntoResponse, Response};
-    pub(super) use retryproof::{BytesCodec, IdempotencyEngine, MemoryStore, Rejected, blocking};
+    pub(super) use retryproof::sqlite::SqliteTx;
+    pub(super) use retryproof::{
+        BytesCodec, IdempotencyEngine, JoinedEngine, MemoryStore, Rejected, blocking,
+    };
     use serde::{Deserialize, Serialize};
 
     pub(super) mod framework {
@@ -112,6 +115,8 @@ mod endpoint_under_another_path;
 mod endpoint_without_arguments;
 #[path = "../expand/function.out.rs"]
 mod function;
+#[path = "../expand/joined.out.rs"]
+mod joined;
 #[expect(
     clippy::needless_borrow,
     reason = "an expansion does not know its receiver's type; as one, it is not linted"
@@ -144,6 +149,34 @@ fn ann_1_recorded_blocking_functions_run_once() {
     for _ in 0..2 {
         let receipt = blocking::import(&engine, &ledger, Order { id: 7 }).expect("a run");
         assert_eq!(receipt, Receipt { order: 7, run: 1 });
+    }
+}
+
+#[test]
+fn ann_1_cmp_7_recorded_joined_functions_run_once() {
+    use retryproof::sqlite::{SqliteStore, SqliteTxSource};
+
+    let file = std::env::temp_dir().join(format!("retryproof-expand-{}.db", std::process::id()));
+    SqliteStore::migrate(&file).expect("a file");
+    let open = || SqliteStore::open(&file).expect("a store");
+    let source = SqliteTxSource::open(&file).expect("a connection");
+    let orders = Orders::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let till = IdempotencyEngine::new(open()).joined(source.clone()).expect("a store that can join");
+        for _ in 0..2 {
+            let event = Event { id: "a".to_owned() };
+            assert_eq!(orders.on_paid(&till, &event).await.expect("a run"), 1);
+        }
+    });
+    let engine = prelude::blocking::Engine::new(open()).expect("a thread for the heartbeat");
+    let till = engine.joined(source).expect("a store that can join");
+    for _ in 0..2 {
+        let receipt = joined::book(&till, &orders.ledger, Order { id: 7 }).expect("a run");
+        assert_eq!(receipt, Receipt { order: 7, run: 2 });
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
     }
 }
 

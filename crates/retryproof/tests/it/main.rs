@@ -4,8 +4,10 @@
 #[cfg(feature = "macros")]
 mod annotation;
 mod connect;
-#[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
+#[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
 mod expand;
+#[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
+mod joined;
 mod promises;
-#[cfg(all(feature = "macros", feature = "axum", feature = "blocking"))]
+#[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
 mod ui;

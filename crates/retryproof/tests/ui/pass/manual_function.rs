@@ -2,7 +2,9 @@
 // The functions of the attribute's manual: they compile, and run once.
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use retryproof::{IdempotencyEngine, MemoryStore, Rejected, idempotent};
+use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::store::{OwnedTx, TxSource};
+use retryproof::{IdempotencyEngine, JoinedEngine, MemoryStore, Rejected, idempotent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug)]
@@ -76,6 +78,42 @@ async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, H
     ctx.ledger.charge(tenant, &order).await
 }
 
+struct Till {
+    joined: JoinedEngine<SqliteTx>,
+}
+
+impl AsRef<JoinedEngine<SqliteTx>> for Till {
+    fn as_ref(&self) -> &JoinedEngine<SqliteTx> {
+        &self.joined
+    }
+}
+
+impl Till {
+    #[idempotent(key = order.id, scope = "till", completion = "joined")]
+    async fn charge(&self, order: &Order, #[tx] tx: &mut SqliteTx) -> Result<i64, HandlerError> {
+        tx.execute("INSERT INTO ledger VALUES (?1)", [order.id as i64]).expect("a charge");
+        Ok(tx.last_insert_rowid())
+    }
+}
+
+async fn till() -> Result<(), HandlerError> {
+    let file = std::env::temp_dir().join(format!("retryproof-till-{}.db", std::process::id()));
+    SqliteStore::migrate(&file).expect("a file");
+    let source = SqliteTxSource::open(&file).expect("a connection");
+    let tx = source.begin().await.expect("a transaction");
+    tx.execute_batch("CREATE TABLE ledger (id INTEGER)").expect("a table");
+    tx.commit_tx().await.expect("a commit");
+    let engine = IdempotencyEngine::new(SqliteStore::open(&file).expect("a store"));
+    let till = Till { joined: engine.joined(source).expect("a store that can join") };
+    for _ in 0..2 {
+        assert_eq!(till.charge(&Order { id: 7 }).await?, 1);
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
+    }
+    Ok(())
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), HandlerError> {
     let engine = IdempotencyEngine::new(MemoryStore::new());
@@ -86,5 +124,5 @@ async fn main() -> Result<(), HandlerError> {
         assert_eq!(consume(&ctx, "acme", Order { id: 7 }).await?, Receipt { run: 1 });
     }
     assert_eq!(orders.mail.0.load(Ordering::Relaxed), 1);
-    Ok(())
+    till().await
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ANN-2, CMP-7: not before a store can join a transaction
+// ANN-2, CMP-7: there has to be a transaction to join
 use retryproof::{IdempotencyEngine, idempotent};
 
 struct Orders {

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+impl Orders {
+    pub(crate) async fn on_paid(
+        &self,
+        till: &JoinedEngine<SqliteTx>,
+        event: &Event,
+    ) -> Result<usize, Failure> {
+        let call = ::retryproof::__private::Keyed::new("orders.paid", &(event.id));
+        let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::JoinedEngine<SqliteTx>>::engine(&(till));
+        call.run_joined::<Result<usize, Failure>, SqliteTx, _>(
+            engine,
+            async move |tx: &mut SqliteTx| -> Result<usize, Failure> {
+                let _: &SqliteTx = tx;
+                Ok(self.ledger.write(event.id.clone()))
+            },
+        )
+        .await
+    }
+}
+pub(crate) fn book(
+    till: &blocking::JoinedEngine<SqliteTx>,
+    ledger: &Ledger,
+    order: Order,
+) -> Result<Receipt, Failure> {
+    ::retryproof::__private::blocking! {
+        let call = ::retryproof::__private::Keyed::new(const {
+            ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "book"))
+        }, &(order.id),);
+        let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
+        call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _>(engine, move | _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
+            ledger.put(order)
+        })
+    }
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2, CMP-7: an endpoint joins by an extractor
+use retryproof::idempotent;
+
+struct Tx;
+
+#[idempotent(http)]
+async fn pay(#[tx] _tx: Tx, body: String) -> String {
+    body
+}
+
+fn main() {}
