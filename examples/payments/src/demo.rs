@@ -9,7 +9,7 @@ use crate::{BoxError, storm};
 pub(crate) async fn run() -> Result<(), BoxError> {
     let folder = storm::Folder::new("demo")?;
     let (db, log) = (folder.path().join("payments.db"), folder.path().join("server.log"));
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, &log).await?;
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, &log).await?;
     println!("A payment service runs at http://{} on SQLite.\n", server.address);
     let order = Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };
 

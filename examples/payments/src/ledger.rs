@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ledger: what was charged, by which process. It lives in the same SQLite file as the records.
 //!
-//! A charge is a commit of its own, apart from the record's completion. A process that dies between the two leaves a
-//! charge without a record, and its retry charges again: that is the limit of a lease, and the storm's account shows
-//! it. (A joined transaction, one commit for both, is what closes it.)
+//! [`charge`] writes into a transaction of somebody else's: the guard's, which commits the charge and the record of the answer together (CMP-7). A
+//! process that dies before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process that dies between it and the
+//! record leaves a charge that its retry repeats. That is the limit of a lease, and `storm --apart` shows it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +50,19 @@ pub(crate) struct Charge {
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger(Arc<Mutex<Connection>>);
 
+/// Charges: one row, in whatever transaction the connection is in.
+pub(crate) fn charge(connection: &Connection, order: &Order) -> rusqlite::Result<Receipt> {
+    connection
+        .prepare_cached("INSERT INTO ledger (account, amount, reference, process) VALUES (?, ?, ?, ?)")?
+        .execute(params![order.account, order.amount, order.reference, std::process::id()])?;
+    Ok(Receipt {
+        payment: connection.last_insert_rowid(),
+        account: order.account.clone(),
+        amount: order.amount,
+        reference: order.reference.clone(),
+    })
+}
+
 impl Ledger {
     pub(crate) fn open(file: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(file)?;
@@ -75,18 +88,9 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges: one row, one commit.
-    pub(crate) fn charge(&self, order: &Order) -> rusqlite::Result<Receipt> {
-        let connection = self.lock();
-        connection
-            .prepare_cached("INSERT INTO ledger (account, amount, reference, process) VALUES (?, ?, ?, ?)")?
-            .execute(params![order.account, order.amount, order.reference, std::process::id()])?;
-        Ok(Receipt {
-            payment: connection.last_insert_rowid(),
-            account: order.account.clone(),
-            amount: order.amount,
-            reference: order.reference.clone(),
-        })
+    /// Charges in a commit of its own, apart from the record.
+    pub(crate) fn charge_apart(&self, order: &Order) -> rusqlite::Result<Receipt> {
+        charge(&self.lock(), order)
     }
 
     /// The newest charges first.

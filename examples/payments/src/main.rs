@@ -25,17 +25,19 @@ usage: payments [serve|demo|storm] [options]
   serve   runs the service (the default)
             --listen ADDR     default 127.0.0.1:4807; port 0 picks a free one
             --db FILE         ledger and records; default payments.db
+            --apart           charge and record in two commits instead of one
   demo    one payment and its retry, shown as a client sees them
   storm   thousands of payments, retried, cut and killed; ends with an account
             --keys N          how many payments; default 3000
             --clients N       how many clients at once; default 48
             --kills N         how often the server is killed; default 8
+            --apart           against a service whose charge and record are two commits
             --keep            leaves the database and the server's log behind, and says where
 ";
 
 /// What the command line asks for.
 enum Command {
-    Serve { listen: SocketAddr, db: PathBuf },
+    Serve { listen: SocketAddr, db: PathBuf, apart: bool },
     Demo,
     Storm(storm::Plan),
     Help,
@@ -44,6 +46,7 @@ enum Command {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
     let mut db = PathBuf::from("payments.db");
+    let mut apart = false;
     let mut plan = storm::Plan::default();
     let mut args = args.by_ref().peekable();
     let verb = match args.peek().map(String::as_str) {
@@ -56,6 +59,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
         match (verb.as_str(), option.as_str()) {
             ("serve", "--listen") => listen = number(&option, &value()?)?,
             ("serve", "--db") => db = value()?.into(),
+            ("serve", "--apart") => apart = true,
+            ("storm", "--apart") => plan.apart = true,
             ("storm", "--keys") => plan.keys = number(&option, &value()?)?,
             ("storm", "--clients") => plan.clients = number(&option, &value()?)?,
             ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
@@ -70,7 +75,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     Ok(match verb.as_str() {
         "demo" => Command::Demo,
         "storm" => Command::Storm(plan),
-        _ => Command::Serve { listen, db },
+        _ => Command::Serve { listen, db, apart },
     })
 }
 
@@ -81,7 +86,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match parse(std::env::args().skip(1)) {
-        Ok(Command::Serve { listen, db }) => app::serve(listen, &db).await,
+        Ok(Command::Serve { listen, db, apart }) => app::serve(listen, &db, apart).await,
         Ok(Command::Demo) => demo::run().await,
         Ok(Command::Storm(plan)) => match storm::run(plan).await {
             Ok(true) => Ok(()),

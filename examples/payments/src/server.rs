@@ -22,11 +22,17 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts this program again as a service on `db`, logging to the end of `log`. Port 0 picks a free port.
-    pub(crate) async fn start(listen: SocketAddr, db: &Path, log: &Path) -> Result<Self, BoxError> {
+    pub(crate) async fn start(
+        listen: SocketAddr,
+        db: &Path,
+        apart: bool,
+        log: &Path,
+    ) -> Result<Self, BoxError> {
         let log = File::options().create(true).append(true).open(log)?;
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", "--listen", &listen.to_string(), "--db"])
             .arg(db)
+            .args(apart.then_some("--apart"))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -28,12 +28,14 @@ pub(crate) struct Plan {
     pub(crate) keys: usize,
     pub(crate) clients: usize,
     pub(crate) kills: usize,
+    /// Charge and record in two commits: what the join is for.
+    pub(crate) apart: bool,
     pub(crate) keep: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { keys: 3_000, clients: 48, kills: 8, keep: false }
+        Self { keys: 3_000, clients: 48, kills: 8, apart: false, keep: false }
     }
 }
 
@@ -68,7 +70,7 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let mut folder = Folder::new("storm")?;
     folder.keep = plan.keep;
     let (db, log) = (folder.path().join("payments.db"), folder.path().join("server.log"));
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, &log).await?;
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, plan.apart, &log).await?;
     let address = server.address;
     println!(
         "storm: {} payments from {} clients against http://{address}, with {} kills on the way",
@@ -91,7 +93,7 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     println!();
     last.kill().await?;
 
-    let account = account::Account::draw(&payments, &db, &log, &killed)?;
+    let account = account::Account::draw(&payments, &plan, &db, &log, &killed)?;
     account.print(&tally);
     if plan.keep {
         println!("\nkept: {}", folder.path().display());
@@ -151,7 +153,7 @@ async fn kill_and_restart(
         let address = server.address;
         server.kill().await?;
         tally.kills.fetch_add(1, Ordering::Relaxed);
-        server = Server::start(address, &db, &log).await?;
+        server = Server::start(address, &db, plan.apart, &log).await?;
     }
     Ok((server, killed))
 }

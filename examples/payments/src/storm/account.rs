@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 
+use super::Plan;
 use super::play::{Payment, Tally};
 use crate::BoxError;
 use crate::ledger::{Charge, Ledger, Receipt};
@@ -24,12 +25,16 @@ struct Doubled {
 /// What a storm came to.
 #[derive(Debug)]
 pub(crate) struct Account {
+    /// Charge and record were two commits.
+    apart: bool,
     keys: usize,
     executed: usize,
     replayed: usize,
     waited: usize,
     taken_over: usize,
     charges: usize,
+    /// Ledger writes that were never committed.
+    undone: usize,
     unanswered: usize,
     refused_payments: usize,
     lost: usize,
@@ -41,6 +46,7 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn draw(
         payments: &[Payment],
+        plan: &Plan,
         db: &Path,
         log: &Path,
         killed: &HashSet<u32>,
@@ -52,13 +58,16 @@ impl Account {
         }
         let log = std::fs::read_to_string(log)?;
         let said = |word: &str| log.lines().filter(|line| line.contains(&format!(" {word} id="))).count();
+        let written = log.lines().filter(|line| line.contains(" charged payment=")).count();
         let mut account = Self {
+            apart: plan.apart,
             keys: payments.len(),
             executed: said("executed"),
             replayed: said("replayed"),
             waited: said("waiting"),
             taken_over: said("taken over"),
             charges: charges.len(),
+            undone: written.saturating_sub(charges.len()),
             unanswered: 0,
             refused_payments: 0,
             lost: 0,
@@ -103,7 +112,8 @@ impl Account {
     /// Whether every promise held.
     pub(crate) fn holds(&self) -> bool {
         let broken = self.lost + self.unequal + self.unanswered + self.refused_payments + self.let_through;
-        broken == 0 && self.doubled.iter().all(|doubled| doubled.explained)
+        // One commit leaves nothing to explain.
+        broken == 0 && self.doubled.iter().all(|doubled| self.apart && doubled.explained)
     }
 
     pub(crate) fn print(&self, tally: &Tally) {
@@ -125,6 +135,7 @@ impl Account {
         row("refused: unavailable (503)", get(&tally.unavailable));
         println!("What the ledger says");
         row("charges", self.charges);
+        row("ledger writes undone by a kill", self.undone);
         row("keys charged more than once", self.doubled.len());
         println!("What must be zero");
         row("payments lost", self.lost);
@@ -147,13 +158,18 @@ impl Account {
                 chain.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
             println!("  {}: process {first}, then {}: {why}", doubled.reference, rest.join(", "));
         }
-        println!(
-            "\nThe ledger write and the record are two commits here, so a process that dies between them leaves a \
-             charge\nthat its retry repeats. Only one commit for both (a joined transaction) closes that window."
-        );
+        println!("\n{}", if self.apart { APART } else { JOINED });
         println!("\n{}", if self.holds() { "every promise held" } else { "A PROMISE DID NOT HOLD" });
     }
 }
+
+const JOINED: &str = "\
+The ledger write and the record are one commit here (a joined transaction), so a process that dies before it leaves
+neither, and its retry charges once. `storm --apart` shows what two commits do.";
+
+const APART: &str = "\
+The ledger write and the record are two commits here (--apart), so a process that dies between them leaves a charge
+that its retry repeats. One commit for both (a joined transaction, which is the default) closes that window.";
 
 fn row(name: &str, count: usize) {
     println!("  {name:<34}{count:>8}");

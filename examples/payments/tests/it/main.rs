@@ -21,24 +21,38 @@ fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
     }
 }
 
-#[test]
-fn acq_2_a_storm_with_kills_ends_with_every_promise_held() {
-    let output = payments(&["storm", "--keys", "600", "--clients", "32", "--kills", "2"]);
+fn storm(more: &[&str]) -> String {
+    let output = payments(&[&["storm", "--keys", "600", "--clients", "32", "--kills", "2"], more].concat());
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     assert!(said.ends_with("every promise held\n"), "{said}");
-    let count = |name: &str| -> u64 {
-        let row = said.lines().find(|line| line.trim_start().starts_with(name));
-        let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
-        count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
-    };
-    assert_eq!(count("keys (payments)"), 600);
-    assert_eq!(count("killed by SIGKILL"), 2);
-    assert_eq!(count("payments lost"), 0);
-    assert_eq!(count("keys with unequal answers"), 0);
-    assert_eq!(count("double charges without a reason"), 0);
+    assert_eq!(count(&said, "keys (payments)"), 600);
+    assert_eq!(count(&said, "killed by SIGKILL"), 2);
+    assert_eq!(count(&said, "payments lost"), 0);
+    assert_eq!(count(&said, "keys with unequal answers"), 0);
+    assert_eq!(count(&said, "double charges without a reason"), 0);
     // A storm in which nothing was retried or taken over would prove nothing.
-    assert!(count("replayed") > 100 && count("taken over") > 0 && count("connections cut") > 100, "{said}");
+    assert!(count(&said, "replayed") > 100 && count(&said, "connections cut") > 100, "{said}");
+    assert!(count(&said, "taken over") > 0, "{said}");
+    said
+}
+
+fn count(said: &str, name: &str) -> u64 {
+    let row = said.lines().find(|line| line.trim_start().starts_with(name));
+    let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
+    count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
+}
+
+#[test]
+fn cmp_7_a_storm_with_kills_charges_no_key_twice() {
+    let said = storm(&[]);
+    assert_eq!(count(&said, "keys charged more than once"), 0, "{said}");
+    assert_eq!(count(&said, "charges"), 600, "{said}");
+}
+
+#[test]
+fn acq_2_a_storm_against_two_commits_ends_with_every_double_charge_explained() {
+    storm(&["--apart"]);
 }
 
 #[test]
