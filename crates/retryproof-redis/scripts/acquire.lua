@@ -1,42 +1,42 @@
 #!lua
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- Grants a lease, or says why not, in one step (ACQ-1, ACQ-2, ACQ-9).
--- KEYS: the record. ARGV: owner, lease in ms, grace in ms (13 digits), length of the fingerprint (2 digits) and the fingerprint.
--- Answers {0, token, took over} granted; {1, token, remaining ms} busy; {2} not ours to read; the whole value when complete.
-local head = redis.call('GETRANGE', KEYS[1], 0, 50)
-local token, took
-if head == '' then
-  token, took = 0, 0
-else
-  local state = string.sub(head, 1, 4)
-  if state == 'rp1C' then
-    return redis.call('GET', KEYS[1])
-  end
-  local last, grace = tonumber(string.sub(head, 21, 36)), tonumber(string.sub(head, 37, 49))
-  if #head < 51 or not last or not grace then
-    return {2}
-  end
-  token, took = last + 1, 0
-  if state == 'rp1P' then
-    if string.sub(head, 5, 20) == ARGV[1] then
-      token = last
-    else
-      local remaining = redis.call('PTTL', KEYS[1]) - grace
-      if remaining > 0 then
-        return {1, last, remaining}
-      end
-      took = 1
-    end
-  elseif state ~= 'rp1R' then
-    return {2}
-  end
-  if token == last then
-    redis.call('SET', KEYS[1], 'rp1P' .. string.sub(head, 5, 36) .. ARGV[3] .. ARGV[4], 'PX', ARGV[2] + ARGV[3])
-    return {0, token, 0}
-  end
+-- KEYS: the record. ARGV: owner, lease and grace together in ms, what stands behind the token of a new record.
+-- Answers G and the token: granted; T and the token: taken over; B, the token and the ms that are left: busy; X: not ours to read;
+-- the whole record when complete.
+local call, sub = redis.call, string.sub
+-- ACQ-10: drawn here, under the script's lock; microseconds have 16 digits until the year 2286.
+local now = call('TIME')
+local token = now[1] .. string.format('%06d', now[2])
+local old = call('SET', KEYS[1], 'rp1P' .. ARGV[1] .. token .. ARGV[3], 'NX', 'GET', 'PX', ARGV[2])
+if not old then
+  return 'G' .. token
 end
--- ACQ-10: drawn here, under the script's lock. Microseconds stay exact in Lua's numbers until the year 2255.
-local now = redis.call('TIME')
-token = math.max(now[1] * 1000000 + now[2], token)
-redis.call('SET', KEYS[1], 'rp1P' .. ARGV[1] .. string.format('%016.0f', token) .. ARGV[3] .. ARGV[4], 'PX', ARGV[2] + ARGV[3])
-return {0, token, took}
+local state = sub(old, 1, 4)
+if state == 'rp1C' then
+  return old
+end
+local last, grace = sub(old, 21, 36), tonumber(sub(old, 37, 49))
+if #old < 51 or not grace or not tonumber(last) then
+  return 'X'
+end
+local said = 'G'
+if state == 'rp1P' then
+  if sub(old, 5, 20) == ARGV[1] then
+    call('SET', KEYS[1], sub(old, 1, 36) .. ARGV[3], 'PX', ARGV[2])
+    return 'G' .. last
+  end
+  local remaining = call('PTTL', KEYS[1]) - grace
+  if remaining > 0 then
+    return 'B' .. last .. string.format('%.0f', remaining)
+  end
+  said = 'T'
+elseif state ~= 'rp1R' then
+  return 'X'
+end
+-- Digits of one length compare as numbers do. Lua's numbers are exact up to the year 2255.
+if token <= last then
+  token = string.format('%016.0f', last + 1)
+end
+call('SET', KEYS[1], 'rp1P' .. ARGV[1] .. token .. ARGV[3], 'PX', ARGV[2])
+return said .. token

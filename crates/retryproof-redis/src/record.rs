@@ -92,23 +92,12 @@ pub(crate) fn result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
     Ok(StoredResult::new(Blob::from(value).skip(at), fingerprint))
 }
 
-/// The part of a header behind the token, with the fingerprint.
+/// What stands behind the token: grace and fingerprint.
 pub(crate) fn tail(grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
-    let mut tail = digits_of(grace);
-    tail.extend_from_slice(&length_and_bytes(fingerprint));
-    tail
-}
-
-pub(crate) fn length_and_bytes(fingerprint: Option<&Fingerprint>) -> Vec<u8> {
     let bytes = fingerprint.map_or(&[][..], Fingerprint::as_bytes);
-    let mut out = format!("{:02}", bytes.len()).into_bytes();
-    out.extend_from_slice(bytes);
-    out
-}
-
-/// A time in ms as the header keeps it.
-pub(crate) fn digits_of(ms: u64) -> Vec<u8> {
-    format!("{ms:013}").into_bytes()
+    let mut tail = format!("{grace:013}{:02}", bytes.len()).into_bytes();
+    tail.extend_from_slice(bytes);
+    tail
 }
 
 /// Whole milliseconds, rounded up: what Redis counts in. Nothing ends early.
@@ -137,11 +126,12 @@ pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     out
 }
 
-fn digits(bytes: &[u8], field: &'static str) -> Result<u64> {
-    bytes.iter().try_fold(0_u64, |number, byte| match byte {
-        b'0'..=b'9' => Ok(number * 10 + u64::from(byte - b'0')),
-        _ => Err(unreadable(field)),
-    })
+pub(crate) fn digits(bytes: &[u8], field: &'static str) -> Result<u64> {
+    let next = |number: u64, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    };
+    bytes.iter().try_fold(0, next).ok_or_else(|| unreadable(field))
 }
 
 pub(crate) fn unreadable(field: &'static str) -> Error {
@@ -193,7 +183,7 @@ mod tests {
         }
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_millis(10)), 10);
-        assert_eq!(digits_of(millis(Duration::MAX)).len(), 13);
+        assert_eq!(tail(millis(Duration::MAX), None).len(), 15);
     }
 
     #[test]

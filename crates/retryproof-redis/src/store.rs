@@ -15,7 +15,7 @@ use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::error::Failure;
 use crate::known::Known;
 use crate::link::{Ask, Link};
-use crate::record::{self, Header, NOBODY, State, digits_of, length_and_bytes, millis, tail, unreadable};
+use crate::record::{self, Header, NOBODY, State, digits, millis, tail, unreadable};
 use crate::route::Route;
 use crate::script::Script;
 use crate::sentinel::Watches;
@@ -215,29 +215,24 @@ impl RedisStore {
         let script = &self.route.dialer().scripts().acquire;
         let (lease, grace) = (millis(req.lease), millis(req.ttl));
         let mut cmd = script.call(&key, 160);
-        cmd.arg(req.owner.as_bytes())
-            .arg(lease)
-            .arg(digits_of(grace))
-            .arg(length_and_bytes(req.fingerprint.as_ref()));
-        let granted =
-            |answer: &Value| matches!(answer, Value::Array(parts) if parts.first() == Some(&Value::Int(0)));
+        cmd.arg(req.owner.as_bytes()).arg(lease + grace).arg(tail(grace, req.fingerprint.as_ref()));
+        let granted = |answer: &Value| matches!(answer, Value::BulkString(said) if said.starts_with(b"G") || said.starts_with(b"T"));
         match self.run_and_wait(script, &cmd, granted).await {
-            Ok(Value::BulkString(value)) => {
-                let header = Header::read(&value)?;
-                Ok(self.complete_as(id, record::result(&header, value)?))
-            }
-            Ok(Value::Array(parts)) => {
-                match parts[..] {
-                    [Value::Int(0), Value::Int(token), Value::Int(took)] => Ok(Acquired::Granted(
-                        Grant::new(token_of(token)?, Duration::from_millis(lease), took == 1),
-                    )),
-                    [Value::Int(1), Value::Int(token), Value::Int(remaining)] => Ok(Acquired::Busy {
-                        token: token_of(token)?,
-                        remaining: Duration::from_millis(u64::try_from(remaining).unwrap_or(0)),
-                    }),
-                    _ => Err(unreadable("version").into()),
+            Ok(Value::BulkString(said)) => match said.first() {
+                Some(b'r') => {
+                    let header = Header::read(&said)?;
+                    Ok(self.complete_as(id, record::result(&header, said)?))
                 }
-            }
+                Some(b'B') => {
+                    let (token, left) = token_and_rest(&said)?;
+                    Ok(Acquired::Busy { token, remaining: Duration::from_millis(left) })
+                }
+                Some(b'G' | b'T') => {
+                    let (token, _) = token_and_rest(&said)?;
+                    Ok(Acquired::Granted(Grant::new(token, Duration::from_millis(lease), said[0] == b'T')))
+                }
+                _ => Err(unreadable("version").into()),
+            },
             Ok(_) => Err(mixed_up().into()),
             Err(failure) if failure.refuses_writes() => match self.read(&key).await {
                 Ok(Standing::Complete(stored)) => Ok(self.complete_as(id, stored)),
@@ -373,8 +368,11 @@ impl From<RedisStore> for SharedStore {
     }
 }
 
-fn token_of(token: i64) -> Result<FencingToken> {
-    u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))
+/// What the granting script says behind its first letter.
+fn token_and_rest(said: &[u8]) -> Result<(FencingToken, u64)> {
+    let (token, rest) =
+        said.get(1..).and_then(|said| said.split_at_checked(16)).ok_or_else(|| unreadable("token"))?;
+    Ok((FencingToken::new(digits(token, "token")?), digits(rest, "token")?))
 }
 
 fn mixed_up() -> Error {

@@ -365,7 +365,7 @@ async fn sto_5_a_missing_right_is_named() {
     assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
     is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
 
-    for without in ["+script|load", "+evalsha", "+set", "+getrange", "~acl:*"] {
+    for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
         made("less", &needed.replace(without, "")).await;
         let error = match RedisStore::connect(login("less")).await {
             Ok(store) => {
