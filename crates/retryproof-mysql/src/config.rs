@@ -6,8 +6,8 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use retryproof_core::{Error, ErrorKind, Result};
-use sqlx::ConnectOptions as _;
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx_core::connection::ConnectOptions as _;
+use sqlx_mysql::MySqlConnectOptions;
 
 use crate::error::classify;
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use retryproof_core::{Error, ErrorKind};
-use sqlx::mysql::MySqlDatabaseError;
+use sqlx_mysql::MySqlDatabaseError;
 
 /// What the caller of a statement may do about its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,39 +42,41 @@ impl From<Error> for Trouble {
 
 /// A driver's error in our classes. The driver's own text stays behind it as the source, except where the server may quote a value in
 /// it: then the source is its number alone (ID-4). No statement of ours has a key in it, and no text of the driver a password.
-pub(crate) fn classify(error: sqlx::Error) -> Trouble {
+pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (class, kind, message) = match &error {
-        sqlx::Error::Database(database) => match database.try_downcast_ref::<MySqlDatabaseError>() {
+        sqlx_core::Error::Database(database) => match database.try_downcast_ref::<MySqlDatabaseError>() {
             Some(server) => {
                 return of_server(server.number(), server.code().unwrap_or(""), error_source(server));
             }
             None => (Class::Broken, Unexpected, "the driver reported an error of another database"),
         },
-        sqlx::Error::Io(_) => (
+        sqlx_core::Error::Io(_) => (
             Class::Broken,
             Unavailable,
             "the connection to the MySQL server failed or broke; see that it runs and that host and port are right",
         ),
-        sqlx::Error::Tls(_) => (
+        sqlx_core::Error::Tls(_) => (
             Class::Broken,
             Config,
             "no encrypted connection came about; the server must offer TLS, and this crate be built with its feature `tls`",
         ),
-        sqlx::Error::Configuration(_) => (
+        sqlx_core::Error::Configuration(_) => (
             Class::Final,
             Config,
             "the URL of the MySQL store is not valid; special characters are percent-encoded",
         ),
-        sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => (
+        sqlx_core::Error::Protocol(_) | sqlx_core::Error::WorkerCrashed => (
             Class::Broken,
             Unavailable,
             "the server answered what the driver does not understand; see that host and port are those of MySQL",
         ),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
+        sqlx_core::Error::ColumnDecode { .. } | sqlx_core::Error::Decode(_) => {
             (Class::Final, Corrupt, "a stored column has another type than the store writes")
         }
-        sqlx::Error::Encode(_) => (Class::Final, TooLarge, "the driver cannot send a value of this size"),
+        sqlx_core::Error::Encode(_) => {
+            (Class::Final, TooLarge, "the driver cannot send a value of this size")
+        }
         _ => (Class::Broken, Unexpected, "the MySQL driver refused the call; see the source"),
     };
     Trouble { class, error: Error::new(kind, message).because(error) }
@@ -138,7 +140,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         // Another server may have been promoted: the next call connects anew.
         1290 | 1836 | 1792 | 3100 => (
             ReadOnly,
-            Unexpected,
+            Unavailable,
             "the server is read-only; let the URL name the primary, or end the read-only mode",
         ),
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => {
@@ -240,7 +242,7 @@ mod tests {
             (1049, "42000", Class::Broken, ErrorKind::Config),
             (1146, "42S02", Class::Final, ErrorKind::Schema),
             (1142, "42000", Class::Final, ErrorKind::Unexpected),
-            (1290, "HY000", Class::ReadOnly, ErrorKind::Unexpected),
+            (1290, "HY000", Class::ReadOnly, ErrorKind::Unavailable),
             (1114, "HY000", Class::ReadOnly, ErrorKind::Full),
             (1021, "HY000", Class::ReadOnly, ErrorKind::Full),
             (1153, "08S01", Class::Broken, ErrorKind::TooLarge),

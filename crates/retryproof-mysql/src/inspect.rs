@@ -3,8 +3,8 @@
 
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{FencingToken, Identity, Result};
-use sqlx::Row as _;
-use sqlx::mysql::MySqlRow;
+use sqlx_core::row::Row as _;
+use sqlx_mysql::MySqlRow;
 
 use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;

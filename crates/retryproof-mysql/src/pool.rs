@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::Error;
-use sqlx::mysql::MySqlConnectOptions;
+use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 

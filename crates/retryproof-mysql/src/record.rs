@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::{Blob, Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
-use sqlx::Row as _;
-use sqlx::mysql::MySqlRow;
+use sqlx_core::row::Row as _;
+use sqlx_mysql::MySqlRow;
 
 /// `state` of a record whose holder is at work, or died.
 pub(crate) const IN_PROGRESS: i64 = 0;

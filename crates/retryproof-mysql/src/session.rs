@@ -4,8 +4,13 @@
 use std::sync::Arc;
 
 use retryproof_core::{Error, ErrorKind};
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use sqlx_core::connection::{ConnectOptions as _, Connection as _};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::query::query_with;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::row::Row as _;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 
 use crate::error::{Trouble, classify};
 use crate::sql::{Param, arguments};
@@ -49,7 +54,7 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Trouble> {
         let mut conn = options.connect().await.map_err(classify)?;
-        let rows = sqlx::raw_sql(SETTINGS).fetch_all(&mut conn).await.map_err(classify)?;
+        let rows = raw_sql(SETTINGS).fetch_all(&mut conn).await.map_err(classify)?;
         let row = rows
             .first()
             .ok_or_else(|| Error::new(ErrorKind::Unexpected, "the server does not say what it is"))?;
@@ -72,8 +77,8 @@ impl Session {
         params: &[Param<'_>],
         want: Want,
         kept: bool,
-    ) -> Result<Answer, sqlx::Error> {
-        let query = sqlx::query_with(AssertSqlSafe(Arc::clone(sql)), arguments(params)?).persistent(kept);
+    ) -> Result<Answer, sqlx_core::Error> {
+        let query = query_with(AssertSqlSafe(Arc::clone(sql)), arguments(params)?).persistent(kept);
         Ok(match want {
             Want::Rows => Answer { rows: self.conn.fetch_all(query).await?, ..Answer::default() },
             Want::Counts => {
@@ -91,7 +96,7 @@ impl Session {
 
     /// A script of several statements without parameters.
     pub(crate) async fn script(&mut self, script: String) -> Result<(), Trouble> {
-        self.conn.execute(sqlx::raw_sql(AssertSqlSafe(script))).await.map_err(classify)?;
+        self.conn.execute(raw_sql(AssertSqlSafe(script))).await.map_err(classify)?;
         Ok(())
     }
 }

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use sqlx::Arguments as _;
-use sqlx::mysql::MySqlArguments;
+use sqlx_core::arguments::Arguments as _;
+use sqlx_mysql::MySqlArguments;
 
 use crate::config::DEFAULT_TABLE;
 
@@ -34,7 +34,7 @@ pub(crate) fn size(params: &[Param<'_>]) -> usize {
 }
 
 /// The driver's form of the values.
-pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx::Error> {
+pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_core::Error> {
     let mut arguments = MySqlArguments::default();
     arguments.reserve(params.len(), size(params));
     for param in params {
@@ -43,7 +43,7 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx::Er
             Param::OptionalBytes(bytes) => arguments.add(bytes),
             Param::Int(number) => arguments.add(number),
         }
-        .map_err(sqlx::Error::Encode)?;
+        .map_err(sqlx_core::Error::Encode)?;
     }
     Ok(arguments)
 }

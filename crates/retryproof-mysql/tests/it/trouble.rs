@@ -163,7 +163,7 @@ async fn sto_5_a_read_only_server_still_replays() {
         store.complete(&held, owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
         store.release(&held, owner).await.map(drop).expect_err("read-only"),
     ] {
-        says(&error, ErrorKind::Unexpected, &["read-only", "primary"]);
+        says(&error, ErrorKind::Unavailable, &["read-only", "primary"]);
         assert_masked(&error);
     }
     // Whether this process knew the key or not.
