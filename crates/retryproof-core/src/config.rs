@@ -13,9 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 
 #[cfg(feature = "config")]
 mod load;
+mod stores;
 
 #[cfg(feature = "config")]
 pub use load::keys;
+pub use stores::{
+    MemorySettings, MysqlSettings, Pooler, PostgresSettings, RedisSettings, SqliteSettings, Synchronous,
+};
 
 /// Bounds of a ttl (CTX-2).
 pub const TTL_BOUNDS: RangeInclusive<Duration> =
@@ -70,35 +74,12 @@ pub struct IdempotencyConfig {
     pub memory: MemorySettings,
     /// `sqlite.*`: what [`store`](Self::store) leaves open when it names a SQLite file.
     pub sqlite: SqliteSettings,
-}
-
-/// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default (STO-1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct MemorySettings {
-    /// `memory.max-records`. 1,000,000.
-    pub max_records: Option<usize>,
-    /// `memory.max-bytes`. 1 GiB.
-    pub max_bytes: Option<usize>,
-}
-
-/// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says, or the store's default.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct SqliteSettings {
-    /// `sqlite.table-name`: the table of records (STO-3).
-    pub table_name: Option<String>,
-    /// `sqlite.synchronous`: how much a commit waits for the disk.
-    pub synchronous: Option<Synchronous>,
-}
-
-/// How much a commit of the SQLite store waits for the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Synchronous {
-    /// `full`: a commit survives a power loss.
-    Full,
-    /// `normal`: it survives the death of the process; a power loss may forget the last ones.
-    Normal,
+    /// `postgres.*`: what [`store`](Self::store) leaves open when it names a PostgreSQL server.
+    pub postgres: PostgresSettings,
+    /// `mysql.*`: what [`store`](Self::store) leaves open when it names a MySQL or MariaDB server.
+    pub mysql: MysqlSettings,
+    /// `redis.*`: what [`store`](Self::store) leaves open when it names a Redis server or a Sentinel group.
+    pub redis: RedisSettings,
 }
 
 /// `purge.*` (STO-4).
@@ -169,6 +150,9 @@ impl Default for IdempotencyConfig {
             web: WebConfig::default(),
             memory: MemorySettings::default(),
             sqlite: SqliteSettings::default(),
+            postgres: PostgresSettings::default(),
+            mysql: MysqlSettings::default(),
+            redis: RedisSettings::default(),
         }
     }
 }
@@ -209,6 +193,9 @@ impl fmt::Debug for IdempotencyConfig {
             .field("web", &self.web)
             .field("memory", &self.memory)
             .field("sqlite", &self.sqlite)
+            .field("postgres", &self.postgres)
+            .field("mysql", &self.mysql)
+            .field("redis", &self.redis)
             .finish()
     }
 }
@@ -244,7 +231,10 @@ impl IdempotencyConfig {
             }
         }
         self.web.check()?;
-        self.sqlite.check()
+        self.sqlite.check()?;
+        self.postgres.check()?;
+        self.mysql.check()?;
+        self.redis.check()
     }
 }
 
@@ -270,24 +260,6 @@ impl WebConfig {
             ));
         }
         Ok(())
-    }
-}
-
-impl SqliteSettings {
-    /// The store checks its table's name too; here the message can say where the name came from.
-    fn check(&self) -> Result<(), Refusal> {
-        let Some(name) = &self.table_name else { return Ok(()) };
-        let word = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-            && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
-            && name.len() <= 48;
-        if word && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
-            return Ok(());
-        }
-        Err(refused(
-            "sqlite.table-name",
-            format!("{name:?}"),
-            "1 to 48 ASCII letters, digits and underscores, not beginning with a digit or `sqlite_`",
-        ))
     }
 }
 

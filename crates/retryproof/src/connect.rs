@@ -5,15 +5,29 @@ use retryproof_core::{
     Error, ErrorKind, IdempotencyConfig, MemoryStore, MemoryStoreBuilder, Result, SharedStore,
 };
 
+mod settings;
+
+/// How long a server may take to be connected, whatever it does: at start-up somebody waits for it.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+const CONNECTED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+/// A migration may have to wait for one of another process, which the stores give a minute.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120);
+
 /// Opens the store that `url` names, with every capability that it has.
 ///
 /// | URL | store | feature |
 /// |---|---|---|
 /// | `memory:` | [`MemoryStore`], gone with the process | – |
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
+/// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `connections=`, `pooler=` and the parameters of libpq may follow. `postgresql://` too | `postgres`, `postgres-tls` |
+/// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. `mariadb://` too | `mysql`, `mysql-tls` |
+/// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
+/// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | the same on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
 ///
 /// It creates no table: see [`migrate`] (STO-3). No store is picked by itself: an empty URL is an error. Opening a SQLite
-/// file blocks for some milliseconds, so do it at start-up.
+/// file blocks for some milliseconds, so do it at start-up. A server is connected within seconds, 30 at the most, and needs a
+/// tokio runtime with IO and time.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -24,16 +38,18 @@ use retryproof_core::{
 ///
 /// # Errors
 /// [`Config`](ErrorKind::Config) for a URL that names no store, [`Unsupported`](ErrorKind::Unsupported) for a store
-/// whose feature is off, and what the store says when it cannot be opened. No message shows a password (ID-4).
+/// whose feature is off, [`Unavailable`](ErrorKind::Unavailable) for a server that does not answer, and what the store says
+/// when it cannot be opened. No message shows a password (ID-4).
 ///
 /// # Cancel safety
 /// A drop leaves nothing behind.
 pub async fn connect(url: &str) -> Result<SharedStore> {
-    Named::parse(url)?.open()
+    Named::parse(url)?.open().await
 }
 
 /// As [`connect`], to the store that the configuration names (`idempotency.store`), with the store's own keys
-/// (`idempotency.memory.*`, `idempotency.sqlite.*`).
+/// (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). What the stores bound by themselves follows
+/// `idempotency.operation-timeout`.
 ///
 /// # Errors
 /// As [`connect`]; `Config` too when no store is configured, or when the URL and a key both say the same thing.
@@ -41,19 +57,20 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
 /// # Cancel safety
 /// A drop leaves nothing behind.
 pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
-    Named::configured(config)?.open()
+    Named::configured(config)?.open().await
 }
 
 /// Creates or updates the tables of the store that `url` names; for a store without tables, nothing (STO-3). Run it
-/// where your other migrations run. Idempotent, and safe from several processes at once.
+/// where your other migrations run. Idempotent, and safe from several processes at once. It ends within two minutes, of which it
+/// waits one at most for another process that migrates.
 ///
 /// # Errors
 /// As [`connect`], and [`Schema`](ErrorKind::Schema) when the tables are newer than this version knows.
 ///
 /// # Cancel safety
-/// A drop leaves the schema as it was, or migrated.
+/// A drop leaves the schema as it was, or migrated; on MySQL, which commits each statement by itself, perhaps half-way: call it again.
 pub async fn migrate(url: &str) -> Result<()> {
-    Named::parse(url)?.migrate()
+    Named::parse(url)?.migrate().await
 }
 
 /// As [`migrate`], for the store that the configuration names.
@@ -64,7 +81,7 @@ pub async fn migrate(url: &str) -> Result<()> {
 /// # Cancel safety
 /// As [`migrate`].
 pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
-    Named::configured(config)?.migrate()
+    Named::configured(config)?.migrate().await
 }
 
 /// What a URL names.
@@ -72,6 +89,12 @@ enum Named {
     Memory(MemoryStoreBuilder),
     #[cfg(feature = "sqlite")]
     Sqlite(retryproof_sqlite::SqliteConfig),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<retryproof_postgres::PostgresConfig>),
+    #[cfg(feature = "mysql")]
+    Mysql(Box<retryproof_mysql::MysqlConfig>),
+    #[cfg(feature = "redis")]
+    Redis(Box<retryproof_redis::RedisConfig>),
 }
 
 impl Named {
@@ -84,10 +107,32 @@ impl Named {
             #[cfg(feature = "sqlite")]
             Some(("sqlite", _)) => retryproof_sqlite::SqliteConfig::from_url(url).map(Self::Sqlite),
             #[cfg(not(feature = "sqlite"))]
-            Some(("sqlite", _)) => Err(Error::new(
-                ErrorKind::Unsupported,
-                "store `sqlite:` needs the feature `sqlite` or `sqlite-bundled` of the crate `retryproof`",
-            )),
+            Some(("sqlite", _)) => Err(without("`sqlite` or `sqlite-bundled`", "sqlite")),
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", _)) => {
+                let config = retryproof_postgres::PostgresConfig::from_url(url);
+                config.map(|config| Self::Postgres(Box::new(config)))
+            }
+            #[cfg(not(feature = "postgres"))]
+            Some((scheme @ ("postgres" | "postgresql"), _)) => Err(without("`postgres`", scheme)),
+            #[cfg(feature = "mysql")]
+            Some(("mysql" | "mariadb", _)) => {
+                let config = retryproof_mysql::MysqlConfig::from_url(url);
+                let named = config.map(|config| Self::Mysql(Box::new(config)));
+                named.map_err(|error| encrypted(error, cfg!(feature = "mysql-tls"), "mysql-tls"))
+            }
+            #[cfg(not(feature = "mysql"))]
+            Some((scheme @ ("mysql" | "mariadb"), _)) => Err(without("`mysql`", scheme)),
+            #[cfg(feature = "redis")]
+            Some(("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", _)) => {
+                let config = retryproof_redis::RedisConfig::from_url(url);
+                let named = config.map(|config| Self::Redis(Box::new(config)));
+                named.map_err(|error| encrypted(error, cfg!(feature = "redis-tls"), "redis-tls"))
+            }
+            #[cfg(not(feature = "redis"))]
+            Some((scheme @ ("redis" | "redis+sentinel"), _)) => Err(without("`redis`", scheme)),
+            #[cfg(not(feature = "redis"))]
+            Some((scheme @ ("rediss" | "rediss+sentinel"), _)) => Err(without("`redis-tls`", scheme)),
             Some((scheme, _)) if !scheme.is_empty() => Err(unknown(scheme)),
             _ => Err(Error::new(
                 ErrorKind::Config,
@@ -103,75 +148,72 @@ impl Named {
                 "no store is configured; set `idempotency.store` or IDEMPOTENCY_STORE, for example to `sqlite:records.db`",
             ));
         };
-        Ok(match Self::parse(url)? {
-            Self::Memory(mut store) => {
-                if let Some(records) = config.memory.max_records {
-                    store = store.max_records(records);
-                }
-                if let Some(bytes) = config.memory.max_bytes {
-                    store = store.max_bytes(bytes as u64);
-                }
-                Self::Memory(store)
-            }
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => Self::Sqlite(sqlite_settings(url, file, config)?),
-        })
+        Self::parse(url)?.with(config, url)
     }
 
-    fn open(self) -> Result<SharedStore> {
+    async fn open(self) -> Result<SharedStore> {
         match self {
             Self::Memory(store) => Ok(store.build().into()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => retryproof_sqlite::SqliteStore::open_with(file)
                 .map(retryproof_sqlite::SqliteStore::into_shared),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(server) => {
+                let store = retryproof_postgres::PostgresStore::connect(*server);
+                Ok(within(CONNECTED_WITHIN, store).await?.into_shared())
+            }
+            #[cfg(feature = "mysql")]
+            Self::Mysql(server) => {
+                let store = retryproof_mysql::MysqlStore::connect(*server);
+                Ok(within(CONNECTED_WITHIN, store).await?.into_shared())
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(server) => {
+                let store = retryproof_redis::RedisStore::connect(*server);
+                Ok(within(CONNECTED_WITHIN, store).await?.into_shared())
+            }
         }
     }
 
-    fn migrate(self) -> Result<()> {
+    async fn migrate(self) -> Result<()> {
         match self {
             Self::Memory(_) => Ok(()),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(file) => file.migrate(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(server) => within(MIGRATED_WITHIN, server.migrate()).await,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(server) => within(MIGRATED_WITHIN, server.migrate()).await,
+            // Nothing to make, and nothing to ask for: `connect` says whether the server is there.
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => Ok(()),
         }
     }
 }
 
-/// Adds what the keys say to what the URL says. Saying it twice is refused: which of the two wins would be a guess.
-#[cfg(feature = "sqlite")]
-fn sqlite_settings(
-    url: &str,
-    mut file: retryproof_sqlite::SqliteConfig,
-    config: &IdempotencyConfig,
-) -> Result<retryproof_sqlite::SqliteConfig> {
-    use retryproof_core::config::Synchronous;
+/// The stores bound each of their steps; this bounds them together.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Error::unavailable("the server of the store did not answer in time");
+    tokio::time::timeout(most, work).await.map_err(late)?
+}
 
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    let twice = |parameter: &str, key: &str| {
-        let named =
-            query.split('&').any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == parameter));
-        if !named {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Config,
-            "the URL of the store and a key say the same thing; drop one of them",
-        )
-        .with("parameter", parameter)
-        .with("key", key))
-    };
-    if let Some(table) = &config.sqlite.table_name {
-        twice("table", "idempotency.sqlite.table-name")?;
-        file = file.with_table_name(table);
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis")))]
+fn without(feature: &str, scheme: &str) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("store `{scheme}:` needs the feature {feature} of the crate `retryproof`"),
+    )
+}
+
+/// Names the facade's feature where a store names its own.
+#[cfg(any(feature = "mysql", feature = "redis"))]
+fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
+    if is_on || error.kind() != ErrorKind::Unsupported {
+        return error;
     }
-    if let Some(synchronous) = config.sqlite.synchronous {
-        twice("synchronous", "idempotency.sqlite.synchronous")?;
-        file = file.with_synchronous(match synchronous {
-            Synchronous::Full => retryproof_sqlite::Synchronous::Full,
-            Synchronous::Normal => retryproof_sqlite::Synchronous::Normal,
-        });
-    }
-    // A call that asks for a locked file for longer has been given up by the engine (STO-5).
-    Ok(file.with_busy_timeout(config.operation_timeout))
+    let says = format!("encrypted connections need the feature `{feature}` of the crate `retryproof`");
+    Error::new(ErrorKind::Unsupported, says).because(error)
 }
 
 fn unknown(scheme: &str) -> Error {
@@ -180,6 +222,9 @@ fn unknown(scheme: &str) -> Error {
     let scheme = if plain { scheme } else { "(hidden)" };
     Error::new(
         ErrorKind::Config,
-        format!("store scheme `{scheme}` is not known here; known are `memory:` and `sqlite:FILE`"),
+        format!(
+            "store scheme `{scheme}` is not known here; known are `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…`, \
+             `redis://…` and `redis+sentinel://…`"
+        ),
     )
 }

@@ -49,6 +49,18 @@ pub use retryproof_http as http;
 #[cfg(feature = "macros")]
 pub use retryproof_macros::idempotent;
 
+/// The MySQL and MariaDB store.
+#[cfg(feature = "mysql")]
+pub use retryproof_mysql as mysql;
+
+/// The PostgreSQL store.
+#[cfg(feature = "postgres")]
+pub use retryproof_postgres as postgres;
+
+/// The Redis store.
+#[cfg(feature = "redis")]
+pub use retryproof_redis as redis;
+
 /// The embedded store.
 #[cfg(feature = "sqlite")]
 pub use retryproof_sqlite as sqlite;

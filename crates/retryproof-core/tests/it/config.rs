@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use retryproof_core::config::{Synchronous, keys};
+use retryproof_core::config::{Pooler, Synchronous, keys};
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
 
 /// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values in each spelling.
@@ -30,6 +30,10 @@ const BAD_FLAG: &[&str] = &["1", "'true'", "'yes'"];
 const BAD_FLAG_VARIABLE: &[&str] = &["1", "TRUE", "yes", ""];
 const BAD_WORD: &[&str] = &["'other'", "''", "7", "false"];
 const BAD_WORD_VARIABLE: &[&str] = &["other", ""];
+const BAD_NAME: &[&str] = &["''", "'2r'", "'a;b'", "'a-b'", "7"];
+const BAD_NAME_VARIABLE: &[&str] = &["", "a b", "a:b", "2r"];
+const BAD_CONNECTIONS: &[&str] = &["0", "1", "10001", "-1", "'8'"];
+const BAD_CONNECTIONS_VARIABLE: &[&str] = &["", "1", "10001", "many"];
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
@@ -76,6 +80,22 @@ const ROWS: &[Row] = &[
           bad_toml: &["''", "'2r'", "'a;b'", "'sqlite_x'", "7"], bad_variable: &["", "a b", "SQLITE_x"] },
     Row { key: "sqlite.synchronous", toml: "'normal'", variable: "normal", arrived: |c| c.sqlite.synchronous == Some(Synchronous::Normal),
           bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "postgres.table-name", toml: "'r_2'", variable: "r_2", arrived: |c| c.postgres.table_name.as_deref() == Some("r_2"),
+          bad_toml: BAD_NAME, bad_variable: BAD_NAME_VARIABLE },
+    Row { key: "postgres.max-connections", toml: "20", variable: "20", arrived: |c| c.postgres.max_connections == Some(20),
+          bad_toml: BAD_CONNECTIONS, bad_variable: BAD_CONNECTIONS_VARIABLE },
+    Row { key: "postgres.pooler", toml: "'transaction'", variable: "transaction", arrived: |c| c.postgres.pooler == Some(Pooler::Transaction),
+          bad_toml: BAD_WORD, bad_variable: BAD_WORD_VARIABLE },
+    Row { key: "mysql.table-name", toml: "'r_2'", variable: "r_2", arrived: |c| c.mysql.table_name.as_deref() == Some("r_2"),
+          bad_toml: BAD_NAME, bad_variable: BAD_NAME_VARIABLE },
+    Row { key: "mysql.max-connections", toml: "20", variable: "20", arrived: |c| c.mysql.max_connections == Some(20),
+          bad_toml: BAD_CONNECTIONS, bad_variable: BAD_CONNECTIONS_VARIABLE },
+    Row { key: "redis.prefix", toml: "'pay'", variable: "pay", arrived: |c| c.redis.prefix.as_deref() == Some("pay"),
+          bad_toml: BAD_NAME, bad_variable: BAD_NAME_VARIABLE },
+    Row { key: "redis.wait-replicas", toml: "1", variable: "1", arrived: |c| c.redis.wait_replicas == Some(1),
+          bad_toml: &["-1", "1001", "'1'"], bad_variable: &["", "x", "1001"] },
+    Row { key: "redis.wait-timeout", toml: "'PT0.5S'", variable: "PT0.5S", arrived: |c| c.redis.wait_timeout == Some(S / 2),
+          bad_toml: &["'PT0S'", "'500ms'", "'P2D'", "1"], bad_variable: &["", "PT0S", "1s"] },
 ];
 
 fn from_file(text: &str) -> Result<IdempotencyConfig, String> {
@@ -223,7 +243,7 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
             "idempotency.\"web.required\" = true",
             "idempotency.\"web.required\" (app.toml, line 1): there is no such key",
         ),
-        ("[idempotency.redis]\nprefix = 'x'", "idempotency.redis (app.toml, line 1): there is no such key"),
+        ("[idempotency.etcd]\nprefix = 'x'", "idempotency.etcd (app.toml, line 1): there is no such key"),
         (
             "idempotency.purge.enabled.really = true",
             "idempotency.purge.enabled = (a table) (app.toml, line 1): it takes `true` or `false`",

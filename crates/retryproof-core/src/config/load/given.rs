@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::super::{CompletionFailurePolicy, FingerprintMode, Synchronous};
+use super::super::{CompletionFailurePolicy, FingerprintMode, Pooler, Synchronous};
 
 /// A value, not yet understood.
 pub(super) enum Given<'a> {
@@ -76,6 +76,10 @@ impl Given<'_> {
 
     pub(super) fn synchronous(&self) -> Read<Synchronous> {
         self.one_of(&[("full", Synchronous::Full), ("normal", Synchronous::Normal)])
+    }
+
+    pub(super) fn pooler(&self) -> Read<Pooler> {
+        self.one_of(&[("session", Pooler::Session), ("transaction", Pooler::Transaction)])
     }
 
     fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Read<T> {

@@ -47,6 +47,14 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "memory.max-bytes" => memory.max_bytes = count, Some;
     "sqlite.table-name" => sqlite.table_name = text, Some;
     "sqlite.synchronous" => sqlite.synchronous = synchronous, Some;
+    "postgres.table-name" => postgres.table_name = text, Some;
+    "postgres.max-connections" => postgres.max_connections = count, Some;
+    "postgres.pooler" => postgres.pooler = pooler, Some;
+    "mysql.table-name" => mysql.table_name = text, Some;
+    "mysql.max-connections" => mysql.max_connections = count, Some;
+    "redis.prefix" => redis.prefix = text, Some;
+    "redis.wait-replicas" => redis.wait_replicas = count, Some;
+    "redis.wait-timeout" => redis.wait_timeout = duration, Some;
 };
 
 impl Setting {

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The stores' own keys, added to what a URL says (CFG-1).
+
+use retryproof_core::{IdempotencyConfig, Result};
+
+use super::Named;
+
+impl Named {
+    /// Adds what the keys say to what the `url` says.
+    ///
+    /// A bound of a store's own follows `operation-timeout`, in the proportion of the defaults: below it, so that the store can say
+    /// what it waited for, and no call is cut short that the engine still waits for (STO-5).
+    pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
+        // Without any other store nobody asks.
+        let _ = url;
+        Ok(match self {
+            Self::Memory(mut store) => {
+                if let Some(records) = config.memory.max_records {
+                    store = store.max_records(records);
+                }
+                if let Some(bytes) = config.memory.max_bytes {
+                    store = store.max_bytes(bytes as u64);
+                }
+                Self::Memory(store)
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => Self::Sqlite(sqlite(url, file, config)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(server) => Self::Postgres(Box::new(postgres(url, *server, config)?)),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(server) => Self::Mysql(Box::new(mysql(url, *server, config)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(server) => Self::Redis(Box::new(redis(url, *server, config)?)),
+        })
+    }
+}
+
+/// Refuses what is said by the URL and by a key: which of the two wins would be a guess.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let is_named = query.split('&').any(|pair| pair.split('=').next() == Some(parameter));
+    if !is_named {
+        return Ok(());
+    }
+    Err(retryproof_core::Error::new(
+        retryproof_core::ErrorKind::Config,
+        "the URL of the store and a key say the same thing; drop one of them",
+    )
+    .with("parameter", parameter)
+    .with("key", key))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite(
+    url: &str,
+    mut file: retryproof_sqlite::SqliteConfig,
+    config: &IdempotencyConfig,
+) -> Result<retryproof_sqlite::SqliteConfig> {
+    use retryproof_core::config::Synchronous;
+
+    if let Some(table) = &config.sqlite.table_name {
+        once(url, "table", "idempotency.sqlite.table-name")?;
+        file = file.with_table_name(table);
+    }
+    if let Some(synchronous) = config.sqlite.synchronous {
+        once(url, "synchronous", "idempotency.sqlite.synchronous")?;
+        file = file.with_synchronous(match synchronous {
+            Synchronous::Full => retryproof_sqlite::Synchronous::Full,
+            Synchronous::Normal => retryproof_sqlite::Synchronous::Normal,
+        });
+    }
+    // A call that asks for a locked file for longer has been given up by the engine (STO-5).
+    Ok(file.with_busy_timeout(config.operation_timeout))
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(
+    url: &str,
+    mut server: retryproof_postgres::PostgresConfig,
+    config: &IdempotencyConfig,
+) -> Result<retryproof_postgres::PostgresConfig> {
+    use retryproof_core::config::Pooler;
+
+    if let Some(table) = &config.postgres.table_name {
+        once(url, "table", "idempotency.postgres.table-name")?;
+        server = server.with_table_name(table);
+    }
+    if let Some(connections) = config.postgres.max_connections {
+        once(url, "connections", "idempotency.postgres.max-connections")?;
+        server = server.with_connections(connections);
+    }
+    if let Some(pooler) = config.postgres.pooler {
+        once(url, "pooler", "idempotency.postgres.pooler")?;
+        server = server.with_pooler(match pooler {
+            Pooler::Session => retryproof_postgres::Pooler::Session,
+            Pooler::Transaction => retryproof_postgres::Pooler::Transaction,
+        });
+    }
+    Ok(server.with_timeout(config.operation_timeout * 4 / 5))
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(
+    url: &str,
+    mut server: retryproof_mysql::MysqlConfig,
+    config: &IdempotencyConfig,
+) -> Result<retryproof_mysql::MysqlConfig> {
+    if let Some(table) = &config.mysql.table_name {
+        once(url, "table", "idempotency.mysql.table-name")?;
+        server = server.with_table_name(table);
+    }
+    if let Some(connections) = config.mysql.max_connections {
+        once(url, "max-connections", "idempotency.mysql.max-connections")?;
+        server = server.with_max_connections(connections);
+    }
+    // The second bounds what goes on behind a call that was given up.
+    Ok(server
+        .with_connect_timeout(config.operation_timeout * 3 / 5)
+        .with_statement_timeout(config.operation_timeout * 2))
+}
+
+#[cfg(feature = "redis")]
+fn redis(
+    url: &str,
+    mut server: retryproof_redis::RedisConfig,
+    config: &IdempotencyConfig,
+) -> Result<retryproof_redis::RedisConfig> {
+    use std::time::Duration;
+
+    use retryproof_core::{Error, ErrorKind};
+
+    if let Some(prefix) = &config.redis.prefix {
+        once(url, "prefix", "idempotency.redis.prefix")?;
+        server = server.with_prefix(prefix);
+    }
+    let time = config.redis.wait_timeout;
+    if time.is_some() {
+        once(url, "wait-timeout", "idempotency.redis.wait-timeout")?;
+    }
+    match config.redis.wait_replicas {
+        Some(replicas) => {
+            // One without the other in the URL is refused there already.
+            once(url, "wait", "idempotency.redis.wait-replicas")?;
+            let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
+            server = server.with_wait(replicas, time.unwrap_or(Duration::from_secs(1)));
+        }
+        None if time.is_some() => {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "`idempotency.redis.wait-timeout` needs `idempotency.redis.wait-replicas`",
+            ));
+        }
+        None => {}
+    }
+    Ok(server
+        .with_connect_timeout(config.operation_timeout / 5)
+        .with_response_timeout(config.operation_timeout * 2 / 5))
+}
