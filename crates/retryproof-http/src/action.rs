@@ -83,13 +83,13 @@ where
                 AnswerFate::Store => Either::usual(record(action, response)),
                 AnswerFate::Release => Either::rare(async move {
                     action.release(Phase::Released).await;
-                    Ok(response.map(GuardedBody::inner))
+                    Ok(response.map(GuardedBody::of_handler))
                 }),
                 AnswerFate::Hold => Either::rare(async move {
                     action.roll_back().await;
                     // The lease runs out.
                     drop(action);
-                    Ok(response.map(GuardedBody::inner))
+                    Ok(response.map(GuardedBody::of_handler))
                 }),
             }
         }

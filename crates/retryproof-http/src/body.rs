@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::LengthLimitError;
 use pin_project_lite::pin_project;
 
+use crate::answer::strip_forged;
 use crate::decide::BodyRead;
 use crate::digest::{Hasher, LEN};
 
@@ -81,6 +82,8 @@ pin_project! {
         first: ReplayBody,
         #[pin]
         rest: Rest<B>,
+        // Whether the rest is a handler's, which must not forge the replay mark in a trailer either (HTTP-8).
+        of_handler: bool,
     }
 }
 
@@ -97,17 +100,22 @@ pin_project! {
 impl<B> GuardedBody<B> {
     /// The inner service's body, untouched.
     pub fn inner(body: B) -> Self {
-        Self { first: ReplayBody::default(), rest: Rest::Inner { body } }
+        Self { first: ReplayBody::default(), rest: Rest::Inner { body }, of_handler: false }
+    }
+
+    /// A guarded handler's body, as it comes, but for a forged mark.
+    pub(crate) fn of_handler(body: B) -> Self {
+        Self { of_handler: true, ..Self::inner(body) }
     }
 
     /// Bytes of ours.
     pub(crate) fn replay(body: ReplayBody) -> Self {
-        Self { first: body, rest: Rest::Nothing }
+        Self { first: body, rest: Rest::Nothing, of_handler: false }
     }
 
     /// What was gathered, then the rest.
     pub(crate) fn chain(gathered: Bytes, rest: Pin<Box<B>>) -> Self {
-        Self { first: gathered.into(), rest: Rest::Read { body: rest } }
+        Self { first: gathered.into(), rest: Rest::Read { body: rest }, of_handler: true }
     }
 }
 
@@ -116,8 +124,8 @@ impl GuardedBody<axum_core::body::Body> {
     /// As axum's own body, boxing nothing that is one already.
     pub(crate) fn into_axum(self) -> axum_core::body::Body {
         match self {
-            Self { first, rest: Rest::Inner { body } } if first.is_end_stream() => body,
-            Self { first, rest: Rest::Nothing } => axum_core::body::Body::new(first),
+            Self { first, rest: Rest::Inner { body }, of_handler: false } if first.is_end_stream() => body,
+            Self { first, rest: Rest::Nothing, .. } => axum_core::body::Body::new(first),
             chained => axum_core::body::Body::new(chained),
         }
     }
@@ -134,11 +142,20 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
         let this = self.project();
         match ready!(Pin::new(this.first).poll_frame(cx)) {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
-            None => match this.rest.project() {
-                RestProjection::Nothing => Poll::Ready(None),
-                RestProjection::Inner { body } => body.poll_frame(cx),
-                RestProjection::Read { body } => body.as_mut().poll_frame(cx),
-            },
+            None => {
+                let mut frame = ready!(match this.rest.project() {
+                    RestProjection::Nothing => Poll::Ready(None),
+                    RestProjection::Inner { body } => body.poll_frame(cx),
+                    RestProjection::Read { body } => body.as_mut().poll_frame(cx),
+                });
+                if *this.of_handler
+                    && let Some(trailers) =
+                        frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
+                {
+                    strip_forged(trailers);
+                }
+                Poll::Ready(frame)
+            }
         }
     }
 

@@ -119,7 +119,7 @@ impl<R: Body<Data = Bytes> + Send> Ending<R> {
     async fn of(call: &Call, parts: &mut Parts, body: R) -> Self {
         let limit = call.filter().max_response;
         if is_open_ended(call.method(), parts) || body.size_hint().lower() > limit as u64 {
-            return Self::tombstone(call, parts, Some(GuardedBody::inner(body)));
+            return Self::tombstone(call, parts, Some(GuardedBody::of_handler(body)));
         }
         if body.size_hint().upper().is_some_and(|most| most <= limit as u64) {
             // Nothing can be left over, unless the body said the untrue: then it counts as broken.

@@ -8,7 +8,7 @@ use axum::routing::any;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt as _;
-use retryproof_http::IdempotencyFilter;
+use retryproof_http::{AnswerFate, IdempotencyFilter};
 
 use crate::world::{Answer, STD, filter, post, request, send};
 
@@ -117,6 +117,24 @@ async fn http_8_a_handler_cannot_forge_the_mark_and_the_other_fields_keep_their_
     let again = send(&app, post("/pay", "k", "")).await;
     assert_eq!(again.headers.get_all("idempotent-replayed").iter().collect::<Vec<_>>(), ["true"]);
     assert_eq!(lines(&first.headers), lines(&again.headers));
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_8_a_handler_cannot_forge_the_mark_in_a_trailer_of_an_answer_that_is_not_stored() {
+    let trailers = || async {
+        let mut map = HeaderMap::new();
+        map.append("x-sum", HeaderValue::from_static("1"));
+        map.append("idempotent-replayed", HeaderValue::from_static("forged"));
+        Some(Ok(map))
+    };
+    let body = move || Body::new(Body::from("abc").with_trailers(trailers()));
+    let marked = |fate: AnswerFate| app(&filter(), move || (fate, with_lines(&[], body())).into_response());
+    let open_ended = app(&filter(), move || with_lines(&[("content-type", b"text/event-stream")], body()));
+    for app in [marked(AnswerFate::Release), marked(AnswerFate::Hold), open_ended] {
+        let first = send(&app, post("/pay", "k", "")).await;
+        assert_eq!(names(&first.trailers.unwrap()), ["x-sum"]);
+        assert_eq!(first.body, "abc");
+    }
 }
 
 #[tokio::test(start_paused = true)]
