@@ -177,7 +177,9 @@ impl RedisConfig {
         self
     }
 
-    pub(crate) fn with_tls(mut self, tls: bool) -> Self {
+    /// Whether TLS is spoken, as `rediss://` does. It needs the feature `tls`, which is checked when the store connects. Default off.
+    #[must_use]
+    pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
         self
     }

@@ -121,6 +121,14 @@ impl Server {
         let _: redis::Value = ask(&mut self.stranger().await, line).await;
     }
 
+    /// As [`tell`](Self::tell), behind a password, and reads a line or a text.
+    pub(crate) async fn told_with(&self, password: &str, line: &str) -> String {
+        let client =
+            redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port)).expect("a URL");
+        let mut conn = client.get_multiplexed_async_connection().await.expect("a connection");
+        ask(&mut conn, line).await
+    }
+
     /// A number in INFO.
     pub(crate) async fn info(&self, name: &str) -> u64 {
         let text: String = ask(&mut self.stranger().await, "INFO").await;

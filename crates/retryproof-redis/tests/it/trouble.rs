@@ -113,6 +113,19 @@ async fn sto_1_a_sentinel_is_no_store() {
     }
     let right = config(&format!("{at}?sentinel-password=right"));
     execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
+
+    // As the crate's page lists them.
+    let page = include_str!("../../README.md");
+    let rights =
+        page.split("At a sentinel: `").nth(1).and_then(|rest| rest.split('`').next()).expect("a list");
+    locked.told_with("right", &format!("ACL SETUSER watcher on >pw -@all {rights}")).await;
+    let enough = config(&format!("{at}?sentinel-user=watcher&sentinel-password=pw"));
+    let store = RedisStore::connect(enough).await.expect("it connects");
+    execute(&store, &id("k"), "x").await;
+    // It listens to that sentinel.
+    while !locked.told_with("right", "CLIENT LIST TYPE pubsub").await.contains("user=watcher") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
@@ -364,6 +377,13 @@ async fn sto_5_a_missing_right_is_named() {
     grant(&store, &b, owner).await;
     assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
     is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
+    made("more", &format!("{needed} +wait +config|get +strlen +scan")).await;
+    let more = login("more").with_wait(1, Duration::from_millis(1));
+    let more = RedisStore::connect(more).await.expect("it connects");
+    assert_eq!(more.stats().await.expect("counted").records, 1);
+    assert!(more.get(&a).await.expect("inspected").is_some());
+    let error = more.acquire(&id(CANARY), &request(owner)).await.expect_err("there is no replica");
+    is(&error, ErrorKind::Unavailable, "wanted = 1");
 
     for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
         made("less", &needed.replace(without, "")).await;
