@@ -17,7 +17,7 @@ use crate::workers::{Skew, Workers};
 /// Mean time between two faults of a kind, in milliseconds.
 const KILL_EVERY: u64 = 330;
 const STOP_EVERY: u64 = 650;
-const CUT_EVERY: u64 = 400;
+const CUT_EVERY: u64 = 1_000;
 const RESTART_EVERY: u64 = 12_000;
 const FAILOVER_EVERY: u64 = 20_000;
 const CLOCK_EVERY: u64 = 2_500;
@@ -53,6 +53,8 @@ pub(crate) struct Nemesis<'a> {
     next: Vec<(&'static str, u64)>,
     due: Vec<(u64, Due)>,
     lease_ms: (u64, u64),
+    /// A fail-over that has not come to its end, and when it was last asked after.
+    failing: Option<(u64, u64)>,
 }
 
 impl<'a> Nemesis<'a> {
@@ -81,6 +83,7 @@ impl<'a> Nemesis<'a> {
             next,
             due: Vec::new(),
             lease_ms: plan.lease_ms,
+            failing: None,
         }
     }
 
@@ -97,6 +100,25 @@ impl<'a> Nemesis<'a> {
             }
         }
         self.made.died += self.workers.tend()?;
+        self.go_on_failing_over()
+    }
+
+    /// Asks now and then whether the group is whole again.
+    fn go_on_failing_over(&mut self) -> io::Result<()> {
+        let (Some((op, asked)), Some(server)) = (self.failing, self.server.as_deref_mut()) else {
+            return Ok(());
+        };
+        let now = mono::now();
+        if now < asked + 300 * MS {
+            return Ok(());
+        }
+        self.failing = Some((op, now));
+        if server.go_on_failing_over()? {
+            self.failing = None;
+            self.made.failovers += 1;
+            // Connections to the old primary are given up for a while.
+            self.due.push((now + 1_000 * MS, Due::End(op, "failover")));
+        }
         Ok(())
     }
 
@@ -110,6 +132,14 @@ impl<'a> Nemesis<'a> {
 
     /// Undoes all: the last fault is over.
     pub(crate) fn finish(mut self) -> io::Result<Made> {
+        let until = mono::now() + 60_000 * MS;
+        while self.failing.is_some() {
+            self.go_on_failing_over()?;
+            mono::rest(20);
+            if mono::now() > until {
+                return Err(io::Error::other("the fail-over does not come to its end"));
+            }
+        }
         self.undo(u64::MAX)?;
         Ok(self.made)
     }
@@ -243,15 +273,17 @@ impl<'a> Nemesis<'a> {
 
     /// Kills the primary; a replica takes its place, without what had not reached it.
     fn fail_over(&mut self) -> io::Result<()> {
+        if self.failing.is_some() {
+            return Ok(());
+        }
         let Some(server) = self.server.as_deref_mut() else { return Ok(()) };
         let op = self.log.number();
         let place = self.log.event(op, Fun::Fault, Phase::Invoke);
         // What was acknowledged just before may not have left the primary.
         let mono_ns = place.mono_ns.saturating_sub(1_000 * MS);
         self.log.write(&Event { note: Some("failover".into()), lossy: true, mono_ns, ..place });
-        server.fail_over()?;
-        self.made.failovers += 1;
-        self.due.push((mono::now() + 2_000 * MS, Due::End(op, "failover")));
+        server.begin_fail_over()?;
+        self.failing = Some((op, mono::now()));
         Ok(())
     }
 }

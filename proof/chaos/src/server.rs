@@ -34,13 +34,15 @@ pub(crate) struct Server {
     port: Option<u16>,
     processes: Vec<Process>,
     dir: PathBuf,
+    /// The port of a primary that was killed and is not yet a replica.
+    deposed: Option<u16>,
 }
 
 impl Server {
     /// Makes and starts one in `dir`; none for a store without a server.
     pub(crate) fn start(store: &str, dir: &Path) -> io::Result<Option<Self>> {
         let Some((url, port, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
-        let mut server = Self { url, port, processes: Vec::new(), dir: dir.to_path_buf() };
+        let mut server = Self { url, port, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
         for recipe in recipes {
             let log = dir.join(format!("{}.log", recipe.name));
             let mut process = Process { recipe, child: None, log };
@@ -77,22 +79,34 @@ impl Server {
         }
     }
 
-    /// Kills the primary of a group, waits until another one is, and brings the old one back behind it.
-    pub(crate) fn fail_over(&mut self) -> io::Result<()> {
-        let sentinels: Vec<u16> = self.ports("sentinel");
-        let primary = recipe::primary(&sentinels)?;
+    /// Kills the primary of a group.
+    pub(crate) fn begin_fail_over(&mut self) -> io::Result<()> {
+        let primary = recipe::primary(&self.ports("sentinel"))?;
         let Some(process) = self.processes.iter_mut().find(|process| process.recipe.port == primary) else {
             return Err(io::Error::other("the primary is none of ours"));
         };
         process.kill()?;
-        wait(
-            || recipe::primary(&sentinels).is_ok_and(|now| now != primary),
-            "no replica became the primary",
-        )?;
-        let process = self.processes.iter_mut().find(|process| process.recipe.port == primary);
-        process.map_or(Ok(()), Process::start)?;
+        self.deposed = Some(primary);
+        Ok(())
+    }
+
+    /// Goes on with it: once another one is the primary, the old one comes back behind it. Whether the group is whole again.
+    pub(crate) fn go_on_failing_over(&mut self) -> io::Result<bool> {
+        let Some(deposed) = self.deposed else { return Ok(true) };
+        let old = self.processes.iter().position(|process| process.recipe.port == deposed);
+        let Some(old) = old else { return Ok(true) };
+        if self.processes[old].child.is_none() {
+            if recipe::primary(&self.ports("sentinel")).is_ok_and(|now| now != deposed) {
+                self.processes[old].start()?;
+            }
+            return Ok(false);
+        }
         // The next fail-over needs a replica.
-        wait(|| recipe::follows(primary), "the old primary did not come back as a replica")
+        let whole = recipe::follows(deposed);
+        if whole {
+            self.deposed = None;
+        }
+        Ok(whole)
     }
 
     fn ports(&self, of: &str) -> Vec<u16> {
@@ -207,17 +221,6 @@ impl Process {
     }
 }
 
-fn wait(done: impl Fn() -> bool, otherwise: &str) -> io::Result<()> {
-    let until = mono::now() + READY_MS * MS;
-    while !done() {
-        if mono::now() > until {
-            return Err(io::Error::other(otherwise.to_owned()));
-        }
-        mono::rest(20);
-    }
-    Ok(())
-}
-
 /// A port that nobody listens on.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
@@ -227,7 +230,7 @@ fn free_port() -> io::Result<u16> {
 fn ask(port: u16, command: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
-    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.set_read_timeout(Some(Duration::from_millis(60)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     let (mut text, mut buffer) = (Vec::new(), [0; 4_096]);
     // It does not close the connection: what came within the time is the answer.

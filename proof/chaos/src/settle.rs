@@ -7,7 +7,7 @@ use std::time::Duration;
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof_core::store::{RecordState, Standing};
 use retryproof_core::{
-    ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result, SharedStore,
+    ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result, SharedStore,
 };
 
 use crate::call::Picky;
@@ -53,11 +53,18 @@ async fn one(
     wait: Duration,
 ) -> Result<()> {
     // By the engine's store, so that it is in the history.
-    let standing = engine.store().as_dyn().dyn_look(identity.clone()).await?;
+    let look = || engine.store().as_dyn().dyn_look(identity.clone());
+    let standing = patiently(look).await?;
     if matches!(standing, Standing::Busy { .. }) {
-        claim(log, engine, identity, wait).await?;
+        // One answer that got lost is not the last word.
+        for _ in 0..10 {
+            if claim(log, engine, identity, wait).await? {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
     }
-    let Some(found) = store.get(identity).await? else { return Ok(()) };
+    let Some(found) = patiently(|| store.get(identity)).await? else { return Ok(()) };
     let said = match found.state {
         RecordState::InProgress => Said::InProgress,
         RecordState::Complete => Said::Complete,
@@ -72,13 +79,27 @@ async fn one(
     Ok(())
 }
 
-/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a takeover.
+/// A server that was killed at the very end may still be coming back.
+async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Result<T> {
+    let mut left = 40;
+    loop {
+        match tokio::time::timeout(Duration::from_secs(5), ask()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) if error.kind() != ErrorKind::Unavailable || left == 0 => return Err(error),
+            Err(_) if left == 0 => return Err(retryproof_core::Error::unavailable("no answer")),
+            Ok(Err(_)) | Err(_) => left -= 1,
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a takeover. Whether the store did.
 async fn claim(
     log: &Arc<Log>,
     engine: &IdempotencyEngine,
     identity: &Identity,
     wait: Duration,
-) -> Result<()> {
+) -> Result<bool> {
     let op = log.number();
     log.write(&Event {
         note: Some("settle".into()),
@@ -127,5 +148,5 @@ async fn claim(
         note: Some("settle".into()),
         ..log.of(op, Fun::Respond, Phase::Ok, identity)
     });
-    Ok(())
+    Ok(said != Said::StoreError)
 }

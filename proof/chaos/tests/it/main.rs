@@ -4,6 +4,7 @@
 //! They share the machine with everything else that is tested, so the counts that a run has to reach are a tenth of those of a machine
 //! of its own, and each bound of time has seconds of slack: it is what happened that is judged here, not how fast.
 
+mod servers;
 mod sqlite;
 
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ impl Ran {
 fn chaos(name: &str, options: &[&str]) -> Ran {
     let out = folder(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
-    command.args(["--share", "0.1", "--slack-ms", "8000", "--out"]).arg(&out).args(options);
+    command.args(["--workers", "4", "--share", "0.1", "--slack-ms", "8000", "--out"]).arg(&out).args(options);
     let output = command.output().expect("the program starts");
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
