@@ -40,6 +40,9 @@ impl From<Error> for Trouble {
     }
 }
 
+const TLS: &str = "no encrypted connection came about; see that the server offers TLS, and that its certificate is signed by an \
+     authority that this host, or `ssl-ca`, names";
+
 /// A driver's error in our classes. The driver's own text stays behind it as the source, except where the server may quote a value in
 /// it: then the source is its number alone (ID-4). No statement of ours has a key in it, and no text of the driver a password.
 pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
@@ -51,15 +54,15 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
             }
             None => (Class::Broken, Unexpected, "the driver reported an error of another database"),
         },
+        // A certificate that is refused comes as an error of the connection.
+        sqlx_core::Error::Tls(_) => (Class::Broken, Config, TLS),
+        sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
+            (Class::Broken, Config, TLS)
+        }
         sqlx_core::Error::Io(_) => (
             Class::Broken,
             Unavailable,
             "the connection to the MySQL server failed or broke; see that it runs and that host and port are right",
-        ),
-        sqlx_core::Error::Tls(_) => (
-            Class::Broken,
-            Config,
-            "no encrypted connection came about; the server must offer TLS, and this crate be built with its feature `tls`",
         ),
         sqlx_core::Error::Configuration(_) => (
             Class::Final,

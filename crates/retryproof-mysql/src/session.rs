@@ -108,7 +108,7 @@ fn has_returning(version: &str) -> Result<bool, Error> {
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
     let mut parts = digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    let oldest = if maria { (10, 2) } else { (5, 7) };
+    let oldest = if maria { (10, 5) } else { (8, 0) };
     if number < oldest {
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -116,7 +116,7 @@ fn has_returning(version: &str) -> Result<bool, Error> {
         )
         .with("version", format_args!("{:?}", version.chars().take(40).collect::<String>())));
     }
-    Ok(maria && number >= (10, 5))
+    Ok(maria)
 }
 
 #[cfg(test)]
@@ -129,11 +129,11 @@ mod tests {
             ("10.11.14-MariaDB-0+deb12u2", Some(true)),
             ("5.5.5-10.5.0-MariaDB", Some(true)),
             ("11.4.2-MariaDB-log", Some(true)),
-            ("10.4.33-MariaDB", Some(false)),
+            ("10.4.33-MariaDB", None),
             ("8.0.36", Some(false)),
             ("8.4.0-commercial", Some(false)),
             ("9.1.0", Some(false)),
-            ("5.6.51", None),
+            ("5.7.44", None),
             ("10.1.48-MariaDB", None),
             ("", None),
         ] {

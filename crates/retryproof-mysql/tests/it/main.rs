@@ -8,6 +8,8 @@ mod recovery;
 mod schema;
 mod server;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokens;
 mod trouble;
 mod wire;
