@@ -2,7 +2,7 @@
 //! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is counted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{Acquired, Fenced, Standing};
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use crate::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a fail-over takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than a fail-over takes. A sentinel that was held up for 2 s by a loaded machine does nothing for 30 s.
+const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Acquires a fresh key as soon as somebody grants it.
 async fn until_granted(store: &RedisStore, key: &str) {
@@ -69,8 +69,9 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     });
     // Work that goes on all the time; what was acknowledged is noted.
     let stop = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn({
-        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        let (store, stop, done) = (Arc::clone(&store), Arc::clone(&stop), Arc::clone(&done));
         async move {
             let mut acknowledged = Vec::new();
             for at in 0_u32.. {
@@ -82,13 +83,16 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
                     && let Ok(Fenced::Done) = store.complete(&id, owner, &completion("x")).await
                 {
                     acknowledged.push(id);
+                    done.fetch_add(1, Ordering::Relaxed);
                 }
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
             acknowledged
         }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    while done.load(Ordering::Relaxed) < 200 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let killed = Instant::now();
     group.servers[0].kill();
     until_granted(&store, "after").await;
@@ -107,7 +111,6 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         "primary killed: granted again after {recovered:?}; {lost} of {} acknowledged completions lost in the window",
         acknowledged.len()
     );
-    assert!(acknowledged.len() > 100, "{}", acknowledged.len());
 
     // The old primary comes back as a replica, and nobody is sent to it.
     group.servers[0].run().await;
@@ -180,7 +183,7 @@ async fn sto_1_a_sentinel_less_is_enough() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     let group = Group::start().await;
-    let config = config(&group.url()).with_response_timeout(Duration::from_secs(25));
+    let config = config(&group.url()).with_response_timeout(2 * PATIENCE);
     let store = RedisStore::connect(config).await.expect("it connects");
     execute(&store, &id("done"), "result").await;
     replicated(&group.servers[0]).await;
@@ -192,7 +195,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
         other => panic!("{other:?}"),
     }
     let after = stopped.elapsed();
-    assert!(after < Duration::from_secs(15), "{after:?}");
+    assert!(after < PATIENCE, "{after:?}");
     eprintln!("primary stopped: the call under way was granted by the new one after {after:?}");
     assert_eq!(
         store.complete(&id("during"), owner, &completion("x")).await.expect("completed"),
