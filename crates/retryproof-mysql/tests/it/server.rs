@@ -36,6 +36,8 @@ impl Server {
             .args(["--no-defaults", "--user=root", "--auth-root-authentication-method=normal"])
             .args(["--skip-test-db", "--skip-name-resolve"])
             .arg(format!("--datadir={}", dir.join("data").display()))
+            // A server that starts removes the temporary files of all others in the same folder.
+            .arg(format!("--tmpdir={}", dir.display()))
             .args(options)
             .output()
             .expect("it runs");
@@ -61,6 +63,7 @@ impl Server {
         let child = Command::new(program("mariadbd"))
             .args(["--no-defaults", "--user=root", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             .arg(format!("--datadir={}", inside("data")))
+            .arg(format!("--tmpdir={}", self.dir.display()))
             .arg(format!("--port={}", self.port))
             .arg(format!("--socket={}", inside("sock")))
             .arg(format!("--pid-file={}", inside("pid")))
