@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said};
-use retryproof_core::{Identity, Lease};
+use retryproof::{Identity, Lease};
 
 use crate::log::Log;
 use crate::resource::{Guard, Resource};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
-use retryproof_core::{
+use retryproof::{
     Acquisition, Codec, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, Fingerprint,
     Finished, Held, IdempotencyContext, IdempotencyEngine, Identity, Opened, Outcome, Payload, Recorded,
     Report, StoredResult, Tombstone,
@@ -41,7 +41,7 @@ impl Codec<Vec<u8>> for Picky {
         CodecId::BYTES
     }
 
-    fn encode(&self, value: &Vec<u8>, into: &mut Vec<u8>) -> retryproof_core::Result<()> {
+    fn encode(&self, value: &Vec<u8>, into: &mut Vec<u8>) -> retryproof::Result<()> {
         if value == UNENCODABLE {
             return Err(Error::new(ErrorKind::Codec, "a value that is refused on purpose"));
         }
@@ -49,7 +49,7 @@ impl Codec<Vec<u8>> for Picky {
         Ok(())
     }
 
-    fn decode(&self, payload: &Payload) -> retryproof_core::Result<Vec<u8>> {
+    fn decode(&self, payload: &Payload) -> retryproof::Result<Vec<u8>> {
         Ok(payload.body().to_vec())
     }
 }

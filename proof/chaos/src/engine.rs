@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Fun, Phase, Said};
-use retryproof_core::clock::{Clock, Instant};
-use retryproof_core::observe::{LeaseEvent, Loss, Phase as Ended};
-use retryproof_core::{
+use retryproof::clock::{Clock, Instant};
+use retryproof::observe::{LeaseEvent, Loss, Phase as Ended};
+use retryproof::{
     Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, Observer, Recorded, Result, SharedStore,
 };
 
@@ -35,11 +35,7 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     Ok((engine, store))
 }
 
-fn recorded(
-    inner: impl retryproof_core::IdempotencyStore,
-    store: &SharedStore,
-    log: &Arc<Log>,
-) -> SharedStore {
+fn recorded(inner: impl retryproof::IdempotencyStore, store: &SharedStore, log: &Arc<Log>) -> SharedStore {
     SharedStore::builder(Recording::new(inner, store.clone(), Arc::clone(log))).with_purge().build()
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use history::{Event, Fun, Journal, Phase};
-use retryproof_core::Identity;
+use retryproof::Identity;
 
 use crate::mono;
 

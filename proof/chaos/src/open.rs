@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a URL to the store that it names.
 
-use retryproof_core::{Error, ErrorKind, Result, SharedStore};
-use retryproof_mysql::{MysqlConfig, MysqlStore};
-use retryproof_postgres::{PostgresConfig, PostgresStore};
-use retryproof_redis::{RedisConfig, RedisStore};
-use retryproof_sqlite::{SqliteConfig, SqliteStore};
+use retryproof::mysql::{MysqlConfig, MysqlStore};
+use retryproof::postgres::{PostgresConfig, PostgresStore};
+use retryproof::redis::{RedisConfig, RedisStore};
+use retryproof::sqlite::{SqliteConfig, SqliteStore};
+use retryproof::{Error, ErrorKind, Result, SharedStore};
 
 fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()

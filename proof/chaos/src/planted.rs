@@ -6,11 +6,9 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile};
-use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
-};
+use retryproof::clock::wall_clock_micros;
+use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile};
+use retryproof::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore};
 use rusqlite::{Connection, OptionalExtension};
 
 /// What can be planted.

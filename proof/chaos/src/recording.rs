@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile};
-use retryproof_core::{
+use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile};
+use retryproof::{
     Error, ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Result,
     SharedStore, StoredResult,
 };

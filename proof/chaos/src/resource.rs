@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use history::{Fun, Phase, Said, hash};
-use retryproof_core::{Identity, Lease};
+use retryproof::{Identity, Lease};
 
 use crate::log::Log;
 

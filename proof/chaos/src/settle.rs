@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
-use retryproof_core::store::{RecordState, Standing};
-use retryproof_core::{
+use retryproof::store::{RecordState, Standing};
+use retryproof::{
     ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result, SharedStore,
 };
 
@@ -35,7 +35,7 @@ pub(crate) async fn settle(
                 for number in (first..=newest).step_by(usize::try_from(AT_ONCE).unwrap_or(1)) {
                     one(&log, &engine, &store, &world::identity(number)?, wait).await?;
                 }
-                Ok::<(), retryproof_core::Error>(())
+                Ok::<(), retryproof::Error>(())
             })
         })
         .collect();
@@ -86,7 +86,7 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
         match tokio::time::timeout(Duration::from_secs(5), ask()).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) if error.kind() != ErrorKind::Unavailable || left == 0 => return Err(error),
-            Err(_) if left == 0 => return Err(retryproof_core::Error::unavailable("no answer")),
+            Err(_) if left == 0 => return Err(retryproof::Error::unavailable("no answer")),
             Ok(Err(_)) | Err(_) => left -= 1,
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -112,7 +112,7 @@ async fn claim(
         .ttl(Duration::from_secs(3_600))
         .wait_timeout(wait)
         .build()?;
-    let action = |lease: retryproof_core::Lease| {
+    let action = |lease: retryproof::Lease| {
         let (log, identity) = (Arc::clone(log), identity.clone());
         async move {
             let token = lease.token().get();
@@ -128,7 +128,7 @@ async fn claim(
     let answer = CALL.scope(op, engine.call(ctx).codec(Picky).report(action)).await;
     let (said, value, recorded) = match answer {
         Ok(report) => {
-            let recorded = if report.recorded == retryproof_core::Recorded::Yes { "yes" } else { "no" };
+            let recorded = if report.recorded == retryproof::Recorded::Yes { "yes" } else { "no" };
             match report.outcome {
                 Outcome::Executed(value) => (Said::Executed, Some(value), Some(recorded)),
                 Outcome::Replayed(value) => (Said::Replayed, Some(value), None),

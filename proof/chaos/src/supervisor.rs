@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use history::{Fun, Manifest, Phase};
-use retryproof_core::{ErrorKind, IdempotencyEngine};
+use retryproof::{ErrorKind, IdempotencyEngine};
 
 use crate::log::Log;
 use crate::mono::{self, MS};

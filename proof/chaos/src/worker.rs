@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use history::{Event, Fun, Phase};
-use retryproof_core::{IdempotencyEngine, SharedStore};
+use retryproof::{IdempotencyEngine, SharedStore};
 
 use crate::call::Caller;
 use crate::engine::build_patiently;

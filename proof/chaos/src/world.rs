@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which identities there are, and what a value says of itself.
 
-use retryproof_core::{Identity, Scope};
+use retryproof::{Identity, Scope};
 
 use crate::mono::{self, MS};
 use crate::random::Random;
@@ -53,7 +53,7 @@ pub(crate) fn name(number: u64) -> (String, String) {
 }
 
 /// The identity of a number.
-pub(crate) fn identity(number: u64) -> retryproof_core::Result<Identity> {
+pub(crate) fn identity(number: u64) -> retryproof::Result<Identity> {
     let (scope, key) = name(number);
     Identity::of(Scope::new(scope)?, key)
 }
