@@ -24,7 +24,7 @@ struct Case {
 const CASES: [Case; 4] = [
     Case {
         name: "without-sqlite",
-        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\"] }",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\", \"postgres-tls\", \"mysql-tls\", \"redis-tls\"] }",
         lock: (false, "name = \"libsqlite3-sys\""),
         compile: false,
     },
