@@ -154,7 +154,7 @@ mod tests {
         assert!(!text.contains('$') && !text.contains('\\') && !text.contains("DROP"), "{text}");
         let quoted: Vec<_> = text.split('\'').skip(1).step_by(2).collect();
         let plain = |part: &&str| {
-            part.bytes().all(|b| b.is_ascii_hexdigit()) || ["hex", "1 microsecond"].contains(part)
+            part.bytes().all(|b| b.is_ascii_hexdigit()) || ["hex", "1 microsecond", "epoch"].contains(part)
         };
         assert!(quoted.iter().all(plain), "{quoted:?}");
     }

@@ -9,6 +9,7 @@ mod hash;
 mod inspect;
 mod known;
 mod pool;
+mod pulse;
 mod record;
 mod schema;
 mod statement;

@@ -16,18 +16,21 @@ use retryproof_core::{Error, Result};
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
 use sqlx_core::executor::Executor as _;
 use sqlx_postgres::PgConnection;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::{Call, Reply};
 use crate::config::{PostgresConfig, Source};
 use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
+use crate::pulse::Pulse;
 
 /// A connection is not used again when it is older, or has been idle for longer.
 const MOST_AGE: Duration = Duration::from_secs(1_800);
 const MOST_IDLE: Duration = Duration::from_secs(600);
 /// How long an abandoned statement may take to end before its connection is thrown away.
 const TO_END: Duration = Duration::from_millis(250);
+/// Between two looks for a connection that has come back, while a new one is long in coming.
+const TO_RETURN: Duration = Duration::from_millis(100);
 /// How often a statement that lost a race is repeated.
 const RACES: u32 = 5;
 
@@ -47,6 +50,7 @@ pub(crate) struct Pool {
     /// Run on each new connection.
     prelude: Mutex<Option<&'static str>>,
     timeout: Duration,
+    pulse: Pulse,
     calls: Arc<Share>,
     beats: Arc<Share>,
 }
@@ -56,7 +60,6 @@ struct Share {
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
     open: AtomicUsize,
-    returned: Notify,
 }
 
 struct Idle {
@@ -71,7 +74,6 @@ impl Share {
             permits: Arc::new(Semaphore::new(connections)),
             idle: Mutex::default(),
             open: AtomicUsize::new(0),
-            returned: Notify::new(),
         })
     }
 
@@ -88,9 +90,18 @@ impl Share {
         last
     }
 
+    fn held(
+        self: &Arc<Self>,
+        permit: OwnedSemaphorePermit,
+        conn: PgConnection,
+        born: Instant,
+        reused: bool,
+    ) -> Held {
+        Held { conn: Some(conn), born, reused, sound: false, share: Arc::clone(self), permit: Some(permit) }
+    }
+
     fn push(&self, conn: PgConnection, born: Instant) {
         self.idle.lock().push(Idle { conn, born, since: Instant::now() });
-        self.returned.notify_one();
     }
 
     fn clear(&self) {
@@ -155,6 +166,7 @@ impl Drop for Held {
 }
 
 impl Pool {
+    /// To be called inside a runtime.
     pub(crate) fn new(config: &PostgresConfig) -> Self {
         let beats = if config.connections < 4 { 1 } else { 2 };
         Self {
@@ -162,6 +174,7 @@ impl Pool {
             prepared: AtomicBool::new(false),
             prelude: Mutex::default(),
             timeout: config.timeout,
+            pulse: Pulse::start(),
             calls: Share::new(config.connections - beats),
             beats: Share::new(beats),
         }
@@ -215,7 +228,7 @@ impl Pool {
                 self.checkout(lane, deadline).await.map_err(|lack| Failed::Ours(lack.into_error(self)))?;
             let Some(conn) = held.conn.as_mut() else { continue };
             let prepared = self.is_direct();
-            let Ok(ran) = timeout_at(deadline, call.run(conn, prepared)).await else {
+            let Some(ran) = self.pulse.until(deadline, call.run(conn, prepared)).await else {
                 held.discard();
                 return Err(Failed::Ours(Error::unavailable(
                     "the server did not answer in time; is it overloaded, or is the row locked by an open transaction?",
@@ -263,14 +276,7 @@ impl Pool {
         };
         let permit = permit.ok_or(Lack::Busy)?;
         match share.pop() {
-            Some(Idle { conn, born, .. }) => Ok(Held {
-                conn: Some(conn),
-                born,
-                reused: true,
-                sound: false,
-                share: Arc::clone(share),
-                permit: Some(permit),
-            }),
+            Some(Idle { conn, born, .. }) => Ok(share.held(permit, conn, born, true)),
             None => self.connected(share, permit, deadline).await,
         }
     }
@@ -297,44 +303,38 @@ impl Pool {
         .await
     }
 
-    /// A new connection. Where the server takes no more, one of ours that comes back in time.
+    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that has come back meanwhile.
     async fn connected(
         &self,
         share: &Arc<Share>,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<Held, Lack> {
-        let error = match timeout_at(deadline, self.prepared_connection()).await {
-            Err(_) => return Err(Lack::Slow),
-            Ok(Ok(conn)) => {
-                share.open.fetch_add(1, Ordering::AcqRel);
-                return Ok(Held {
-                    conn: Some(conn),
-                    born: Instant::now(),
-                    reused: false,
-                    sound: false,
-                    share: Arc::clone(share),
-                    permit: Some(permit),
-                });
-            }
-            Ok(Err(error)) => error,
-        };
-        while is_crowded(&error) && share.open.load(Ordering::Acquire) > 0 {
-            if timeout_at(deadline, share.returned.notified()).await.is_err() {
-                break;
+        let mut opening = pin!(self.prepared_connection());
+        let mut refused = None;
+        loop {
+            let round = deadline.min(Instant::now() + TO_RETURN);
+            if refused.is_some() {
+                tokio::time::sleep_until(round).await;
+            } else {
+                match timeout_at(round, opening.as_mut()).await {
+                    Ok(Ok(conn)) => {
+                        share.open.fetch_add(1, Ordering::AcqRel);
+                        return Ok(share.held(permit, conn, Instant::now(), false));
+                    }
+                    Ok(Err(error)) if is_crowded(&error) => refused = Some(error),
+                    Ok(Err(error)) => return Err(Lack::Driver(error)),
+                    Err(_) => {}
+                }
             }
             if let Some(Idle { conn, born, .. }) = share.pop() {
-                return Ok(Held {
-                    conn: Some(conn),
-                    born,
-                    reused: true,
-                    sound: false,
-                    share: Arc::clone(share),
-                    permit: Some(permit),
-                });
+                return Ok(share.held(permit, conn, born, true));
+            }
+            let hopeless = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
+            if hopeless || round == deadline {
+                return Err(refused.map_or(Lack::Slow, Lack::Driver));
             }
         }
-        Err(Lack::Driver(error))
     }
 
     async fn prepared_connection(&self) -> Result<PgConnection, sqlx_core::Error> {

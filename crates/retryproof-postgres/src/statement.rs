@@ -90,9 +90,9 @@ impl Statement {
                 now_us!(),
                 ",false,clock_timestamp()+$4::bigint*interval '1 microsecond',(",
                 now_us!(),
-                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 FROM (SELECT ",
+                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 WHERE NOT EXISTS (SELECT FROM ex) AND ",
                 bounded!(),
-                " WHERE NOT EXISTS (SELECT FROM ex)) AS bounded \
+                " IS NOT NULL \
                  ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,\
                  token=CASE WHEN r.state=0 AND r.owner=excluded.owner THEN r.token ELSE greatest(",
                 now_us!(),
