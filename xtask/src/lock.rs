@@ -21,7 +21,7 @@ struct Case {
     compile: bool,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         name: "without-sqlite",
         dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\", \"postgres-tls\", \"mysql-tls\", \"redis-tls\"] }",
@@ -36,9 +36,16 @@ const CASES: [Case; 4] = [
         compile: false,
     },
     Case {
+        // One store brings nothing of the others, not even into the lock file.
+        name: "one-server",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"redis-tls\"] }",
+        lock: (false, "name = \"sqlx-core\""),
+        compile: false,
+    },
+    Case {
         // Their driver's own SQLite crate has no room beside the newest rusqlite, so it must not come along.
         name: "servers-beside-sqlite",
-        dependencies: "retryproof-postgres = { path = \"ROOT/crates/retryproof-postgres\" }\nretryproof-mysql = { path = \"ROOT/crates/retryproof-mysql\", features = [\"tls\"] }\nrusqlite = { version = \"0.41\", default-features = false }",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"full\"] }\nrusqlite = { version = \"0.41\", default-features = false }",
         lock: (false, "name = \"sqlx-sqlite\""),
         compile: false,
     },
