@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Identity};
 use tokio::time::{sleep, timeout};
 
@@ -11,7 +12,7 @@ use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;
 use crate::record::Record;
 use crate::session::{Answer, Want};
-use crate::sql::{Param, Statement, size};
+use crate::sql::{Statement, size};
 use crate::store::{MysqlStore, PACKET_OVERHEAD, key_of};
 
 /// How often a statement that lost a race is sent again, and how long the pause before it is at most.

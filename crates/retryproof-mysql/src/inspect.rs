@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the store can do beyond the contract: purge and inspect.
 
-use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
+use retryproof_core::store::{Inspect, Param, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{FencingToken, Identity, Result};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
@@ -10,7 +10,7 @@ use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;
 use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining, unreadable};
 use crate::session::Want;
-use crate::sql::{Param, Statement};
+use crate::sql::{Statement, size};
 use crate::store::{MysqlStore, key_of};
 
 /// Most rows that one purging statement deletes: it holds their locks until it has committed.
@@ -23,11 +23,10 @@ impl Purge for MysqlStore {
         let mut gone = 0;
         while gone < limit {
             let batch = PURGE_BATCH.min(limit - gone);
-            let (found, deleted) =
-                self.purge_batch(batch).await.map_err(|trouble| trouble.error.during("purge"))?;
-            gone += deleted;
+            let purged = self.purge_batch(batch).await.map_err(|trouble| trouble.error.during("purge"))?;
+            gone += purged.gone;
             // A batch of which another purge took a part is not the last one.
-            if found < batch || deleted == 0 {
+            if !purged.more || purged.gone == 0 {
                 break;
             }
         }
@@ -35,23 +34,39 @@ impl Purge for MysqlStore {
     }
 }
 
+/// What became of a batch.
+struct Purged {
+    gone: usize,
+    /// Whether there may be others.
+    more: bool,
+}
+
 impl MysqlStore {
-    async fn purge_batch(&self, batch: usize) -> Result<(usize, usize), Trouble> {
+    async fn purge_batch(&self, batch: usize) -> Result<Purged, Trouble> {
         let limit = [Param::Int(i64::try_from(batch).unwrap_or(i64::MAX))];
         let found = self.run(Lane::Caller, self.sql.of(Statement::PurgeKeys), &limit, Want::Rows).await?.rows;
-        if found.is_empty() {
-            return Ok((0, 0));
-        }
         let mut params = Vec::with_capacity(found.len() * 2);
-        for row in &found {
+        let (mut keys, mut bytes) = (0, 0);
+        // As many as a small packet holds, with room for the text.
+        while let Some(row) = found.get(keys)
+            && (keys == 0 || bytes < self.max_value / 2)
+        {
             for at in 0..2 {
                 params.push(Param::Bytes(row.try_get(at).map_err(classify)?));
             }
+            bytes += size(&params[2 * keys..]) + 32;
+            keys += 1;
         }
-        let sql = self.sql.purge(found.len());
+        if keys == 0 {
+            return Ok(Purged { gone: 0, more: false });
+        }
+        let more = found.len() == batch || keys < found.len();
+        let sql = self.sql.purge(keys);
         match self.send(Lane::Caller, &sql, &params, Want::Counts, false).await {
-            Ok(answer) => Ok((found.len(), usize::try_from(answer.matched).unwrap_or(usize::MAX))),
-            Err(trouble) if matches!(trouble.class, Class::Locked | Class::Race) => Ok((found.len(), 0)),
+            Ok(answer) => Ok(Purged { gone: usize::try_from(answer.matched).unwrap_or(usize::MAX), more }),
+            Err(trouble) if matches!(trouble.class, Class::Locked | Class::Race) => {
+                Ok(Purged { gone: 0, more })
+            }
             Err(trouble) => Err(trouble),
         }
     }

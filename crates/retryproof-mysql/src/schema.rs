@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
@@ -11,7 +12,6 @@ use crate::config::{DEFAULT_TABLE, MysqlConfig, valid_table};
 use crate::error::{Trouble, classify};
 use crate::record::integer;
 use crate::session::{Session, Want};
-use crate::sql::Param;
 
 /// The version that this code reads and writes.
 const VERSION: i64 = 1;

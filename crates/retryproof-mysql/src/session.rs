@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind};
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
 use sqlx_core::executor::Executor as _;
@@ -13,7 +14,7 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 
 use crate::error::{Trouble, classify};
-use crate::sql::{Param, arguments};
+use crate::sql::arguments;
 
 /// Set once per connection. A help only: a proxy that shares connections may drop it, so nothing rests on it but comfort. Under READ
 /// COMMITTED no gap is locked; a second for a row lock is the server's smallest unit; the mode refuses what it cannot store as it is.

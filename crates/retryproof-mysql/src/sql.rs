@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The SQL: every statement as constant text with its bind order, and the values that are bound.
+//! The SQL: every statement as constant text with its bind order.
 //!
 //! Bound values are bytes and integers only, so that any driver can carry them; durations are microseconds and become instants by
 //! the server's clock in the statement that acts (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
@@ -10,25 +10,17 @@
 
 use std::sync::Arc;
 
+use retryproof_core::store::Param;
 use sqlx_core::arguments::Arguments as _;
 use sqlx_mysql::MySqlArguments;
 
 use crate::config::DEFAULT_TABLE;
 
-/// A value to bind.
-#[derive(Clone, Copy)]
-pub(crate) enum Param<'a> {
-    Bytes(&'a [u8]),
-    OptionalBytes(Option<&'a [u8]>),
-    Int(i64),
-}
-
 /// Bytes that the values take in a packet, at most.
 pub(crate) fn size(params: &[Param<'_>]) -> usize {
     let bytes = |param: &Param<'_>| match param {
-        Param::Bytes(value) | Param::OptionalBytes(Some(value)) => value.len() + 9,
-        Param::OptionalBytes(None) => 0,
-        Param::Int(_) => 8,
+        Param::Bytes(value) => value.len() + 9,
+        _ => 8,
     };
     params.iter().map(bytes).sum()
 }
@@ -40,8 +32,10 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_cor
     for param in params {
         match *param {
             Param::Bytes(bytes) => arguments.add(bytes),
-            Param::OptionalBytes(bytes) => arguments.add(bytes),
+            Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
+            Param::Bool(truth) => arguments.add(truth),
+            _ => Err("a type of value that this store does not send".into()),
         }
         .map_err(sqlx_core::Error::Encode)?;
     }

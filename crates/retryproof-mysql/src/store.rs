@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Param, SharedStore, Standing, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -19,7 +19,7 @@ use crate::pool::{Lane, Pool};
 use crate::record::{Phase, Record};
 use crate::schema::{CHECK_MOST, check};
 use crate::session::Want;
-use crate::sql::{Param, Sql, Statement};
+use crate::sql::{Sql, Statement};
 use crate::wake::Wake;
 
 /// Between two looks of a waiter: at first, and at most (ACQ-4).
@@ -40,7 +40,7 @@ pub struct MysqlStore {
     pub(crate) wake: Wake,
     known: Known,
     returning: bool,
-    max_value: usize,
+    pub(crate) max_value: usize,
 }
 
 /// The fenced statement that completes a record, with its values in bind order: to be run as it is on the store's connection, or by a caller on
@@ -56,7 +56,7 @@ pub(crate) fn complete_statement<'a>(
     let params = [
         ttl,
         ttl,
-        Param::OptionalBytes(done.fingerprint.as_ref().map(|fp| fp.as_bytes())),
+        done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
         Param::Bytes(&done.value),
         scope,
         key,
@@ -122,7 +122,7 @@ impl MysqlStore {
             Param::Bytes(req.owner.as_bytes()),
             Param::Int(micros(req.lease)),
             Param::Int(micros(req.ttl)),
-            Param::OptionalBytes(req.fingerprint.as_ref().map(|fp| fp.as_bytes())),
+            req.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
         ];
         let granted = |token, taken| Seen::Answer(Acquired::Granted(Grant::new(token, req.lease, taken)));
         if self.returning {
