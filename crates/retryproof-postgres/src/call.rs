@@ -47,6 +47,11 @@ impl<'a> Call<'a> {
         &self.sql
     }
 
+    /// The same, for the transaction of a caller (CMP-7).
+    pub(crate) fn into_values(self) -> Vec<Value<'a>> {
+        self.values
+    }
+
     /// What is bound to the places, in their order.
     #[cfg(test)]
     pub(crate) fn values(&self) -> &[Value<'a>] {

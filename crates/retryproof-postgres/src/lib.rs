@@ -7,6 +7,7 @@ mod courier;
 mod error;
 mod hash;
 mod inspect;
+mod join;
 mod known;
 mod pool;
 mod pulse;
@@ -17,6 +18,7 @@ mod store;
 mod wake;
 
 pub use config::{Pooler, PostgresConfig};
+pub use join::{Postgres, PostgresTx};
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};
 pub use store::PostgresStore;

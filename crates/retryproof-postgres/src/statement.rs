@@ -180,6 +180,10 @@ impl Sql {
         Self(Statement::ALL.map(|statement| statement.text().replace(DEFAULT_TABLE, table).into()))
     }
 
+    pub(crate) fn text(&self, statement: Statement) -> &str {
+        &self.0[statement as usize]
+    }
+
     fn call<'a>(&self, statement: Statement, values: Vec<Value<'a>>) -> Call<'a> {
         Call::new(Arc::clone(&self.0[statement as usize]), statement.has_rows(), values)
     }

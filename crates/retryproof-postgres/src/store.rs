@@ -72,10 +72,10 @@ impl PostgresStore {
         Ok(Self { sql: Sql::new(&table), config, pool, wake, known: Known::new(), _courier: courier })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge and to inspect.
+    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
     pub(crate) fn sql(&self) -> &Sql {
@@ -84,6 +84,11 @@ impl PostgresStore {
 
     pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply> {
         self.pool.run(lane, call).await.map_err(Failed::into_error)
+    }
+
+    /// A joined transaction was committed: whoever waits is woken (ACQ-4).
+    pub(crate) fn told(&self, id: &Identity) {
+        self.wake.finished(id);
     }
 
     /// The record as it stands.

@@ -2,6 +2,7 @@
 //! The PostgreSQL store on a real server: the conformance kit, then what is particular to PostgreSQL.
 
 mod conformance;
+mod joined;
 mod pushed;
 mod quiet;
 mod schema;

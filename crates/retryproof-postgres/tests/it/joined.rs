@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joining the application's transaction on the same database (CMP-7).
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::observe::{Counters, Counts};
+use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
+use retryproof_core::{
+    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+};
+use retryproof_postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, PostgresTx as Tx};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_postgres::PgConnection;
+use tokio::time::Instant;
+
+use crate::support::{Table, body, hex, request};
+
+const MS: Duration = Duration::from_millis(1);
+
+struct World {
+    engine: IdempotencyEngine,
+    counters: Arc<Counters>,
+    pool: PgPool,
+    joined: JoinedEngine<Tx>,
+    table: Table,
+}
+
+async fn world() -> World {
+    let table = Table::new().await;
+    let counters = Counters::new();
+    let store = table.store().await.into_shared();
+    let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
+    let pool = pool(&table.url).await;
+    let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
+    let ledger = world.ledger();
+    world.table.stranger().await.run(format!("CREATE TABLE {ledger} (what text NOT NULL)")).await;
+    world
+}
+
+async fn pool(url: &str) -> PgPool {
+    PgPool::connect(url).await.expect("a pool of the application")
+}
+
+async fn write(tx: &mut PgConnection, ledger: &str, what: &str) {
+    let sql = format!("INSERT INTO {ledger} VALUES ('{what}')");
+    tx.execute(raw_sql(AssertSqlSafe(sql))).await.expect("written");
+}
+
+impl World {
+    fn ledger(&self) -> String {
+        format!("{}_meta_ledger", self.table.name)
+    }
+
+    async fn rows(&self) -> i64 {
+        self.table.stranger().await.number(format!("SELECT count(*) FROM {}", self.ledger())).await
+    }
+
+    /// Completed, failed, lost; each lease ended once.
+    fn ends(&self) -> (u64, u64, u64) {
+        let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
+        assert_eq!(acquired, completed + failed + lost);
+        (completed, failed, lost)
+    }
+
+    async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+        let ledger = self.ledger();
+        self.joined
+            .execute(ctx(key), async |tx: &mut Tx| {
+                write(tx, &ledger, key).await;
+                Ok(format!("paid {key}"))
+            })
+            .await
+    }
+
+    async fn held(&self, key: &str) -> Held {
+        match self.engine.try_acquire(&ctx(key)).await.unwrap() {
+            Acquisition::Granted(held) => held,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn standing(&self, key: &str) -> Standing {
+        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    }
+
+    async fn replay(&self, key: &str) -> String {
+        match self.standing(key).await {
+            Standing::Complete(stored) => body(&stored),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn end(self) {
+        self.table.stranger().await.run(format!("DROP TABLE {}", self.ledger())).await;
+    }
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("postgres.tests", key)
+        .lease(1_000 * MS)
+        .wait_timeout(10_000 * MS)
+        .build()
+        .unwrap()
+}
+
+fn value(text: &str) -> Payload {
+    Payload::new(CodecId::BYTES, 1, text.as_bytes())
+}
+
+#[tokio::test]
+async fn cmp_7_postgres_commits_record_and_writes_together_or_neither() {
+    let world = world().await;
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    assert_eq!((world.rows().await, world.ends()), (1, (1, 0, 0)));
+    let ledger = world.ledger();
+    let failed = world
+        .joined
+        .execute(ctx("f"), async |tx: &mut Tx| {
+            write(tx, &ledger, "never").await;
+            Err::<String, _>("declined")
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert!(matches!(world.standing("f").await, Standing::Absent), "the key is free");
+    assert!(world.pay("f").await.unwrap().is_executed());
+    assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_cmp_2_postgres_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
+    let world = world().await;
+    let (ledger, table) = (world.ledger(), world.table.name.clone());
+    let taker = OwnerId::new();
+    let digits: String = taker.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let refused = world
+        .joined
+        .execute(ctx("k"), async |tx: &mut Tx| {
+            write(tx, &ledger, "overtaken").await;
+            let sql = format!(
+                "UPDATE \"{table}\" SET owner=decode('{digits}','hex'),token=token+1 WHERE key={}",
+                hex("k")
+            );
+            assert_eq!(world.table.stranger().await.run(sql).await, 1);
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
+    assert_eq!((world.rows().await, world.ends()), (0, (0, 0, 1)));
+    assert!(!matches!(world.standing("k").await, Standing::Complete(_)));
+    world.end().await;
+}
+
+/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the record's row is locked.
+#[tokio::test]
+async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
+    let world = world().await;
+    let ledger = world.ledger();
+    let short = IdempotencyContext::builder("postgres.tests", "k").lease(300 * MS).build().unwrap();
+    let outcome = world
+        .joined
+        .execute(short, async |tx: &mut Tx| {
+            write(tx, &ledger, "k").await;
+            tokio::time::sleep(1_000 * MS).await;
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(outcome.unwrap().is_executed());
+    assert!(matches!(world.standing("k").await, Standing::Complete(_)));
+    assert_eq!((world.rows().await, world.counters.read().loss_noticed, world.ends()), (1, 0, (1, 0, 0)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woken_by_the_commit() {
+    let world = Arc::new(world().await);
+    let held = world.held("k").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    write(&mut tx, &world.ledger(), "k").await;
+    let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
+    let pending = held.complete_in(&mut tx, joined).await.unwrap();
+    // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
+    tokio::time::sleep(1_100 * MS).await;
+    let begun = Instant::now();
+    let busy = world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
+    assert!(matches!(busy, Acquired::Busy { remaining: Duration::ZERO, .. }), "{busy:?}");
+    assert!(begun.elapsed() < 2_000 * MS, "{:?}", begun.elapsed());
+    let waiter = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { (world.pay("k").await.unwrap(), Instant::now()) })
+    };
+    tokio::time::sleep(500 * MS).await;
+    assert!(!waiter.is_finished(), "nothing is to be seen before the commit");
+    let committed = Instant::now();
+    tx.commit().await.unwrap();
+    pending.committed();
+    let (outcome, heard) = waiter.await.unwrap();
+    assert_eq!(outcome, Outcome::Replayed("joined".to_owned()));
+    assert!(heard - committed < 2_000 * MS, "{:?}", heard - committed);
+    assert_eq!(world.rows().await, 1, "whoever has the result sees the writes");
+    Arc::try_unwrap(world).ok().expect("the last").end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
+    let world = world().await;
+    let ledger = world.ledger();
+    // Rolled back by a drop, and found out in the background.
+    let held = world.held("1").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    write(&mut tx, &ledger, "1").await;
+    let pending = held.complete_in(&mut tx, value("one")).await.unwrap();
+    drop((tx, pending));
+    assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
+    assert_eq!(world.counters.read().taken_over, 0);
+    // COMMIT's answer lost, either way.
+    for commits in [false, true] {
+        let held = world.held("2").await;
+        let mut tx = world.pool.begin().await.unwrap();
+        let pending = held.complete_in(&mut tx, value("two")).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        assert_eq!(pending.in_doubt().await.unwrap(), commits);
+    }
+    assert_eq!(world.replay("2").await, "two");
+    // In a transaction that failed before, the record cannot be written.
+    let held = world.held("3").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    tx.execute(raw_sql("SELECT 1/0")).await.unwrap_err();
+    let refused = held.complete_in(&mut tx, value("three")).await;
+    assert!(matches!(refused, Err(JoinError::Failed(_))), "{refused:?}");
+    tx.rollback().await.unwrap();
+    assert!(world.pay("3").await.unwrap().is_executed());
+    world.end().await;
+}
+
+/// The server ends the connection between the record's statement and the COMMIT.
+#[tokio::test]
+async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
+    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is lost.
+    struct Cut(PgPool, String, bool);
+    struct CutTx(Tx, String, bool);
+
+    impl TxSource<Postgres> for Cut {
+        type Tx = CutTx;
+        async fn begin(&self) -> Result<CutTx> {
+            Ok(CutTx(TxSource::<Postgres>::begin(&self.0).await?, self.1.clone(), self.2))
+        }
+    }
+    impl TxPort<Postgres> for CutTx {
+        async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+            self.0.run_statement(sql, params).await
+        }
+    }
+    impl OwnedTx<Postgres> for CutTx {
+        async fn commit_tx(mut self) -> Result<()> {
+            if self.2 {
+                self.0.commit_tx().await?;
+                return Err(Error::unavailable("the answer was lost"));
+            }
+            let row = self.0.fetch_one(raw_sql("SELECT pg_backend_pid()::bigint")).await.unwrap();
+            let process: i64 = sqlx_core::row::Row::get(&row, 0);
+            let mut stranger = crate::support::Stranger::to(&self.1).await;
+            stranger.run(format!("SELECT pg_terminate_backend({process}::int)")).await;
+            self.0.commit_tx().await
+        }
+        async fn roll_back_tx(self) -> Result<()> {
+            self.0.roll_back_tx().await
+        }
+    }
+
+    let world = world().await;
+    let ledger = world.ledger();
+    for lost_answer in [false, true] {
+        let source = Cut(world.pool.clone(), world.table.url.clone(), lost_answer);
+        let paid = world
+            .engine
+            .joined(source)
+            .unwrap()
+            .execute(ctx("k"), async |tx: &mut CutTx| {
+                write(&mut tx.0, &ledger, "k").await;
+                Ok::<_, &'static str>("paid".to_owned())
+            })
+            .await;
+        match lost_answer {
+            false => {
+                assert!(matches!(paid, Err(ExecuteError::Completion(_))), "{paid:?}");
+                assert_eq!((world.rows().await, world.ends()), (0, (0, 1, 0)));
+                assert!(matches!(world.standing("k").await, Standing::Absent), "the key is free");
+            }
+            true => {
+                assert_eq!(paid.unwrap(), Outcome::Executed("paid".to_owned()));
+                assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
+            }
+        }
+    }
+    world.end().await;
+}
+
+/// Names the table and the server for the other process.
+const OTHER: &str = "RETRYPROOF_POSTGRES_TEST_JOINED";
+
+/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing to do.
+#[tokio::test]
+async fn the_other_process() {
+    let Ok(line) = std::env::var(OTHER) else { return };
+    let (table, url) = line.split_once(' ').unwrap();
+    let config = PostgresConfig::from_url(url).unwrap().with_table_name(table);
+    let engine = IdempotencyEngine::new(PostgresStore::connect(config).await.unwrap());
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else { panic!("not granted") };
+    let mut tx = pool(url).await.begin().await.unwrap();
+    write(&mut tx, &format!("{table}_meta_ledger"), "killed").await;
+    let _pending = held.complete_in(&mut tx, value("never")).await.unwrap();
+    println!("\n@written");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn cmp_7_postgres_a_killed_process_leaves_neither_and_its_lease_runs_out() {
+    let world = world().await;
+    let mut other = Command::new(std::env::current_exe().unwrap())
+        .args(["joined::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .env(OTHER, format!("{} {}", world.table.name, world.table.url))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "@written"));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // The first caller waits for the lease to run out, and takes over.
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
+    world.end().await;
+}
+
+/// Another driver: the port is no part of sqlx.
+#[cfg(feature = "tokio-postgres")]
+#[tokio::test]
+async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
+    let world = world().await;
+    let ledger = world.ledger();
+    let (mut client, connection) =
+        tokio_postgres::connect(&world.table.url, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for (key, commits) in [("1", true), ("2", false)] {
+        let held = world.held(key).await;
+        let mut tx = client.transaction().await.unwrap();
+        tx.execute(&format!("INSERT INTO {ledger} VALUES ($1)"), &[&key]).await.unwrap();
+        let pending = held.complete_in(&mut tx, value("by tokio-postgres")).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap();
+            pending.committed();
+        } else {
+            tx.rollback().await.unwrap();
+            pending.rolled_back().await.unwrap();
+        }
+    }
+    assert_eq!(world.replay("1").await, "by tokio-postgres");
+    assert!(matches!(world.standing("2").await, Standing::Absent));
+    assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
+    // A lost lease, and a statement that fails.
+    let held = world.held("3").await;
+    world
+        .table
+        .stranger()
+        .await
+        .run(format!("DELETE FROM \"{}\" WHERE key={}", world.table.name, hex("3")))
+        .await;
+    let mut tx = client.transaction().await.unwrap();
+    assert!(matches!(held.complete_in(&mut tx, value("x")).await, Err(JoinError::LeaseLost)));
+    drop(tx);
+    let held = world.held("4").await;
+    let mut tx = client.transaction().await.unwrap();
+    tx.batch_execute("SELECT 1/0").await.unwrap_err();
+    let refused = held.complete_in(&mut tx, value("x")).await;
+    assert!(matches!(refused, Err(JoinError::Failed(_))), "{refused:?}");
+    drop(tx);
+    drop(client);
+    let _ = connection.await;
+    world.end().await;
+}
