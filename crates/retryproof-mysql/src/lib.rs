@@ -5,6 +5,7 @@ mod call;
 mod config;
 mod error;
 mod inspect;
+mod join;
 mod known;
 mod pool;
 mod record;
@@ -15,5 +16,7 @@ mod store;
 mod wake;
 
 pub use config::MysqlConfig;
+pub use join::{Mysql, MysqlTx};
 pub use schema::schema_sql;
+pub use sqlx_mysql::MySqlPool;
 pub use store::MysqlStore;

@@ -110,7 +110,7 @@ impl MysqlStore {
     /// The store as an engine takes it, with the capabilities to purge and to inspect.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
-        SharedStore::builder(self).with_purge().with_inspect().build()
+        SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
     /// The upsert, in one trip; two where the server cannot return the row and the key is in use.

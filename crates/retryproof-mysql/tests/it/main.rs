@@ -4,6 +4,7 @@
 mod conformance;
 mod hot;
 mod identity;
+mod joined;
 mod recovery;
 mod schema;
 mod server;

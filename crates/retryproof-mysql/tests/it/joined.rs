@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Joining the application's transaction on the same database (CMP-7).
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof_core::observe::{Counters, Counts};
+use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
+use retryproof_core::{
+    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+};
+use retryproof_mysql::{MySqlPool, Mysql, MysqlConfig, MysqlStore, MysqlTx as Tx};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
+use tokio::time::Instant;
+
+use crate::support::{Table, body, request, sql, stranger, url};
+
+const MS: Duration = Duration::from_millis(1);
+
+struct World {
+    engine: IdempotencyEngine,
+    counters: Arc<Counters>,
+    pool: MySqlPool,
+    joined: JoinedEngine<Tx>,
+    table: Table,
+}
+
+async fn world() -> World {
+    let table = Table::new().await;
+    let counters = Counters::new();
+    let store = table.store().await.into_shared();
+    let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
+    let pool = pool(&url()).await;
+    let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
+    let ledger = world.ledger();
+    sql(&mut stranger().await, &format!("CREATE TABLE {ledger} (what text NOT NULL)")).await;
+    world
+}
+
+async fn pool(url: &str) -> MySqlPool {
+    MySqlPool::connect(url).await.expect("a pool of the application")
+}
+
+async fn write(tx: &mut MySqlConnection, ledger: &str, what: &str) {
+    sql(tx, &format!("INSERT INTO {ledger} VALUES ('{what}')")).await;
+}
+
+impl World {
+    fn ledger(&self) -> String {
+        format!("{}_meta_ledger", self.table.name)
+    }
+
+    async fn rows(&self) -> i64 {
+        let count = AssertSqlSafe(format!("SELECT count(*) FROM {}", self.ledger()));
+        stranger().await.fetch_one(count).await.unwrap().get(0)
+    }
+
+    /// Completed, failed, lost; each lease ended once.
+    fn ends(&self) -> (u64, u64, u64) {
+        let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
+        assert_eq!(acquired, completed + failed + lost);
+        (completed, failed, lost)
+    }
+
+    async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+        let ledger = self.ledger();
+        self.joined
+            .execute(ctx(key), async |tx: &mut Tx| {
+                write(tx, &ledger, key).await;
+                Ok(format!("paid {key}"))
+            })
+            .await
+    }
+
+    async fn held(&self, key: &str) -> Held {
+        match self.engine.try_acquire(&ctx(key)).await.unwrap() {
+            Acquisition::Granted(held) => held,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn standing(&self, key: &str) -> Standing {
+        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    }
+
+    async fn replay(&self, key: &str) -> String {
+        match self.standing(key).await {
+            Standing::Complete(stored) => body(&stored),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn end(self) {
+        sql(&mut stranger().await, &format!("DROP TABLE {}", self.ledger())).await;
+    }
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("mysql.tests", key)
+        .lease(1_000 * MS)
+        .wait_timeout(10_000 * MS)
+        .build()
+        .unwrap()
+}
+
+fn value(text: &str) -> Payload {
+    Payload::new(CodecId::BYTES, 1, text.as_bytes())
+}
+
+#[tokio::test]
+async fn cmp_7_mysql_commits_record_and_writes_together_or_neither() {
+    let world = world().await;
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Replayed("paid k".to_owned()));
+    assert_eq!((world.rows().await, world.ends()), (1, (1, 0, 0)));
+    let ledger = world.ledger();
+    let failed = world
+        .joined
+        .execute(ctx("f"), async |tx: &mut Tx| {
+            write(tx, &ledger, "never").await;
+            Err::<String, _>("declined")
+        })
+        .await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
+    assert!(matches!(world.standing("f").await, Standing::Absent), "the key is free");
+    assert!(world.pay("f").await.unwrap().is_executed());
+    assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_cmp_2_mysql_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
+    let world = world().await;
+    let (ledger, table) = (world.ledger(), world.table.name.clone());
+    let taker = OwnerId::new();
+    let digits: String = taker.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let refused = world
+        .joined
+        .execute(ctx("k"), async |tx: &mut Tx| {
+            write(tx, &ledger, "overtaken").await;
+            let taken = format!("UPDATE `{table}` SET owner=X'{digits}',token=token+1 WHERE k='k'");
+            assert_eq!(sql(&mut stranger().await, &taken).await, 1);
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
+    assert_eq!((world.rows().await, world.ends()), (0, (0, 0, 1)));
+    assert!(!matches!(world.standing("k").await, Standing::Complete(_)));
+    world.end().await;
+}
+
+/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the record's row is locked.
+#[tokio::test]
+async fn cmp_7_run_3_mysql_a_long_transaction_keeps_its_lease() {
+    let world = world().await;
+    let ledger = world.ledger();
+    let short = IdempotencyContext::builder("mysql.tests", "k").lease(300 * MS).build().unwrap();
+    let outcome = world
+        .joined
+        .execute(short, async |tx: &mut Tx| {
+            write(tx, &ledger, "k").await;
+            tokio::time::sleep(1_000 * MS).await;
+            Ok::<_, &'static str>(String::new())
+        })
+        .await;
+    assert!(outcome.unwrap().is_executed());
+    assert!(matches!(world.standing("k").await, Standing::Complete(_)));
+    assert_eq!((world.rows().await, world.counters.read().loss_noticed, world.ends()), (1, 0, (1, 0, 0)));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_by_the_commit() {
+    let world = Arc::new(world().await);
+    let held = world.held("k").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    write(&mut tx, &world.ledger(), "k").await;
+    let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
+    let pending = held.complete_in(&mut tx, joined).await.unwrap();
+    // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
+    tokio::time::sleep(1_100 * MS).await;
+    let begun = Instant::now();
+    let busy = world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
+    assert!(matches!(busy, Acquired::Busy { remaining: Duration::ZERO, .. }), "{busy:?}");
+    assert!(begun.elapsed() < 2_000 * MS, "{:?}", begun.elapsed());
+    let waiter = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { (world.pay("k").await.unwrap(), Instant::now()) })
+    };
+    tokio::time::sleep(500 * MS).await;
+    assert!(!waiter.is_finished(), "nothing is to be seen before the commit");
+    let committed = Instant::now();
+    tx.commit().await.unwrap();
+    pending.committed();
+    let (outcome, heard) = waiter.await.unwrap();
+    assert_eq!(outcome, Outcome::Replayed("joined".to_owned()));
+    assert!(heard - committed < 2_000 * MS, "{:?}", heard - committed);
+    assert_eq!(world.rows().await, 1, "whoever has the result sees the writes");
+    Arc::try_unwrap(world).ok().expect("the last").end().await;
+}
+
+#[tokio::test]
+async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
+    let world = world().await;
+    let ledger = world.ledger();
+    // Rolled back by a drop, and found out in the background.
+    let held = world.held("1").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    write(&mut tx, &ledger, "1").await;
+    let pending = held.complete_in(&mut tx, value("one")).await.unwrap();
+    drop((tx, pending));
+    assert!(world.pay("1").await.unwrap().is_executed(), "freed, not left to its lease");
+    assert_eq!(world.counters.read().taken_over, 0);
+    // COMMIT's answer lost, either way.
+    for commits in [false, true] {
+        let held = world.held("2").await;
+        let mut tx = world.pool.begin().await.unwrap();
+        let pending = held.complete_in(&mut tx, value("two")).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        assert_eq!(pending.in_doubt().await.unwrap(), commits);
+    }
+    assert_eq!(world.replay("2").await, "two");
+    // On a connection that is gone the record cannot be written.
+    let held = world.held("3").await;
+    let mut tx = world.pool.begin().await.unwrap();
+    let row = tx.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
+    let process: i64 = row.get(0);
+    sql(&mut stranger().await, &format!("KILL {process}")).await;
+    let refused = held.complete_in(&mut tx, value("three")).await;
+    assert!(matches!(refused, Err(JoinError::Failed(_))), "{refused:?}");
+    drop(tx);
+    assert!(world.pay("3").await.unwrap().is_executed());
+    world.end().await;
+}
+
+/// The server ends the connection between the record's statement and the COMMIT.
+#[tokio::test]
+async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
+    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is lost.
+    struct Cut(MySqlPool, bool);
+    struct CutTx(Tx, bool);
+
+    impl TxSource<Mysql> for Cut {
+        type Tx = CutTx;
+        async fn begin(&self) -> Result<CutTx> {
+            Ok(CutTx(TxSource::<Mysql>::begin(&self.0).await?, self.1))
+        }
+    }
+    impl TxPort<Mysql> for CutTx {
+        async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+            self.0.run_statement(sql, params).await
+        }
+    }
+    impl OwnedTx<Mysql> for CutTx {
+        async fn commit_tx(mut self) -> Result<()> {
+            if self.1 {
+                self.0.commit_tx().await?;
+                return Err(Error::unavailable("the answer was lost"));
+            }
+            let row = self.0.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
+            let process: i64 = row.get(0);
+            sql(&mut stranger().await, &format!("KILL {process}")).await;
+            self.0.commit_tx().await
+        }
+        async fn roll_back_tx(self) -> Result<()> {
+            self.0.roll_back_tx().await
+        }
+    }
+
+    let world = world().await;
+    let ledger = world.ledger();
+    for lost_answer in [false, true] {
+        let source = Cut(world.pool.clone(), lost_answer);
+        let paid = world
+            .engine
+            .joined(source)
+            .unwrap()
+            .execute(ctx("k"), async |tx: &mut CutTx| {
+                write(&mut tx.0, &ledger, "k").await;
+                Ok::<_, &'static str>("paid".to_owned())
+            })
+            .await;
+        match lost_answer {
+            false => {
+                assert!(matches!(paid, Err(ExecuteError::Completion(_))), "{paid:?}");
+                assert_eq!((world.rows().await, world.ends()), (0, (0, 1, 0)));
+                assert!(matches!(world.standing("k").await, Standing::Absent), "the key is free");
+            }
+            true => {
+                assert_eq!(paid.unwrap(), Outcome::Executed("paid".to_owned()));
+                assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
+            }
+        }
+    }
+    world.end().await;
+}
+
+/// Names the table and the server for the other process.
+const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
+
+/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing to do.
+#[tokio::test]
+async fn the_other_process() {
+    let Ok(line) = std::env::var(OTHER) else { return };
+    let (table, url) = line.split_once(' ').unwrap();
+    let config = MysqlConfig::from_url(url).unwrap().with_table_name(table);
+    let engine = IdempotencyEngine::new(MysqlStore::connect(config).await.unwrap());
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else { panic!("not granted") };
+    let mut tx = pool(url).await.begin().await.unwrap();
+    write(&mut tx, &format!("{table}_meta_ledger"), "killed").await;
+    let _pending = held.complete_in(&mut tx, value("never")).await.unwrap();
+    println!("\n@written");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn cmp_7_mysql_a_killed_process_leaves_neither_and_its_lease_runs_out() {
+    let world = world().await;
+    let mut other = Command::new(std::env::current_exe().unwrap())
+        .args(["joined::the_other_process", "--exact", "--nocapture", "--test-threads=1"])
+        .env(OTHER, format!("{} {}", world.table.name, url()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "@written"));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // The first caller waits for the lease to run out, and takes over.
+    assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
+    assert_eq!((world.counters.read().taken_over, world.rows().await), (1, 1));
+    world.end().await;
+}
