@@ -2,7 +2,6 @@
 //! The service: two routes, one of them guarded by its annotation, with its charge and its record in one commit.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use axum::extract::{FromRef, State};
@@ -12,6 +11,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use retryproof::http::axum::Lease;
 use retryproof::http::{AnswerFate, Fate, GuardedTx, IdempotencyFilter, TxError};
+use retryproof::postgres::PostgresTx;
 use retryproof::sqlite::{SqliteTx, SqliteTxSource};
 use retryproof::{IdempotencyConfig, IdempotencyEngine, JoinedEngine, idempotent};
 use tokio::net::TcpListener;
@@ -27,12 +27,37 @@ const PROVIDER: Duration = Duration::from_millis(25);
 /// What it takes to hand the receipt to the mail system, where that is done in the handler.
 const MAIL: Duration = Duration::from_millis(10);
 
-#[derive(Clone, FromRef)]
-struct App {
+/// `T` is a transaction on the ledger's database.
+struct App<T> {
     idempotency: IdempotencyFilter,
     /// Where the handlers' transactions come from.
-    transactions: JoinedEngine<SqliteTx>,
+    transactions: JoinedEngine<T>,
     ledger: Ledger,
+}
+
+impl<T> Clone for App<T> {
+    fn clone(&self) -> Self {
+        let Self { idempotency, transactions, ledger } = self;
+        Self { idempotency: idempotency.clone(), transactions: transactions.clone(), ledger: ledger.clone() }
+    }
+}
+
+impl<T> FromRef<App<T>> for IdempotencyFilter {
+    fn from_ref(app: &App<T>) -> Self {
+        app.idempotency.clone()
+    }
+}
+
+impl<T> FromRef<App<T>> for JoinedEngine<T> {
+    fn from_ref(app: &App<T>) -> Self {
+        app.transactions.clone()
+    }
+}
+
+impl<T> FromRef<App<T>> for Ledger {
+    fn from_ref(app: &App<T>) -> Self {
+        app.ledger.clone()
+    }
 }
 
 /// Why a payment was not made, and what becomes of its key.
@@ -41,7 +66,7 @@ enum PayError {
     /// The order is wrong, and will be wrong again: the refusal is stored like any answer.
     Amount(i64),
     /// The ledger did not take the charge, so nothing happened: the key is free for a retry.
-    Ledger(rusqlite::Error),
+    Ledger(BoxError),
     /// There was no transaction to be had: nothing happened either.
     Transaction(TxError),
 }
@@ -91,17 +116,39 @@ async fn pay(
     lease: Lease,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
-    if order.amount <= 0 {
-        return Err(PayError::Amount(order.amount));
-    }
-    // What is slow comes before the transaction, which holds up every other write to the file. A real provider gets a key of its own, the
-    // same for this run and for whoever takes over from it: no commit of ours covers what happens over there.
-    let _provider_key = lease.downstream_key("charge");
-    tokio::time::sleep(PROVIDER).await;
-    let receipt = ledger::charge(&*tx.begin().await?, &order).map_err(PayError::Ledger)?;
+    order.check()?;
+    order.authorize(&lease).await;
+    let receipt = ledger::in_sqlite(&**tx.begin().await?, &order).map_err(PayError::Ledger)?;
     // The mail would be a row too, for a sender to find. A process that dies here has charged nothing.
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
+}
+
+/// The same on PostgreSQL.
+#[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
+async fn pay_on_postgres(
+    tx: GuardedTx<PostgresTx>,
+    lease: Lease,
+    Json(order): Json<Order>,
+) -> Result<(StatusCode, Json<Receipt>), PayError> {
+    order.check()?;
+    order.authorize(&lease).await;
+    let receipt = ledger::in_postgres(&mut *tx.begin().await?, &order).await.map_err(PayError::Ledger)?;
+    tracing::info!(payment = receipt.payment, "charged");
+    Ok((StatusCode::CREATED, Json(receipt)))
+}
+
+impl Order {
+    fn check(&self) -> Result<(), PayError> {
+        if self.amount > 0 { Ok(()) } else { Err(PayError::Amount(self.amount)) }
+    }
+
+    /// What is slow comes before the transaction, which on SQLite holds up every other write to the file. A real provider gets a key of its own, the
+    /// same for this run and for whoever takes over from it: no commit of ours covers what happens over there.
+    async fn authorize(&self, lease: &Lease) {
+        let _provider_key = lease.downstream_key("charge");
+        tokio::time::sleep(PROVIDER).await;
+    }
 }
 
 /// The same without the join, as it has to be where the effect is in another system: two commits, and a process can die between them. For
@@ -112,16 +159,9 @@ async fn pay_apart(
     lease: Lease,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
-    if order.amount <= 0 {
-        return Err(PayError::Amount(order.amount));
-    }
-    let _provider_key = lease.downstream_key("charge");
-    tokio::time::sleep(PROVIDER).await;
-    let charged = tokio::task::spawn_blocking(move || ledger.charge_apart(&order)).await;
-    let receipt = match charged {
-        Ok(receipt) => receipt.map_err(PayError::Ledger)?,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    };
+    order.check()?;
+    order.authorize(&lease).await;
+    let receipt = ledger.charge_apart(&order).await.map_err(PayError::Ledger)?;
     tracing::info!(payment = receipt.payment, "charged");
     // A process that dies here has charged and not completed: the window that the storm aims at.
     tokio::time::sleep(MAIL).await;
@@ -129,30 +169,37 @@ async fn pay_apart(
 }
 
 async fn list(State(ledger): State<Ledger>) -> Result<Json<Vec<Charge>>, PayError> {
-    let newest = tokio::task::spawn_blocking(move || ledger.newest(100)).await;
-    match newest {
-        Ok(charges) => charges.map(Json).map_err(PayError::Ledger),
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
+    ledger.newest(100).await.map(Json).map_err(PayError::Ledger)
 }
 
 /// Runs until SIGTERM or Ctrl-C, then lets what runs come to its end.
-pub(crate) async fn serve(listen: SocketAddr, db: &Path, apart: bool) -> Result<(), BoxError> {
+pub(crate) async fn serve(listen: SocketAddr, store: &str, apart: bool) -> Result<(), BoxError> {
     logs::start();
     let config = IdempotencyConfig::load(None)?;
-    let url = format!("sqlite:{}", db.display());
     // A service of this size may migrate at start; a larger one does it where its other migrations run.
-    retryproof::migrate(&url).await?;
+    retryproof::migrate(store).await?;
     let web = config.web.clone();
     let engine =
-        IdempotencyEngine::builder(retryproof::connect(&url).await?).config(config).observer(Log).build()?;
-    // On the file of the records: a store that could not join would be refused here.
-    let transactions = engine.joined(SqliteTxSource::open(db)?)?;
-    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
-    let app = App { idempotency: filter.clone(), transactions, ledger: Ledger::open(db)? };
+        IdempotencyEngine::builder(retryproof::connect(store).await?).config(config).observer(Log).build()?;
+    let ledger = Ledger::open(store).await?;
+    let filter = IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
 
-    let payments = if apart { post(pay_apart) } else { post(pay) };
-    let router = Router::new().route("/payments", payments.get(list)).with_state(app);
+    // On the database of the records: a store that could not join would be refused here.
+    let router = match &ledger {
+        Ledger::Sqlite(_) => {
+            let file = store.strip_prefix("sqlite:").unwrap_or(store);
+            let transactions = engine.joined(SqliteTxSource::open(file)?)?;
+            let app = App { idempotency: filter.clone(), transactions, ledger };
+            let payments = if apart { post(pay_apart) } else { post(pay) };
+            Router::new().route("/payments", payments.get(list)).with_state(app)
+        }
+        Ledger::Postgres(pool) => {
+            let transactions = engine.joined(pool.clone())?;
+            let app = App { idempotency: filter.clone(), transactions, ledger };
+            let payments = if apart { post(pay_apart) } else { post(pay_on_postgres) };
+            Router::new().route("/payments", payments.get(list)).with_state(app)
+        }
+    };
     let listener =
         TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
     // Heard from before the line on: whoever reads it may send SIGTERM at once.

@@ -8,7 +8,8 @@ use crate::{BoxError, storm};
 
 pub(crate) async fn run() -> Result<(), BoxError> {
     let folder = storm::Folder::new("demo")?;
-    let (db, log) = (folder.path().join("payments.db"), folder.path().join("server.log"));
+    let (db, log) =
+        (format!("sqlite:{}", folder.path().join("payments.db").display()), folder.path().join("server.log"));
     let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, &log).await?;
     println!("A payment service runs at http://{} on SQLite.\n", server.address);
     let order = Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };
@@ -26,7 +27,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let refused = pay(server.address, "order-17", &other, None).await?;
     show(&refused, "refused: nothing ran");
 
-    let charges = Ledger::open(&db)?.all()?;
+    let charges = Ledger::open(&db).await?.all("").await?;
     println!("The ledger has {} charge: {} cents from {}.", charges.len(), order.amount, order.account);
     server.kill().await?;
     if !retry.replayed || retry.answer != first.answer || charges.len() != 1 || refused.answer.status != 422 {

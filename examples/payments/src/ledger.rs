@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: what was charged, by which process. It lives in the same SQLite file as the records.
+//! The ledger: what was charged, by which process. It lives in the database of the records: a SQLite file, or PostgreSQL.
 //!
-//! [`charge`] writes into a transaction of somebody else's: the guard's, which commits the charge and the record of the answer together (CMP-7). A
-//! process that dies before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process that dies between it and the
-//! record leaves a charge that its retry repeats. That is the limit of a lease, and `storm --apart` shows it.
+//! [`in_sqlite`] and [`in_postgres`] write into a transaction of somebody else's: the guard's, which commits the charge and the record of the
+//! answer together (CMP-7). A process that dies before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process that dies
+//! between it and the record leaves a charge that its retry repeats. That is the limit of a lease, and `storm --apart` shows it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
+use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
+use sqlx::{Executor as _, Row as _, query};
+
+use crate::BoxError;
 
 /// What a client asks to be charged.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -36,6 +40,13 @@ pub(crate) struct Receipt {
     pub(crate) reference: String,
 }
 
+impl Receipt {
+    fn of(order: &Order, payment: i64) -> Self {
+        let Order { account, amount, reference } = order.clone();
+        Self { payment, account, amount, reference }
+    }
+}
+
 /// One row, as `GET /payments` and the storm's account show it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Charge {
@@ -46,25 +57,45 @@ pub(crate) struct Charge {
     pub(crate) process: u32,
 }
 
-/// A shared handle; its calls block for one commit.
+/// A shared handle.
 #[derive(Debug, Clone)]
-pub(crate) struct Ledger(Arc<Mutex<Connection>>);
+pub(crate) enum Ledger {
+    /// Its calls block for one commit.
+    Sqlite(Arc<Mutex<Connection>>),
+    Postgres(PgPool),
+}
 
 /// Charges: one row, in whatever transaction the connection is in.
-pub(crate) fn charge(connection: &Connection, order: &Order) -> rusqlite::Result<Receipt> {
+pub(crate) fn in_sqlite(connection: &Connection, order: &Order) -> Result<Receipt, BoxError> {
     connection
         .prepare_cached("INSERT INTO ledger (account, amount, reference, process) VALUES (?, ?, ?, ?)")?
         .execute(params![order.account, order.amount, order.reference, std::process::id()])?;
-    Ok(Receipt {
-        payment: connection.last_insert_rowid(),
-        account: order.account.clone(),
-        amount: order.amount,
-        reference: order.reference.clone(),
-    })
+    Ok(Receipt::of(order, connection.last_insert_rowid()))
+}
+
+/// The same on PostgreSQL.
+pub(crate) async fn in_postgres(connection: &mut PgConnection, order: &Order) -> Result<Receipt, BoxError> {
+    let insert = query(
+        "INSERT INTO payments_ledger (account, amount, reference, process) VALUES ($1, $2, $3, $4) RETURNING payment",
+    )
+    .bind(&order.account)
+    .bind(order.amount)
+    .bind(&order.reference)
+    .bind(i64::from(std::process::id()));
+    let row = connection.fetch_one(insert).await?;
+    Ok(Receipt::of(order, row.try_get(0)?))
 }
 
 impl Ledger {
-    pub(crate) fn open(file: &Path) -> rusqlite::Result<Self> {
+    /// Opens the ledger beside the records that the URL names, and makes its table.
+    pub(crate) async fn open(store: &str) -> Result<Self, BoxError> {
+        match store.strip_prefix("sqlite:") {
+            Some(file) => Ok(Self::in_file(Path::new(file))?),
+            None => Self::on_server(store).await,
+        }
+    }
+
+    fn in_file(file: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(file)?;
         // Records and ledger share the file's one write lock; each holds it for a commit.
         connection.busy_timeout(Duration::from_secs(5))?;
@@ -80,49 +111,110 @@ impl Ledger {
             )",
             [],
         )?;
-        Ok(Self(Arc::new(Mutex::new(connection))))
+        Ok(Self::Sqlite(Arc::new(Mutex::new(connection))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        // A panic while it was held left no half-done transaction: each call is one statement.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn on_server(url: &str) -> Result<Self, BoxError> {
+        // What follows the `?` is for the store.
+        let url = url.split_once('?').map_or(url, |(url, _)| url);
+        let pool = PgPoolOptions::new().max_connections(16).connect(url).await;
+        // The driver's error may show the URL, and with it a password.
+        let pool = pool.map_err(|_| "the ledger's database cannot be reached")?;
+        // Two that make it at once: one of them may be told that the other was first.
+        let table = "CREATE TABLE IF NOT EXISTS payments_ledger (
+            payment   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            account   text NOT NULL,
+            amount    bigint NOT NULL,
+            reference text NOT NULL,
+            process   bigint NOT NULL
+        )";
+        if pool.execute(table).await.is_err() {
+            pool.execute(table).await?;
+        }
+        Ok(Self::Postgres(pool))
     }
 
     /// Charges in a commit of its own, apart from the record.
-    pub(crate) fn charge_apart(&self, order: &Order) -> rusqlite::Result<Receipt> {
-        charge(&self.lock(), order)
+    pub(crate) async fn charge_apart(&self, order: &Order) -> Result<Receipt, BoxError> {
+        match self {
+            Self::Sqlite(connection) => {
+                let (connection, order) = (Arc::clone(connection), order.clone());
+                blocking(move || in_sqlite(&lock(&connection), &order)).await
+            }
+            Self::Postgres(pool) => in_postgres(&mut *pool.acquire().await?, order).await,
+        }
     }
 
     /// The newest charges first.
-    pub(crate) fn newest(&self, limit: u32) -> rusqlite::Result<Vec<Charge>> {
-        self.rows(
-            "SELECT payment, account, amount, reference, process FROM ledger ORDER BY payment DESC LIMIT ?",
-            limit,
-        )
+    pub(crate) async fn newest(&self, limit: u32) -> Result<Vec<Charge>, BoxError> {
+        self.rows("", "payment DESC", limit).await
     }
 
-    /// Every charge, in the order in which they were made.
-    pub(crate) fn all(&self) -> rusqlite::Result<Vec<Charge>> {
-        self.rows(
-            "SELECT payment, account, amount, reference, process FROM ledger ORDER BY payment LIMIT ?",
-            u32::MAX,
-        )
+    /// Every charge whose reference begins so, in the order in which they were made.
+    pub(crate) async fn all(&self, prefix: &str) -> Result<Vec<Charge>, BoxError> {
+        self.rows(prefix, "payment", u32::MAX).await
     }
 
-    fn rows(&self, sql: &str, limit: u32) -> rusqlite::Result<Vec<Charge>> {
-        let connection = self.lock();
-        let mut statement = connection.prepare_cached(sql)?;
-        let rows = statement.query_map([limit], |row| {
-            Ok(Charge {
-                receipt: Receipt {
-                    payment: row.get(0)?,
-                    account: row.get(1)?,
-                    amount: row.get(2)?,
-                    reference: row.get(3)?,
-                },
-                process: row.get(4)?,
-            })
-        })?;
-        rows.collect()
+    async fn rows(&self, prefix: &str, order: &str, limit: u32) -> Result<Vec<Charge>, BoxError> {
+        const COLUMNS: &str = "SELECT payment, account, amount, reference, process FROM";
+        match self {
+            Self::Sqlite(connection) => {
+                let sql = format!(
+                    "{COLUMNS} ledger WHERE substr(reference, 1, length(?1)) = ?1 ORDER BY {order} LIMIT ?2"
+                );
+                let (connection, prefix) = (Arc::clone(connection), prefix.to_owned());
+                blocking(move || {
+                    let connection = lock(&connection);
+                    let mut statement = connection.prepare_cached(&sql)?;
+                    let rows = statement.query_map(params![prefix, limit], |row| {
+                        Ok(Charge {
+                            receipt: Receipt {
+                                payment: row.get(0)?,
+                                account: row.get(1)?,
+                                amount: row.get(2)?,
+                                reference: row.get(3)?,
+                            },
+                            process: row.get(4)?,
+                        })
+                    })?;
+                    Ok(rows.collect::<Result<_, _>>()?)
+                })
+                .await
+            }
+            Self::Postgres(pool) => {
+                let sql = format!(
+                    "{COLUMNS} payments_ledger WHERE starts_with(reference, $1) ORDER BY {order} LIMIT $2"
+                );
+                let select = query(sqlx::AssertSqlSafe(sql)).bind(prefix).bind(i64::from(limit));
+                let rows = pool.fetch_all(select).await?;
+                rows.iter()
+                    .map(|row| {
+                        Ok(Charge {
+                            receipt: Receipt {
+                                payment: row.try_get(0)?,
+                                account: row.try_get(1)?,
+                                amount: row.try_get(2)?,
+                                reference: row.try_get(3)?,
+                            },
+                            process: u32::try_from(row.try_get::<i64, _>(4)?)?,
+                        })
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    // A panic while it was held left no half-done transaction: each call is one statement.
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T, BoxError> + Send + 'static,
+) -> Result<T, BoxError> {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(done) => done,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }

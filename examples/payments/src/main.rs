@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A payment service whose `POST /payments` charges once per `Idempotency-Key`, however often it is retried.
 //!
-//! - `payments` (or `payments serve`): the service on SQLite.
+//! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL.
 //! - `payments demo`: starts it, pays once, retries, and shows both answers.
 //! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the end.
 
@@ -14,17 +14,21 @@ mod server;
 mod storm;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Names the store to `serve`. The storm uses it for its servers, so that no password stands in a list of processes.
+const STORE: &str = "PAYMENTS_STORE";
 
 const USAGE: &str = "\
 usage: payments [serve|demo|storm] [options]
 
   serve   runs the service (the default)
             --listen ADDR     default 127.0.0.1:4807; port 0 picks a free one
-            --db FILE         ledger and records; default payments.db
+            --db FILE         ledger and records in a SQLite file; default payments.db
+            --store URL       ledger and records in the database of that URL: sqlite:FILE, or
+                              postgres://USER:PASSWORD@HOST/DATABASE; also the variable PAYMENTS_STORE
             --apart           charge and record in two commits instead of one
   demo    one payment and its retry, shown as a client sees them
   storm   thousands of payments, retried, cut and killed; ends with an account
@@ -32,12 +36,13 @@ usage: payments [serve|demo|storm] [options]
             --clients N       how many clients at once; default 48
             --kills N         how often the server is killed; default 8
             --apart           against a service whose charge and record are two commits
+            --store URL       on that database; default a SQLite file of its own
             --keep            leaves the database and the server's log behind, and says where
 ";
 
 /// What the command line asks for.
 enum Command {
-    Serve { listen: SocketAddr, db: PathBuf, apart: bool },
+    Serve { listen: SocketAddr, store: String, apart: bool },
     Demo,
     Storm(storm::Plan),
     Help,
@@ -45,7 +50,7 @@ enum Command {
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
-    let mut db = PathBuf::from("payments.db");
+    let mut store = std::env::var(STORE).unwrap_or_else(|_| "sqlite:payments.db".to_owned());
     let mut apart = false;
     let mut plan = storm::Plan::default();
     let mut args = args.by_ref().peekable();
@@ -58,7 +63,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
         let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
         match (verb.as_str(), option.as_str()) {
             ("serve", "--listen") => listen = number(&option, &value()?)?,
-            ("serve", "--db") => db = value()?.into(),
+            ("serve", "--db") => store = format!("sqlite:{}", value()?),
+            ("serve", "--store") => store = known(value()?)?,
+            ("storm", "--store") => plan.store = Some(known(value()?)?),
             ("serve", "--apart") => apart = true,
             ("storm", "--apart") => plan.apart = true,
             ("storm", "--keys") => plan.keys = number(&option, &value()?)?,
@@ -75,8 +82,19 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     Ok(match verb.as_str() {
         "demo" => Command::Demo,
         "storm" => Command::Storm(plan),
-        _ => Command::Serve { listen, db, apart },
+        _ => Command::Serve { listen, store, apart },
     })
+}
+
+/// A ledger is in a database that can join; the URL may hold a password, and is not shown.
+fn known(url: String) -> Result<String, String> {
+    match url.split_once(':') {
+        Some(("sqlite" | "postgres" | "postgresql", _)) => Ok(url),
+        _ => {
+            Err("--store takes sqlite:FILE or postgres://…, a store whose transactions can be joined"
+                .to_owned())
+        }
+    }
 }
 
 fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
@@ -86,7 +104,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match parse(std::env::args().skip(1)) {
-        Ok(Command::Serve { listen, db, apart }) => app::serve(listen, &db, apart).await,
+        Ok(Command::Serve { listen, store, apart }) => app::serve(listen, &store, apart).await,
         Ok(Command::Demo) => demo::run().await,
         Ok(Command::Storm(plan)) => match storm::run(plan).await {
             Ok(true) => Ok(()),

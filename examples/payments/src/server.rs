@@ -21,18 +21,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts this program again as a service on `db`, logging to the end of `log`. Port 0 picks a free port.
+    /// Starts this program again as a service on `store`, logging to the end of `log`. Port 0 picks a free port.
     pub(crate) async fn start(
         listen: SocketAddr,
-        db: &Path,
+        store: &str,
         apart: bool,
         log: &Path,
     ) -> Result<Self, BoxError> {
         let log = File::options().create(true).append(true).open(log)?;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--listen", &listen.to_string(), "--db"])
-            .arg(db)
+            .args(["serve", "--listen", &listen.to_string()])
             .args(apart.then_some("--apart"))
+            .env(crate::STORE, store)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use retryproof::OwnerId;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use crate::BoxError;
@@ -28,6 +29,10 @@ pub(crate) struct Plan {
     pub(crate) keys: usize,
     pub(crate) clients: usize,
     pub(crate) kills: usize,
+    /// A database, instead of a SQLite file of the storm's own.
+    pub(crate) store: Option<String>,
+    /// Tells the keys and references of this storm from those of others on the same database.
+    pub(crate) run: String,
     /// Charge and record in two commits: what the join is for.
     pub(crate) apart: bool,
     pub(crate) keep: bool,
@@ -35,7 +40,8 @@ pub(crate) struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { keys: 3_000, clients: 48, kills: 8, apart: false, keep: false }
+        let run = OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        Self { keys: 3_000, clients: 48, kills: 8, store: None, run, apart: false, keep: false }
     }
 }
 
@@ -69,8 +75,10 @@ impl Drop for Folder {
 pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let mut folder = Folder::new("storm")?;
     folder.keep = plan.keep;
-    let (db, log) = (folder.path().join("payments.db"), folder.path().join("server.log"));
-    let server = Server::start(([127, 0, 0, 1], 0).into(), &db, plan.apart, &log).await?;
+    let log = folder.path().join("server.log");
+    let own = || format!("sqlite:{}", folder.path().join("payments.db").display());
+    let store = plan.store.clone().unwrap_or_else(own);
+    let server = Server::start(([127, 0, 0, 1], 0).into(), &store, plan.apart, &log).await?;
     let address = server.address;
     println!(
         "storm: {} payments from {} clients against http://{address}, with {} kills on the way",
@@ -82,7 +90,7 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let clients = start_clients(&plan, address, lasts, &tally);
     let progress = tokio::spawn(show_progress(plan.clone(), Arc::clone(&tally)));
     let killed =
-        tokio::spawn(kill_and_restart(plan.clone(), server, db.clone(), log.clone(), Arc::clone(&tally)));
+        tokio::spawn(kill_and_restart(plan.clone(), server, store.clone(), log.clone(), Arc::clone(&tally)));
 
     let mut payments = Vec::with_capacity(plan.keys);
     for client in clients {
@@ -93,7 +101,7 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     println!();
     last.kill().await?;
 
-    let account = account::Account::draw(&payments, &plan, &db, &log, &killed)?;
+    let account = account::Account::draw(&payments, &plan, &store, &log, &killed).await?;
     account.print(&tally);
     if plan.keep {
         println!("\nkept: {}", folder.path().display());
@@ -113,6 +121,7 @@ fn start_clients(
     (0..plan.clients)
         .map(|_| {
             let (next, tally, keys) = (Arc::clone(&next), Arc::clone(tally), plan.keys);
+            let run = plan.run.clone();
             tokio::spawn(async move {
                 let mut played = Vec::new();
                 loop {
@@ -123,7 +132,7 @@ fn start_clients(
                     // In bursts of 100, so that a kill meets many payments at once.
                     let share = lasts.mul_f64((number / 100 * 100) as f64 / keys as f64);
                     sleep_until(begin + share).await;
-                    played.push(play::play(address, number, &tally).await);
+                    played.push(play::play(address, &run, number, &tally).await);
                     tally.settled.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -135,7 +144,7 @@ fn start_clients(
 async fn kill_and_restart(
     plan: Plan,
     mut server: Server,
-    db: PathBuf,
+    store: String,
     log: PathBuf,
     tally: Arc<Tally>,
 ) -> Result<(Server, HashSet<u32>), BoxError> {
@@ -153,7 +162,7 @@ async fn kill_and_restart(
         let address = server.address;
         server.kill().await?;
         tally.kills.fetch_add(1, Ordering::Relaxed);
-        server = Server::start(address, &db, plan.apart, &log).await?;
+        server = Server::start(address, &store, plan.apart, &log).await?;
     }
     Ok((server, killed))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use axum::http::StatusCode;
 
 use super::Plan;
-use super::play::{Payment, Tally};
+use super::play::{Payment, Tally, prefix};
 use crate::BoxError;
 use crate::ledger::{Charge, Ledger, Receipt};
 
@@ -44,14 +44,14 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn draw(
+    pub(crate) async fn draw(
         payments: &[Payment],
         plan: &Plan,
-        db: &Path,
+        store: &str,
         log: &Path,
         killed: &HashSet<u32>,
     ) -> Result<Self, BoxError> {
-        let charges = Ledger::open(db)?.all()?;
+        let charges = Ledger::open(store).await?.all(&prefix(&plan.run)).await?;
         let mut by_reference: HashMap<&str, Vec<&Charge>> = HashMap::new();
         for charge in &charges {
             by_reference.entry(&charge.receipt.reference).or_default().push(charge);

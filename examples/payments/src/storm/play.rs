@@ -56,7 +56,7 @@ enum Manner {
     Changed,
 }
 
-pub(crate) async fn play(server: SocketAddr, number: usize, tally: &Tally) -> Payment {
+pub(crate) async fn play(server: SocketAddr, run: &str, number: usize, tally: &Tally) -> Payment {
     let mut dice = Dice::new(number as u64 + 1);
     let manner = match dice.below(10) {
         0 | 1 => Manner::Once,
@@ -65,10 +65,10 @@ pub(crate) async fn play(server: SocketAddr, number: usize, tally: &Tally) -> Pa
         6..=8 => Manner::Cut,
         _ => Manner::Changed,
     };
-    let reference = format!("order {number}");
+    let reference = format!("{}{number}", prefix(run));
     let order =
         Order { account: format!("customer {}", number % 97), amount: 100 + number as i64, reference };
-    let key = format!("storm-{number}");
+    let key = format!("storm-{run}-{number}");
     let mut answers = Vec::new();
     let mut let_through = false;
     if manner == Manner::Cut {
@@ -100,6 +100,11 @@ pub(crate) async fn play(server: SocketAddr, number: usize, tally: &Tally) -> Pa
         let_through = answer.is_none_or(|answer| answer.status != StatusCode::UNPROCESSABLE_ENTITY);
     }
     Payment { reference: order.reference, answers, let_through }
+}
+
+/// What the references of one storm begin with.
+pub(crate) fn prefix(run: &str) -> String {
+    format!("order {run}-")
 }
 
 /// Retries as a good client does: the same key, the same bytes, `Retry-After` honoured.

@@ -51,6 +51,21 @@ fn cmp_7_a_storm_with_kills_charges_no_key_twice() {
 }
 
 #[test]
+fn cmp_7_a_storm_on_postgres_charges_no_key_twice() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let name = "RETRYPROOF_TEST_POSTGRES";
+    let written = || {
+        let lines = std::fs::read_to_string(file).ok()?;
+        lines.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    };
+    let url = std::env::var(name).ok().or_else(written);
+    let url = url.expect("no PostgreSQL for this test: run `cargo xtask services up postgres`");
+    let said = storm(&["--store", &url]);
+    assert_eq!(count(&said, "keys charged more than once"), 0, "{said}");
+    assert_eq!(count(&said, "charges"), 600, "{said}");
+}
+
+#[test]
 fn acq_2_a_storm_against_two_commits_ends_with_every_double_charge_explained() {
     storm(&["--apart"]);
 }
@@ -62,6 +77,7 @@ fn bad_arguments_name_what_is_wrong() {
         (&["serve", "--listen", "nowhere"], "nowhere"),
         (&["storm", "--keys", "0"], "--keys"),
         (&["storm", "--keys"], "wants a value"),
+        (&["storm", "--store", "memory:"], "--store takes"),
         (&["demo", "--keys", "3"], "--keys"),
     ] {
         let output = payments(args);
