@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
 //!
-//! `cargo xtask bench` runs all suites, `cargo xtask bench memory` one. Each suite writes its table into
+//! `cargo xtask bench` runs all suites but `growth`, which takes long; `cargo xtask bench memory` runs one. Each suite writes its table into
 //! `BENCHMARKS.md` and its plot into `docs/bench/<suite>.svg`; the exit code says whether all goals were met.
 //!
 //! # Adding a suite
@@ -11,6 +11,7 @@
 //! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT` with two counts and
 //!   divides the difference, so set-up costs nothing; `None`, and a loud line, where valgrind is missing;
 //! - [`heap::counted`] starts the same child under a counting allocator and reads what it [`heap::answer`]s;
+//! - `servers` is what the suites of the stores on servers share: tasks that ask at once, waiters in child processes, tables that grow;
 //! - [`report::Report`] holds rows, notes and plots, and is what `run` returns.
 //!
 //! Absolute times belong to the machine of the day: state a goal on a ratio or on a counted thing
@@ -25,7 +26,11 @@ pub mod heap;
 pub mod report;
 
 mod http;
+mod mariadb;
 mod memory;
+mod postgres;
+mod redis;
+mod servers;
 mod sqlite;
 
 use heap::HeapCounter;
@@ -38,13 +43,29 @@ struct Suite {
     run: fn() -> Result<Report, String>,
     /// What a child process does: a workload, chosen by the arguments behind the suite's name.
     child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
+    /// Whether it runs only when it is named, because it takes long.
+    by_name: bool,
+}
+
+impl Suite {
+    const fn new(
+        name: &'static str,
+        run: fn() -> Result<Report, String>,
+        child: fn(args: &[String], heap: HeapCounter) -> Result<(), String>,
+    ) -> Self {
+        Self { name, run, child, by_name: false }
+    }
 }
 
 /// All suites, in the order in which they run.
 const SUITES: &[Suite] = &[
-    Suite { name: "memory", run: memory::run, child: memory::child },
-    Suite { name: "http", run: http::run, child: http::child },
-    Suite { name: "sqlite", run: sqlite::run, child: sqlite::child },
+    Suite::new("memory", memory::run, memory::child),
+    Suite::new("http", http::run, http::child),
+    Suite::new("sqlite", sqlite::run, sqlite::child),
+    Suite::new("postgres", postgres::run, postgres::child),
+    Suite::new("mariadb", mariadb::run, mariadb::child),
+    Suite::new("redis", redis::run, redis::child),
+    Suite { by_name: true, ..Suite::new("growth", servers::long::run, servers::long::child) },
 ];
 
 /// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that measures.
@@ -71,7 +92,7 @@ fn run(names: &[String]) -> Result<bool, String> {
         return Err("measure an optimised build: cargo run --release -p retryproof-benches".into());
     }
     let chosen: Vec<&Suite> = match names {
-        [] => SUITES.iter().collect(),
+        [] => SUITES.iter().filter(|suite| !suite.by_name).collect(),
         names => names.iter().map(|name| suite(name)).collect::<Result<_, _>>()?,
     };
     let mut met = true;

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Suite `postgres`: the PostgreSQL store beside bare prepared statements by the same driver.
+//!
+//! The floor writes and reads a table of the same schema on the same server, each statement a transaction of its own, as durable
+//! as ours: what the store adds is what it says in SQL, its own connections, and the checks of the answer.
+
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use retryproof::store::Purge as _;
+use retryproof_postgres::{PgConnectOptions, Pooler, PostgresConfig, PostgresStore};
+use sqlx_core::connection::ConnectOptions as _;
+use sqlx_core::executor::Executor as _;
+use sqlx_core::query::query;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::row::Row as _;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_postgres::{PgConnection, Postgres};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+
+use crate::compare::{median, now, per_operation};
+use crate::heap::HeapCounter;
+use crate::report::{Plot, Report, Row};
+use crate::servers::across::{self, HOLD};
+use crate::servers::{
+    Filled, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate, replay, runtime,
+    sorted_keys, text, url,
+};
+
+const SUITE: &str = "postgres";
+/// Records to replay that are too many to be known to the store's process.
+const STRANGE: u64 = 50_000;
+const TASKS: usize = 64;
+/// Rows of the purge.
+const OVER: u64 = 200_000;
+
+/// The server, and a family of tables that goes with the run.
+pub(crate) struct Place {
+    url: String,
+    name: String,
+    control: Mutex<PgConnection>,
+}
+
+/// A table of ours, bare: one connection for each task.
+struct Bare {
+    connections: Vec<Mutex<PgConnection>>,
+    insert: Arc<str>,
+    update: Arc<str>,
+    select: Arc<str>,
+}
+
+fn options(url: &str) -> Result<PgConnectOptions, String> {
+    let options = PgConnectOptions::from_str(url).map_err(text)?;
+    Ok(options.disable_statement_logging().statement_cache_capacity(64).extra_float_digits(None))
+}
+
+fn config(url: &str, table: &str) -> Result<PostgresConfig, String> {
+    // What it finds out about a pooler by itself costs a few statements more.
+    Ok(PostgresConfig::from_url(url).map_err(text)?.with_table_name(table).with_pooler(Pooler::Session))
+}
+
+impl Place {
+    pub(crate) async fn new() -> Result<Self, String> {
+        let url = url("postgres")?;
+        let control = options(&url)?.connect().await.map_err(text)?;
+        Ok(Self { url, name: own_name(), control: Mutex::new(control) })
+    }
+
+    fn table(&self, part: &str) -> String {
+        format!("{}_{part}", self.name)
+    }
+
+    async fn migrated(&self, part: &str) -> Result<PostgresConfig, String> {
+        let config = config(&self.url, &self.table(part))?;
+        config.migrate().await.map_err(text)?;
+        Ok(config)
+    }
+
+    async fn store(&self, part: &str, connections: usize) -> Result<Arc<PostgresStore>, String> {
+        let config = self.migrated(part).await?.with_connections(connections);
+        Ok(Arc::new(PostgresStore::connect(config).await.map_err(text)?))
+    }
+
+    async fn bare(&self, part: &str, connections: usize) -> Result<Arc<Bare>, String> {
+        self.migrated(part).await?;
+        let table = self.table(part);
+        let mut all = Vec::new();
+        for _ in 0..connections {
+            all.push(Mutex::new(options(&self.url)?.connect().await.map_err(text)?));
+        }
+        Ok(Arc::new(Bare {
+            connections: all,
+            insert: format!(
+                "INSERT INTO \"{table}\" (scope,key,state,owner,token,taken,expires_at,purge_bucket) \
+                 VALUES ($1,$2,0,$3,$4,false,clock_timestamp()+interval '30 seconds',$5)"
+            )
+            .into(),
+            update: format!(
+                "UPDATE \"{table}\" SET state=1,expires_at=clock_timestamp()+interval '1 day',result=$3 \
+                 WHERE scope=$1 AND key=$2"
+            )
+            .into(),
+            select: format!(
+                "SELECT state,owner,token,taken,expires_at,fp,result FROM \"{table}\" WHERE scope=$1 AND key=$2"
+            )
+            .into(),
+        }))
+    }
+
+    async fn run(&self, sql: String) -> Result<u64, String> {
+        let mut control = self.control.lock().await;
+        Ok(control.execute(raw_sql(AssertSqlSafe(sql))).await.map_err(text)?.rows_affected())
+    }
+
+    async fn number(&self, sql: String) -> Result<i64, String> {
+        let mut control = self.control.lock().await;
+        let row = control.fetch_one(raw_sql(AssertSqlSafe(sql))).await.map_err(text)?;
+        row.try_get(0).map_err(text)
+    }
+
+    /// Completed records of the numbers below `records`, kept for `rest` from now.
+    async fn fill(&self, part: &str, records: u64, rest: &str) -> Result<(), String> {
+        self.migrated(part).await?;
+        let sql = format!(
+            "INSERT INTO \"{}\" (scope,key,state,owner,token,taken,expires_at,purge_bucket,result) \
+             SELECT $1,k,1,decode(md5(k::text),'hex'),1,false,clock_timestamp()+interval '{rest}',\
+             (extract(epoch FROM clock_timestamp()+interval '{rest}')*1000000)::bigint/3600000000*3600000000,$3 \
+             FROM unnest($2::bytea[]) AS k",
+            self.table(part)
+        );
+        let sql: Arc<str> = sql.into();
+        for chunk in sorted_keys(records).chunks(20_000) {
+            let keys: Vec<&[u8]> = chunk.iter().map(String::as_bytes).collect();
+            let insert = query::<Postgres>(AssertSqlSafe(Arc::clone(&sql)))
+                .bind(SCOPE.as_bytes())
+                .bind(keys)
+                .bind(&VALUE[..]);
+            self.control.lock().await.execute(insert).await.map_err(text)?;
+        }
+        self.run(format!("VACUUM ANALYZE \"{}\"", self.table(part))).await.map(drop)
+    }
+
+    async fn settle(&self) -> Result<(), String> {
+        self.run("CHECKPOINT".into()).await.map(drop)
+    }
+
+    pub(crate) async fn clear(&self) -> Result<(), String> {
+        let names = format!(
+            "SELECT coalesce(string_agg(format('%I',tablename),','),'') FROM pg_tables WHERE schemaname=current_schema() \
+             AND starts_with(tablename,'{}_')",
+            self.name
+        );
+        let tables: String = {
+            let mut control = self.control.lock().await;
+            let row = control.fetch_one(raw_sql(AssertSqlSafe(names))).await.map_err(text)?;
+            row.try_get(0).map_err(text)?
+        };
+        if tables.is_empty() { Ok(()) } else { self.run(format!("DROP TABLE {tables}")).await.map(drop) }
+    }
+}
+
+impl Bare {
+    async fn two_writes(&self, turn: Turn) -> Result<(), String> {
+        let key = key(turn.number);
+        let owner = retryproof::OwnerId::new();
+        let stamp = i64::try_from(turn.number).map_err(text)?;
+        let mut connection = self.connections[turn.task].lock().await;
+        let insert = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.insert)))
+            .bind(SCOPE.as_bytes())
+            .bind(key.as_bytes())
+            .bind(&owner.as_bytes()[..])
+            .bind(stamp)
+            .bind(stamp >> 10);
+        connection.execute(insert).await.map_err(text)?;
+        let update = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.update)))
+            .bind(SCOPE.as_bytes())
+            .bind(key.as_bytes())
+            .bind(&VALUE[..]);
+        match connection.execute(update).await.map_err(text)?.rows_affected() {
+            1 => Ok(()),
+            rows => Err(format!("{rows} rows were updated")),
+        }
+    }
+
+    async fn select(&self, turn: Turn, keys: u64) -> Result<(), String> {
+        let key = key(turn.number % keys);
+        let select = query::<Postgres>(AssertSqlSafe(Arc::clone(&self.select)))
+            .bind(SCOPE.as_bytes())
+            .bind(key.as_bytes());
+        let mut connection = self.connections[turn.task].lock().await;
+        let row = connection.fetch_optional(select).await.map_err(text)?.ok_or("no record")?;
+        let bytes: Vec<u8> = row.try_get(6).map_err(text)?;
+        if bytes.len() >= VALUE.len() { Ok(()) } else { Err("a short value".into()) }
+    }
+
+    async fn one(&self, turn: Turn) -> Result<(), String> {
+        let mut connection = self.connections[turn.task].lock().await;
+        let row = connection.fetch_one(query::<Postgres>("SELECT 1::bigint")).await.map_err(text)?;
+        row.try_get::<i64, _>(0).map(drop).map_err(text)
+    }
+
+    fn writes(self: &Arc<Self>) -> Way {
+        let bare = Arc::clone(self);
+        Way::new(WRITES, move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.two_writes(turn).await }
+        })
+    }
+
+    fn selects(self: &Arc<Self>, keys: u64) -> Way {
+        let bare = Arc::clone(self);
+        Way::new(SELECT, move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.select(turn, keys).await }
+        })
+    }
+
+    fn ones(self: &Arc<Self>) -> Way {
+        let bare = Arc::clone(self);
+        Way::new("SELECT 1", move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.one(turn).await }
+        })
+    }
+}
+
+const WRITES: &str = "two bare durable writes";
+const SELECT: &str = "bare SELECT by key";
+
+pub(crate) fn run() -> Result<Report, String> {
+    let runtime = runtime()?;
+    let place = runtime.block_on(Place::new())?;
+    let mut report = Report::new(SUITE, "The PostgreSQL store");
+    let measured = all(&mut report, &runtime, &place);
+    let cleared = runtime.block_on(place.clear());
+    measured.and(cleared)?;
+    let version = runtime
+        .block_on(place.number("SELECT current_setting('server_version_num')::bigint/10000".into()))?;
+    report.note(format!(
+        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and `synchronous_commit` on, on the same disk as the \
+         build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
+         connection for each task as the store has, by prepared statements in autocommit with the same durability, on a table of the same schema \
+         and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one loop; \
+         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks."
+    ));
+    report.note(
+        "*Known key*: the process has seen the record complete, and reads it by primary key; *first contact*: it has not, and the statement that \
+         would grant finds it. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded \
+         result in the waiter's hands. Statements of a thousand callers are those of the whole database, connecting included; \
+         the goal is 1,000 first looks, three times the polls of one waiter for each process, and what connecting takes."
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+fn all(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    one_task(report, runtime, place)?;
+    many_tasks(report, runtime, place)?;
+    waiters(report, runtime, place)?;
+    footprint(report, runtime, place)?;
+    purge(report, runtime, place)?;
+    grown(report, runtime, place, 1_000_000, "1 M")
+}
+
+fn one_task(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    let (store, bare, strange) = runtime.block_on(async {
+        place.fill("strange", STRANGE, "1 day").await?;
+        let strange = (place.store("strange", 4).await?, place.bare("strange", 1).await?);
+        Ok::<_, String>((place.store("one", 4).await?, place.bare("floor", 1).await?, strange))
+    })?;
+    let shape = Shape { rounds: 101, tasks: 1, each: 20 };
+    let ways = vec![bare.writes(), Way::executions("execution", &store)];
+    let writes = measure(runtime, shape, ways)?;
+    report.row(Row::new(WRITES, writes[0].cost, "us"));
+    report.row(
+        Row::new("execution, 1 task", writes[1].cost, "us")
+            .beside(WRITES, writes[1].ratio)
+            .ratio_at_most(1.15),
+    );
+    runtime.block_on(async {
+        for number in 0..500 {
+            replay(&*strange.0, number).await?;
+        }
+        Ok::<_, String>(())
+    })?;
+    let shape = Shape { each: 100, ..shape };
+    let ways = vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)];
+    let known = measure(runtime, shape, ways)?;
+    let ways =
+        vec![strange.1.ones(), strange.1.selects(STRANGE), Way::replays("replay", &strange.0, STRANGE)];
+    let first = measure(runtime, shape, ways)?;
+    report.row(Row::new(SELECT, known[0].cost, "us"));
+    let row = Row::new("replay, known key, 1 task", known[1].cost, "us");
+    report.row(row.beside(SELECT, known[1].ratio).ratio_at_most(1.15));
+    report.row(Row::new("SELECT 1", first[0].cost, "us"));
+    let row = Row::new("replay, first contact, 1 task", first[2].cost, "us");
+    report.row(row.beside("SELECT 1", first[2].ratio).ratio_at_most(2.0));
+    let row = Row::new("the same", first[2].cost, "us");
+    report.row(row.beside("bare SELECT by key, the same keys", first[2].times(&first[1])));
+    report.plot(
+        Plot::new("Execution, one task", "x two bare durable writes")
+            .bar("execution", writes[1].ratio)
+            .bar(WRITES, 1.0)
+            .goal(1.15),
+    );
+    report.plot(
+        Plot::new("Replay, one task", "us")
+            .bar("replay, known key", known[1].cost)
+            .bar("replay, first contact", first[2].cost)
+            .bar(SELECT, known[0].cost)
+            .bar("SELECT 1", first[0].cost),
+    );
+    Ok(())
+}
+
+fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    let (store, bare, strange) = runtime.block_on(async {
+        let strange = (place.store("strange", TASKS).await?, place.bare("strange", TASKS).await?);
+        Ok::<_, String>((place.store("many", TASKS).await?, place.bare("floors", TASKS).await?, strange))
+    })?;
+    let shape = Shape { rounds: 31, tasks: TASKS, each: 8 };
+    let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
+    report.row(rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]).ratio_at_least(0.9));
+    let shape = Shape { each: 40, ..shape };
+    let known =
+        measure(runtime, shape, vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)])?;
+    report.row(rate(format!("replays, known key, {TASKS} tasks"), &known[1], &known[0]));
+    let first = measure(runtime, shape, vec![strange.1.ones(), Way::replays("replay", &strange.0, STRANGE)])?;
+    report.row(rate(format!("replays, first contact, {TASKS} tasks"), &first[1], &first[0]));
+    report.plot(
+        Plot::new(format!("{TASKS} tasks on {TASKS} connections"), "operations a second")
+            .bar("executions", 1e6 / writes[1].cost)
+            .bar(WRITES, 1e6 / writes[0].cost)
+            .bar("replays, known key", 1e6 / known[1].cost)
+            .bar(SELECT, 1e6 / known[0].cost),
+    );
+    Ok(())
+}
+
+fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    let store = runtime.block_on(async {
+        let config = place.migrated("across").await?;
+        PostgresStore::connect(config).await.map_err(text)
+    })?;
+    let name = place.table("across");
+    across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 5.0)?;
+    // Under notifications a waiter polls after 250 ms, 500 ms and then each second, and announces itself now and then.
+    let polls = 3 + HOLD.as_secs();
+    across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
+}
+
+/// Transactions of the database so far. A process tells of its own when it ends, or has been idle for a while.
+async fn transactions(place: &Place) -> Result<u64, String> {
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
+    let sql = "SELECT xact_commit+xact_rollback FROM pg_stat_database WHERE datname=current_database()";
+    place.number(sql.into()).await.map(i64::unsigned_abs)
+}
+
+/// What replays and executions leave behind: log bytes, index writes.
+fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    runtime.block_on(async {
+        let store = place.store("strange", 4).await?;
+        let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
+        let mut least = i64::MAX;
+        // The log is the whole server's: somebody else's writes are in one of the takes, not in all. A replay that wrote would be.
+        for take in 0..8 {
+            place.settle().await?;
+            replay(&*store, take * 1_000).await?;
+            let before = place.number(position.into()).await?;
+            for number in 0..1_000 {
+                replay(&*store, take * 1_000 + number).await?;
+            }
+            least = least.min(place.number(position.into()).await? - before);
+            if least == 0 {
+                break;
+            }
+        }
+        report.row(Row::new("log bytes of 1,000 replays", least as f64, "bytes").value_at_most(0.0));
+        let hot = place.store("hot", 4).await?;
+        for number in 0..5_000 {
+            execution(&*hot, number).await?;
+        }
+        let statistics = |column: &str| {
+            let sql =
+                format!("SELECT {column} FROM pg_stat_user_tables WHERE relname='{}'", place.table("hot"));
+            async move {
+                place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
+                place.number(sql).await
+            }
+        };
+        let share = "CASE WHEN n_tup_upd<4000 THEN 0 ELSE n_tup_hot_upd*100000/n_tup_upd END";
+        let mut thousandths = 0;
+        for _ in 0..60 {
+            thousandths = statistics(share).await?;
+            if thousandths > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        report.row(
+            Row::new("completions that touch no index (HOT)", thousandths as f64 / 1_000.0, "%")
+                .value_at_least(95.0),
+        );
+        Ok(())
+    })
+}
+
+/// How fast expired records go, and what a caller notices of it.
+fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    runtime.block_on(async {
+        place.fill("over", OVER, "-2 days").await?;
+        let store = place.store("over", 8).await?;
+        let mut quiet = Vec::new();
+        for number in 0..300 {
+            let begin = now();
+            execution(&*store, (1 << 50) + number).await?;
+            quiet.push(per_operation(begin, 1) / 1_000.0);
+        }
+        let purging = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move {
+                let begin = now();
+                let gone = store.purge(usize::MAX).await.map_err(text)?;
+                Ok::<_, String>((gone, begin.elapsed()))
+            }
+        });
+        let mut busy = Vec::new();
+        let mut number = (1 << 50) + 1_000;
+        while !purging.is_finished() {
+            let begin = now();
+            execution(&*store, number).await?;
+            number += 1;
+            busy.push(per_operation(begin, 1) / 1_000.0);
+        }
+        let (gone, took) = purging.await.map_err(text)??;
+        if u64::try_from(gone).map_err(text)? < OVER {
+            return Err(format!("{gone} of {OVER} expired records were purged"));
+        }
+        report.row(Row::new("purge, executions meanwhile", gone as f64 / took.as_secs_f64(), "records/s"));
+        let (quiet, busy) = (median(quiet), median(busy));
+        report.row(Row::new("execution during a purge, p50", busy, "us").beside("before it", busy / quiet));
+        Ok(())
+    })
+}
+
+/// With 10 k and with many records.
+pub(crate) fn grown(
+    report: &mut Report,
+    runtime: &Runtime,
+    place: &Place,
+    records: u64,
+    many: &str,
+) -> Result<(), String> {
+    let filled = |part: &'static str, records: u64| async move {
+        place.fill(part, records, "1 day").await?;
+        let (store, bare) = (place.store(part, 4).await?, place.bare(part, 1).await?);
+        Ok::<_, String>(Filled {
+            writes: bare.writes(),
+            execution: Way::executions("execution", &store),
+            read: bare.selects(records),
+            replay: Way::replays("replay", &store, records),
+        })
+    };
+    let both = runtime.block_on(async {
+        let both = [filled("few", 10_000).await?, filled("full", records).await?];
+        place.settle().await?;
+        Ok::<_, String>(both)
+    })?;
+    growth(report, runtime, many, both)
+}
+
+pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+    let [table] = args else { return Err("postgres: the child takes the name of a table".into()) };
+    let runtime = runtime()?;
+    let config = config(&url("postgres")?, table)?;
+    let store = runtime.block_on(PostgresStore::connect(config)).map_err(text)?;
+    across::serve(&runtime, store.into_shared())
+}

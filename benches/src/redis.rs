@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Suite `redis`: the Redis store beside bare commands by the same driver.
+//!
+//! The floor sends the two writes and the one read that nobody can save, over one shared connection as ours: `SET NX PX` and `SET
+//! PX`, and `GET` of a value as long as our record.
+
+use std::sync::Arc;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Client, Cmd, Value};
+use retryproof_redis::{RedisConfig, RedisStore};
+use tokio::runtime::Runtime;
+
+use crate::heap::HeapCounter;
+use crate::report::{Plot, Report, Row};
+use crate::servers::across::{self, HOLD};
+use crate::servers::{
+    Filled, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay, runtime, text, url,
+};
+
+const SUITE: &str = "redis";
+/// Records to replay that are too many to be known to the store's process.
+const STRANGE: u64 = 100_000;
+const TASKS: usize = 64;
+const MANY: usize = 512;
+
+const WRITES: &str = "two raw writes";
+const GET: &str = "GET";
+
+/// The databases of one server that this suite uses, beside 0, where the tests are.
+const FEW: u32 = 13;
+const FULL: u32 = 14;
+
+/// A complete record, up to the value; the crate's page says what it means.
+const HEAD: &str = "rp1C0123456789abcdef0000000000000001000000000000000";
+
+/// The server, and the prefix of the keys that go with the run.
+pub(crate) struct Place {
+    url: String,
+    prefix: String,
+    control: MultiplexedConnection,
+}
+
+/// The commands of the floor, over one connection.
+struct Bare {
+    connection: MultiplexedConnection,
+    prefix: String,
+}
+
+impl Place {
+    pub(crate) async fn new() -> Result<Self, String> {
+        let url = url("redis")?;
+        let control = connection(&url).await?;
+        Ok(Self { url, prefix: own_name(), control })
+    }
+
+    fn at(&self, db: u32) -> String {
+        format!("{}/{db}", self.url.trim_end_matches('/'))
+    }
+
+    async fn store(&self, db: u32) -> Result<Arc<RedisStore>, String> {
+        let config = RedisConfig::from_url(&self.at(db)).map_err(text)?.with_prefix(&self.prefix);
+        Ok(Arc::new(RedisStore::connect(config).await.map_err(text)?))
+    }
+
+    async fn bare(&self, db: u32) -> Result<Arc<Bare>, String> {
+        let connection = connection(&self.at(db)).await?;
+        Ok(Arc::new(Bare { connection, prefix: self.prefix.clone() }))
+    }
+
+    /// Complete records of the numbers below `records`.
+    async fn fill(&self, db: u32, records: u64) -> Result<(), String> {
+        let mut connection = connection(&self.at(db)).await?;
+        let value: Vec<u8> = [HEAD.as_bytes(), &VALUE].concat();
+        for from in (0..records).step_by(1_000) {
+            let mut flight = ::redis::pipe();
+            for number in from..(from + 1_000).min(records) {
+                let mut cmd = Cmd::new();
+                cmd.arg("SET").arg(record(&self.prefix, number)).arg(&value).arg("PX").arg(86_400_000);
+                flight.add_command(cmd).ignore();
+            }
+            flight.exec_async(&mut connection).await.map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Calls of all commands so far.
+    async fn calls(&self) -> Result<u64, String> {
+        let mut cmd = Cmd::new();
+        cmd.arg("INFO").arg("stats");
+        let info: String = cmd.query_async(&mut self.control.clone()).await.map_err(text)?;
+        let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        line.and_then(|count| count.trim().parse().ok()).ok_or_else(|| "INFO without a count".into())
+    }
+
+    /// Removes the keys of the run, and nobody else's.
+    pub(crate) async fn clear(&self) -> Result<(), String> {
+        for db in [0, FEW, FULL] {
+            let mut connection = connection(&self.at(db)).await?;
+            let mut cursor = 0_u64;
+            loop {
+                let mut scan = Cmd::new();
+                scan.arg("SCAN")
+                    .arg(cursor)
+                    .arg("MATCH")
+                    .arg(format!("{}:*", self.prefix))
+                    .arg("COUNT")
+                    .arg(5_000);
+                let (next, keys): (u64, Vec<Vec<u8>>) =
+                    scan.query_async(&mut connection).await.map_err(text)?;
+                if !keys.is_empty() {
+                    let mut unlink = Cmd::new();
+                    unlink.arg("UNLINK").arg(keys);
+                    unlink.exec_async(&mut connection).await.map_err(text)?;
+                }
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
+    let client = Client::open(url).map_err(text)?;
+    client.get_multiplexed_async_connection().await.map_err(text)
+}
+
+/// The key of a record, as the crate's page says.
+fn record(prefix: &str, number: u64) -> String {
+    format!("{prefix}:{{{}:{SCOPE}:{}}}", SCOPE.len(), key(number))
+}
+
+impl Bare {
+    async fn two_writes(&self, turn: Turn) -> Result<(), String> {
+        let key = record(&self.prefix, turn.number);
+        let owner = retryproof::OwnerId::new();
+        let mut connection = self.connection.clone();
+        let mut cmd = Cmd::with_capacity(6, 128);
+        cmd.arg("SET").arg(&key).arg(&owner.as_bytes()[..]).arg("NX").arg("PX").arg(30_000);
+        let first = connection.send_packed_command(&cmd).await.map_err(text)?;
+        let mut cmd = Cmd::with_capacity(5, 320);
+        cmd.arg("SET").arg(&key).arg(&VALUE[..]).arg("PX").arg(86_400_000);
+        let second = connection.send_packed_command(&cmd).await.map_err(text)?;
+        match (first, second) {
+            (Value::Okay, Value::Okay) => Ok(()),
+            other => Err(format!("not two writes: {other:?}")),
+        }
+    }
+
+    async fn get(&self, turn: Turn, keys: u64) -> Result<(), String> {
+        let mut cmd = Cmd::with_capacity(2, 96);
+        cmd.arg("GET").arg(record(&self.prefix, turn.number % keys));
+        match self.connection.clone().send_packed_command(&cmd).await.map_err(text)? {
+            Value::BulkString(value) if value.len() >= VALUE.len() => Ok(()),
+            other => Err(format!("not a value: {other:?}")),
+        }
+    }
+
+    fn writes(self: &Arc<Self>) -> Way {
+        let bare = Arc::clone(self);
+        Way::new(WRITES, move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.two_writes(turn).await }
+        })
+    }
+
+    fn gets(self: &Arc<Self>, keys: u64) -> Way {
+        let bare = Arc::clone(self);
+        Way::new(GET, move |turn| {
+            let bare = Arc::clone(&bare);
+            async move { bare.get(turn, keys).await }
+        })
+    }
+}
+
+pub(crate) fn run() -> Result<Report, String> {
+    let runtime = runtime()?;
+    let place = runtime.block_on(Place::new())?;
+    let mut report = Report::new(SUITE, "The Redis store");
+    let measured = all(&mut report, &runtime, &place);
+    let cleared = runtime.block_on(place.clear());
+    measured.and(cleared)?;
+    report.note(
+        "One Redis as `cargo xtask services up redis` starts it: append-only file, flushed every second. 16-byte scope, 36-byte keys scattered like \
+         UUIDs, 200-byte values. The floor goes through the same driver (`redis`), over one shared connection as the store's own, with the same \
+         durability: `SET NX PX` of the owner and `SET PX` of the value, or one `GET` of a value as long as the record. Both ran in turn in one \
+         loop; a ratio is the median of the ratios of the rounds. One thread runs the client's tasks."
+            .to_owned(),
+    );
+    report.note(
+        "*Known key*: the process has seen the record complete, and sends a `GET`; *first contact*: it has not, and the script that would grant finds \
+         it. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded result in \
+         the waiter's hands. Statements of a thousand callers are all commands that the server ran, those inside of scripts included; the goal is four \
+         for each first look, three times the polls of one waiter for each process, and what connecting takes."
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+fn all(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    let (store, bare) = runtime.block_on(async {
+        place.fill(0, STRANGE).await?;
+        Ok::<_, String>((place.store(0).await?, place.bare(0).await?))
+    })?;
+    one_task(report, runtime, &store, &bare)?;
+    many_tasks(report, runtime, &store, &bare)?;
+    waiters(report, runtime, place)?;
+    grown(report, runtime, place, 1_000_000, "1 M")
+}
+
+fn one_task(
+    report: &mut Report,
+    runtime: &Runtime,
+    store: &Arc<RedisStore>,
+    bare: &Arc<Bare>,
+) -> Result<(), String> {
+    let shape = Shape { rounds: 151, tasks: 1, each: 100 };
+    let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
+    report.row(Row::new(WRITES, writes[0].cost, "us"));
+    report.row(
+        Row::new("execution, 1 task", writes[1].cost, "us")
+            .beside(WRITES, writes[1].ratio)
+            .ratio_at_most(1.25),
+    );
+    runtime.block_on(async {
+        for number in 0..500 {
+            replay(&**store, number).await?;
+        }
+        Ok::<_, String>(())
+    })?;
+    let shape = Shape { each: 200, ..shape };
+    let known = measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;
+    let first = measure(runtime, shape, vec![bare.gets(STRANGE), Way::replays("replay", store, STRANGE)])?;
+    report.row(Row::new(GET, known[0].cost, "us"));
+    let row = Row::new("replay, known key, 1 task", known[1].cost, "us");
+    report.row(row.beside(GET, known[1].ratio).ratio_at_most(1.10));
+    let row = Row::new("replay, first contact, 1 task", first[1].cost, "us");
+    report.row(row.beside(GET, first[1].ratio).ratio_at_most(1.10));
+    report.plot(
+        Plot::new("Execution, one task", "x two raw writes")
+            .bar("execution", writes[1].ratio)
+            .bar(WRITES, 1.0)
+            .goal(1.25),
+    );
+    report.plot(
+        Plot::new("Replay, one task", "x GET")
+            .bar("replay, known key", known[1].ratio)
+            .bar("replay, first contact", first[1].ratio)
+            .bar(GET, 1.0)
+            .goal(1.10),
+    );
+    Ok(())
+}
+
+fn many_tasks(
+    report: &mut Report,
+    runtime: &Runtime,
+    store: &Arc<RedisStore>,
+    bare: &Arc<Bare>,
+) -> Result<(), String> {
+    for tasks in [TASKS, MANY] {
+        let shape = Shape { rounds: 61, tasks, each: 4_096 / tasks as u64 };
+        let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
+        report.row(rate(format!("executions, {tasks} tasks"), &writes[1], &writes[0]));
+        let shape = Shape { each: 8_192 / tasks as u64, ..shape };
+        let known = measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;
+        let ways = vec![bare.gets(STRANGE), Way::replays("replay", store, STRANGE)];
+        let first = measure(runtime, shape, ways)?;
+        for (what, medians) in [("known key", &known), ("first contact", &first)] {
+            let row = rate(format!("replays, {what}, {tasks} tasks"), &medians[1], &medians[0]);
+            report.row(if tasks == MANY { row.ratio_at_least(0.8) } else { row });
+        }
+        report.plot(
+            Plot::new(format!("{tasks} tasks on one connection"), "operations a second")
+                .bar("executions", 1e6 / writes[1].cost)
+                .bar(WRITES, 1e6 / writes[0].cost)
+                .bar("replays, known key", 1e6 / known[1].cost)
+                .bar("replays, first contact", 1e6 / first[1].cost)
+                .bar(GET, 1e6 / known[0].cost),
+        );
+    }
+    Ok(())
+}
+
+fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
+    let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
+    let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
+    across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
+    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of up to three commands.
+    let polls = 2 * (3 + HOLD.as_secs());
+    let first_looks = 3 * across::WAITERS / across::PROCESSES;
+    across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || runtime.block_on(place.calls()))
+}
+
+/// With 10 k and with many records, in a database each.
+pub(crate) fn grown(
+    report: &mut Report,
+    runtime: &Runtime,
+    place: &Place,
+    records: u64,
+    many: &str,
+) -> Result<(), String> {
+    let filled = |db: u32, records: u64| async move {
+        place.fill(db, records).await?;
+        let (store, bare) = (place.store(db).await?, place.bare(db).await?);
+        Ok::<_, String>(Filled {
+            writes: bare.writes(),
+            execution: Way::executions("execution", &store),
+            read: bare.gets(records),
+            replay: Way::replays("replay", &store, records),
+        })
+    };
+    let both = runtime
+        .block_on(async { Ok::<_, String>([filled(FEW, 10_000).await?, filled(FULL, records).await?]) })?;
+    growth(report, runtime, many, both)
+}
+
+pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+    let [prefix] = args else { return Err("redis: the child takes the prefix of its keys".into()) };
+    let runtime = runtime()?;
+    let config = RedisConfig::from_url(&url("redis")?).map_err(text)?.with_prefix(prefix);
+    let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
+    across::serve(&runtime, store.into_shared())
+}

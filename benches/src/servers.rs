@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the suites of the server stores share: where the servers are, keys, tasks that ask at once, and the cost per operation
+//! as the table grows.
+//!
+//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor that is as cheap as it can be.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
+use retryproof::{Blob, IdempotencyStore, Identity, OwnerId};
+use tokio::runtime::Runtime;
+
+use crate::compare::{Contender, Median, interleave, now, per_operation};
+use crate::report::{Report, Row};
+
+pub(crate) mod across;
+pub(crate) mod long;
+
+pub(crate) const SCOPE: &str = "payments.created";
+pub(crate) const TTL: Duration = Duration::from_secs(86_400);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// What a call returned, as it is stored.
+pub(crate) const VALUE: [u8; 200] = [7; 200];
+
+/// Where a service is: its variable, else what `cargo xtask services up` wrote.
+pub(crate) fn url(service: &str) -> Result<String, String> {
+    let name = format!("RETRYPROOF_TEST_{}", service.to_uppercase());
+    let file = crate::root().join("target/services/env");
+    let written = || {
+        let text = std::fs::read_to_string(file).ok()?;
+        text.lines().find_map(|line| Some(line.strip_prefix(&name)?.strip_prefix('=')?.to_owned()))
+    };
+    std::env::var(&name).ok().filter(|url| !url.is_empty()).or_else(written).ok_or_else(|| {
+        format!(
+            "no {service} to measure: run `cargo xtask services up {service}`, or name one by the variable {name}"
+        )
+    })
+}
+
+/// A name for tables and keys that no other run has.
+pub(crate) fn own_name() -> String {
+    let random = OwnerId::new();
+    let random = random.as_bytes();
+    format!("bench_{}_{:02x}{:02x}", std::process::id(), random[0], random[1])
+}
+
+pub(crate) fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+pub(crate) fn runtime() -> Result<Runtime, String> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(text)
+}
+
+/// The key of a number, in the form of a UUID and as scattered as those are: 36 bytes.
+pub(crate) fn key(number: u64) -> String {
+    let [a, b] = [mixed(number), mixed(number ^ 0xA5A5_A5A5_0000_0000)];
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        a >> 32,
+        a >> 16 & 0xFFFF,
+        a & 0xFFFF,
+        b >> 48,
+        b & 0xFFFF_FFFF_FFFF
+    )
+}
+
+/// SplitMix64's last step: a bijection, so that no two numbers share a key.
+fn mixed(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// The keys of the numbers below `records` in their order: an index filled in order is filled quickly.
+pub(crate) fn sorted_keys(records: u64) -> Vec<String> {
+    let mut keys: Vec<String> = (0..records).map(key).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// A number for a new key; those that tables are filled with are below.
+fn fresh(count: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
+    NEXT.fetch_add(count, Ordering::Relaxed)
+}
+
+pub(crate) fn identity(number: u64) -> Result<Identity, String> {
+    Identity::of(SCOPE, key(number)).map_err(text)
+}
+
+pub(crate) fn request() -> AcquireRequest {
+    AcquireRequest::new(OwnerId::new(), LEASE, TTL)
+}
+
+/// Acquire and complete, as an execution does.
+pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Result<(), String> {
+    let (id, request) = (identity(number)?, request());
+    let acquired = store.acquire(&id, &request).await.map_err(text)?;
+    let done = Completion::new(Blob::from(VALUE.to_vec()), TTL, None);
+    let completed = store.complete(&id, request.owner, &done).await.map_err(text)?;
+    match (acquired, completed) {
+        (Acquired::Granted(_), Fenced::Done) => Ok(()),
+        other => Err(format!("not a first execution: {other:?}")),
+    }
+}
+
+/// An acquire that finds the result.
+pub(crate) async fn replay(store: &impl IdempotencyStore, number: u64) -> Result<(), String> {
+    match store.acquire(&identity(number)?, &request()).await.map_err(text)? {
+        Acquired::Complete(_) => Ok(()),
+        other => Err(format!("not a replay: {other:?}")),
+    }
+}
+
+/// Which operation it is: the task that asks, and a number of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) task: usize,
+    pub(crate) number: u64,
+}
+
+type Asked = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// One way of doing an operation; the floor is one too, and pays for the same box.
+pub(crate) struct Way {
+    name: &'static str,
+    work: Arc<dyn Fn(Turn) -> Asked + Send + Sync>,
+}
+
+impl Way {
+    pub(crate) fn new<F, Fut>(name: &'static str, work: F) -> Self
+    where
+        F: Fn(Turn) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        Self { name, work: Arc::new(move |turn| Box::pin(work(turn))) }
+    }
+
+    /// Executions through a store.
+    pub(crate) fn executions<S: IdempotencyStore>(name: &'static str, store: &Arc<S>) -> Self {
+        let store = Arc::clone(store);
+        Self::new(name, move |turn| {
+            let store = Arc::clone(&store);
+            async move { execution(&*store, turn.number).await }
+        })
+    }
+
+    /// Replays through a store, of the first `keys` numbers in turn.
+    pub(crate) fn replays<S: IdempotencyStore>(name: &'static str, store: &Arc<S>, keys: u64) -> Self {
+        let store = Arc::clone(store);
+        Self::new(name, move |turn| {
+            let store = Arc::clone(&store);
+            async move { replay(&*store, turn.number % keys).await }
+        })
+    }
+}
+
+/// How much is measured: rounds, tasks that ask at once, operations of each in a round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) rounds: usize,
+    pub(crate) tasks: usize,
+    pub(crate) each: u64,
+}
+
+/// Microseconds of an operation in each way, the first one being the floor: the time of a round over its operations.
+pub(crate) fn measure(runtime: &Runtime, shape: Shape, ways: Vec<Way>) -> Result<Vec<Median>, String> {
+    let failure = RefCell::new(None);
+    let contenders = ways.into_iter().map(|way| {
+        let failure = &failure;
+        Contender::new(way.name, move || {
+            let count = shape.tasks as u64 * shape.each;
+            let from = fresh(count);
+            let begin = now();
+            if let Err(problem) = runtime.block_on(all(&way.work, shape, from)) {
+                failure.borrow_mut().get_or_insert(format!("{}: {problem}", way.name));
+            }
+            per_operation(begin, count) / 1_000.0
+        })
+    });
+    let medians = interleave(shape.rounds, contenders.collect());
+    failure.into_inner().map_or(Ok(medians), Err)
+}
+
+async fn all(work: &Arc<dyn Fn(Turn) -> Asked + Send + Sync>, shape: Shape, from: u64) -> Result<(), String> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..shape.tasks {
+        let (work, first) = (Arc::clone(work), from + task as u64 * shape.each);
+        tasks.spawn(async move {
+            for number in first..first + shape.each {
+                work(Turn { task, number }).await?;
+            }
+            Ok::<_, String>(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(text)??;
+    }
+    Ok(())
+}
+
+/// Operations a second, and beside the floor's.
+pub(crate) fn rate(what: String, median: &Median, floor: &Median) -> Row {
+    Row::new(what, 1e6 / median.cost, "/s").beside(floor.name, 1.0 / median.times(floor))
+}
+
+/// A table, or a database, with so many records, and what is done on it.
+pub(crate) struct Filled {
+    pub(crate) writes: Way,
+    pub(crate) execution: Way,
+    pub(crate) read: Way,
+    pub(crate) replay: Way,
+}
+
+/// The cost of an operation with many records beside that with few, measured in turn; and the bare driver's, which tells what of
+/// it is the server's own.
+pub(crate) fn growth(
+    report: &mut Report,
+    runtime: &Runtime,
+    many: &str,
+    [few_filled, many_filled]: [Filled; 2],
+) -> Result<(), String> {
+    let shape = Shape { rounds: 61, tasks: 1, each: 20 };
+    let ways = vec![few_filled.writes, few_filled.execution, many_filled.writes, many_filled.execution];
+    let writes = measure(runtime, shape, ways)?;
+    let ways = vec![few_filled.read, few_filled.replay, many_filled.read, many_filled.replay];
+    let reads = measure(runtime, Shape { each: 100, ..shape }, ways)?;
+    for (medians, bare, ours) in [(&writes, "two bare writes", "execution"), (&reads, "bare read", "replay")]
+    {
+        let of = |name: &str, at: usize, from: usize| {
+            Row::new(format!("{name} at {many} records"), medians[at].cost, "us")
+                .beside("at 10 k", medians[at].times(&medians[from]))
+        };
+        report.row(of(bare, 2, 0));
+        report.row(of(ours, 3, 1).ratio_at_most(1.3));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_look_like_uuids_and_do_not_meet() {
+        let keys = sorted_keys(1_000);
+        assert!(keys.iter().all(|key| key.len() == 36));
+        assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn every_operation_of_a_round_has_a_number_of_its_own() {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let way = Way::new("counts", {
+            let seen = Arc::clone(&seen);
+            move |turn| {
+                seen.lock().expect("unpoisoned").push(turn.number);
+                async { Ok(()) }
+            }
+        });
+        let shape = Shape { rounds: 3, tasks: 4, each: 5 };
+        measure(&runtime().expect("a runtime"), shape, vec![way]).expect("measured");
+        let mut seen = seen.lock().expect("unpoisoned").clone();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 80, "one round warms up");
+    }
+}
