@@ -157,3 +157,61 @@ fn redis(
         .with_connect_timeout(config.operation_timeout / 5)
         .with_response_timeout(config.operation_timeout * 2 / 5))
 }
+
+#[cfg(all(test, feature = "postgres", feature = "mysql", feature = "redis"))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn shown(url: &str, config: &IdempotencyConfig) -> String {
+        let mut config = config.clone();
+        config.store = Some(url.to_owned());
+        match Named::configured(&config) {
+            Ok(Named::Postgres(server)) => format!("{server:?}"),
+            Ok(Named::Mysql(server)) => format!("{server:?}"),
+            Ok(Named::Redis(server)) => format!("{server:?}"),
+            Ok(_) => "another store".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn cfg_1_sto_5_the_keys_and_the_operation_timeout_reach_the_stores() {
+        let mut config = IdempotencyConfig::default();
+        config.operation_timeout = Duration::from_secs(20);
+        config.postgres.table_name = Some("pay".to_owned());
+        config.postgres.max_connections = Some(33);
+        config.postgres.pooler = Some(retryproof_core::config::Pooler::Transaction);
+        config.mysql.table_name = Some("pay".to_owned());
+        config.mysql.max_connections = Some(33);
+        config.redis.prefix = Some("pay".to_owned());
+        config.redis.wait_replicas = Some(2);
+        for (url, all) in [
+            ("postgres://h/d", &["\"pay\"", "connections: 33", "Transaction", "timeout: 16s"][..]),
+            (
+                "mysql://h/d",
+                &["\"pay\"", "connections: 33", "connect_timeout: 12s", "statement_timeout: 40s"],
+            ),
+            ("redis://h", &["\"pay\"", "(2, 1s)"]),
+        ] {
+            let shown = shown(url, &config);
+            for part in all {
+                assert!(shown.contains(part), "{part}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn sto_5_without_settings_the_stores_keep_their_defaults() {
+        let defaults = IdempotencyConfig::default();
+        for url in ["postgres://h/d", "mysql://h/d", "redis://h"] {
+            let plain = match Named::parse(url) {
+                Ok(Named::Postgres(server)) => format!("{server:?}"),
+                Ok(Named::Mysql(server)) => format!("{server:?}"),
+                Ok(Named::Redis(server)) => format!("{server:?}"),
+                _ => "another store".to_owned(),
+            };
+            assert_eq!(shown(url, &defaults), plain);
+        }
+    }
+}

@@ -74,9 +74,10 @@ async fn sto_1_no_store_is_picked_by_itself() {
 #[tokio::test]
 async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
     for (url, says) in [
-        ("postgres://app:canary@db/records", "`postgres`"),
-        ("redis+sentinel://:canary@h", "`redis+sentinel`"),
+        ("etcd://app:canary@db/records", "`etcd`"),
+        ("redis+cluster://:canary@h", "`redis+cluster`"),
         ("SQLITE:records.db", "`SQLITE`"),
+        ("POSTGRES://app:canary@db/records", "`POSTGRES`"),
         ("app-canary@db:5432/records", "`(hidden)`"),
         ("memoryofacanaryormore:", "`(hidden)`"),
         ("memory:canary", "nothing after it"),
@@ -86,17 +87,40 @@ async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");
         assert!(error.to_string().contains(says), "{error}");
     }
-}
-
-#[cfg(not(feature = "sqlite"))]
-#[tokio::test]
-async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
-    for url in ["sqlite:records.db", "sqlite:"] {
-        let error = refusal(url).await;
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("`sqlite-bundled`"), "{error}");
+    let error = refusal("etcd:x").await.to_string();
+    for known in ["memory:", "sqlite:FILE", "postgres://", "mysql://", "redis://", "redis+sentinel://"] {
+        assert!(error.contains(known), "it says the way out: {error}");
     }
 }
+
+#[tokio::test]
+async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
+    for (is_on, feature, urls) in [
+        (cfg!(feature = "sqlite"), "`sqlite-bundled`", &["sqlite:records.db", "sqlite:"][..]),
+        (
+            cfg!(feature = "postgres"),
+            "`postgres`",
+            &["postgres://app:canary@h/d", "postgresql://app:canary@h/d", "postgres:"],
+        ),
+        (cfg!(feature = "mysql"), "`mysql`", &["mysql://app:canary@h/d", "mariadb://app:canary@h/d"]),
+        (cfg!(feature = "mysql-tls"), "`mysql", &["mysql://app:canary@h/d?ssl-mode=required"]),
+        (cfg!(feature = "redis"), "`redis`", &["redis://:canary@h", "redis+sentinel://:canary@h/main"]),
+        (
+            cfg!(feature = "redis-tls"),
+            "`redis-tls`",
+            &["rediss://:canary@h", "rediss+sentinel://:canary@h/main"],
+        ),
+    ] {
+        for url in urls.iter().filter(|_| !is_on) {
+            let error = refusal(url).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}");
+            assert!(error.to_string().contains(feature), "{error}");
+        }
+    }
+}
+
+#[cfg(all(feature = "postgres", feature = "mysql", feature = "redis"))]
+mod servers;
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
