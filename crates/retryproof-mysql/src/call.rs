@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Identity};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;
@@ -49,7 +49,8 @@ impl MysqlStore {
                 return Err(too_large(size(params), most).into());
             }
             let bound = self.config.statement_timeout;
-            let Ok(answer) = timeout(bound, loan.session.run(sql, params, want, kept)).await else {
+            let end = Instant::now() + bound;
+            let Some(answer) = self.pulse.until(end, loan.session.run(sql, params, want, kept)).await else {
                 // The connection goes with the loan, in the middle of its answer.
                 return Err(Trouble {
                     class: Class::Broken,

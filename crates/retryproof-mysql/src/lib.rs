@@ -8,6 +8,7 @@ mod inspect;
 mod join;
 mod known;
 mod pool;
+mod pulse;
 mod record;
 mod schema;
 mod session;

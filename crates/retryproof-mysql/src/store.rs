@@ -16,6 +16,7 @@ use crate::config::MysqlConfig;
 use crate::error::{Class, Trouble};
 use crate::known::Known;
 use crate::pool::{Lane, Pool};
+use crate::pulse::Pulse;
 use crate::record::{Phase, Record};
 use crate::schema::{CHECK_MOST, check};
 use crate::session::Want;
@@ -37,6 +38,7 @@ pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) sql: Sql,
     pub(crate) pool: Pool,
+    pub(crate) pulse: Pulse,
     pub(crate) wake: Wake,
     known: Known,
     returning: bool,
@@ -99,6 +101,7 @@ impl MysqlStore {
         Ok(Self {
             sql,
             pool,
+            pulse: Pulse::start(),
             wake: Wake::default(),
             known: Known::new(),
             returning: server.returning && config.returning.unwrap_or(true),

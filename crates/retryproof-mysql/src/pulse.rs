@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Pulse`]: ends statements that take too long, without a timer for each: setting one may wake the thread that minds them, which
+//! costs a tenth of a replay. The PostgreSQL store does the same.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How late a statement may be ended.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// One task that wakes, now and then, whoever waits for an answer; it sleeps while nobody does.
+pub(crate) struct Pulse {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    beat: Notify,
+    /// Somebody has waited since the last beat.
+    waited: AtomicBool,
+    /// The task sleeps until `rouse`.
+    asleep: AtomicBool,
+    rouse: Notify,
+}
+
+impl Pulse {
+    /// To be called inside a runtime.
+    pub(crate) fn start() -> Self {
+        let shared = Arc::new(Shared::default());
+        let task = tokio::spawn(run(Arc::clone(&shared)));
+        Self { shared, task }
+    }
+
+    /// What the future gives, or `None` some time after the deadline.
+    pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        // The runtime in which it was started is gone.
+        if self.task.is_finished() {
+            return timeout_at(deadline, future).await.ok();
+        }
+        let mut beat = pin!(self.shared.beat.notified());
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            self.shared.wait();
+            while beat.as_mut().poll(cx).is_ready() {
+                if Instant::now() >= deadline {
+                    return Poll::Ready(None);
+                }
+                beat.set(self.shared.beat.notified());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn wait(&self) {
+        self.waited.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            self.rouse.notify_one();
+        }
+    }
+}
+
+async fn run(shared: Arc<Shared>) {
+    loop {
+        if !shared.waited.swap(false, Ordering::SeqCst) {
+            shared.asleep.store(true, Ordering::SeqCst);
+            // Who waited just before that did not see it.
+            if !shared.waited.load(Ordering::SeqCst) {
+                shared.rouse.notified().await;
+            }
+            shared.asleep.store(false, Ordering::SeqCst);
+        }
+        sleep(BEAT).await;
+        shared.beat.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sto_5_what_hangs_is_ended_and_what_does_not_is_not() {
+        let pulse = Pulse::start();
+        for _ in 0..3 {
+            let started = Instant::now();
+            let deadline = started + Duration::from_millis(30);
+            assert_eq!(pulse.until(deadline, std::future::pending::<()>()).await, None);
+            let took = started.elapsed();
+            assert!(took >= Duration::from_millis(30) && took < Duration::from_secs(5), "{took:?}");
+            assert_eq!(pulse.until(Instant::now(), std::future::ready(7)).await, Some(7));
+            // It falls asleep in between.
+            sleep(3 * BEAT).await;
+        }
+    }
+
+    #[test]
+    fn sto_5_a_store_that_outlives_its_runtime_still_ends_its_statements() {
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let first = runtime();
+        let pulse = first.block_on(async { Pulse::start() });
+        drop(first);
+        let ended = runtime().block_on(async {
+            pulse.until(Instant::now() + Duration::from_millis(30), std::future::pending::<()>()).await
+        });
+        assert_eq!(ended, None);
+    }
+}
