@@ -180,6 +180,11 @@ impl PostgresStore {
         ))
     }
 
+    /// Whether notifications arrive. Through a pooler that was not found out at first they do not, whatever it answered to LISTEN.
+    fn is_pushed(&self) -> bool {
+        self.wake.is_listening() && self.pool.is_direct()
+    }
+
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
         let subscription = self.wake.subscribe(id);
         let mut woken = std::pin::pin!(subscription.bell.notified());
@@ -193,7 +198,7 @@ impl PostgresStore {
         }
         let end = Instant::now() + at_most;
         let mut announced = Instant::now();
-        let mut pushed = self.wake.is_listening();
+        let mut pushed = self.is_pushed();
         let (mut poll, mut longest) = if pushed { NET } else { POLL };
         loop {
             let next = (Instant::now() + self.wake.jitter(poll)).min(end);
@@ -204,7 +209,7 @@ impl PostgresStore {
                 return Ok(());
             }
             poll = (poll * 2).min(longest);
-            if pushed != self.wake.is_listening() {
+            if pushed != self.is_pushed() {
                 pushed = !pushed;
                 (poll, longest) = if pushed { NET } else { POLL };
             }

@@ -2,10 +2,11 @@
 //! Waiters of other processes are woken by notification (ACQ-4), and only when they asked for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{Acquired, Fenced};
-use retryproof_core::{IdempotencyStore, OwnerId};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use sqlx_core::pool::PoolOptions;
 use sqlx_postgres::{PgListener, PgPool};
@@ -110,4 +111,34 @@ async fn acq_5_a_sleeping_waiter_holds_no_connection() {
     for waiter in waiters {
         waiter.await.expect("no panic").expect("woken");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_1_the_callers_of_several_engines_share_one_run() {
+    let table = Table::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut engines = Vec::new();
+    for _ in 0..4 {
+        engines.push(IdempotencyEngine::new(table.store().await));
+    }
+    let callers: Vec<_> = (0..100)
+        .map(|at| {
+            let (engine, runs) = (engines[at % 4].clone(), Arc::clone(&runs));
+            tokio::spawn(async move {
+                let wait = Duration::from_secs(60);
+                let ctx = IdempotencyContext::builder("postgres.tests", "herd").wait_timeout(wait);
+                let action = || async {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    Ok::<_, std::convert::Infallible>(7_u32)
+                };
+                engine.execute(ctx.build().expect("a context"), action).await.expect("an outcome")
+            })
+        })
+        .collect();
+    let mut replayed = 0;
+    for caller in callers {
+        replayed += usize::from(caller.await.expect("no panic") == Outcome::Replayed(7));
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), replayed), (1, 99));
 }

@@ -192,3 +192,33 @@ async fn sto_5_a_pooler_in_transaction_mode_is_found_out() {
         execute(&store, &id(direct), "result").await;
     }
 }
+
+#[tokio::test]
+async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statement() {
+    let table = Table::new().await;
+    let config = PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
+    // As when it hands out connections in turn, so that the question at the start gets no clear answer.
+    let connect = || async {
+        PostgresStore::connect(config.clone().with_pooler(Pooler::Session)).await.expect("connected")
+    };
+    let stores = [Arc::new(connect().await), Arc::new(connect().await)];
+    let mut round = 0;
+    while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
+        assert!(round < 200, "nothing goes astray");
+        let calls: Vec<_> = (0..8)
+            .map(|at| {
+                let (store, id) = (Arc::clone(&stores[at % 2]), id(&format!("astray {round} {at}")));
+                tokio::spawn(async move { store.acquire(&id, &request(OwnerId::new())).await.map(drop) })
+            })
+            .collect();
+        for call in calls {
+            // Whatever came of it.
+            let _ = call.await.expect("no panic");
+        }
+        round += 1;
+    }
+    for (at, store) in stores.iter().enumerate() {
+        execute(store, &id(&format!("found out {at}")), "result").await;
+        assert_eq!(replay(store, &id(&format!("found out {at}"))).await, "result");
+    }
+}
