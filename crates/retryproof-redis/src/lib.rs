@@ -13,6 +13,7 @@ mod sentinel;
 mod server;
 mod store;
 mod url;
+mod wait;
 mod wake;
 
 pub use config::RedisConfig;

@@ -9,7 +9,6 @@ use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
 };
-use tokio::time::Instant;
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::error::Failure;
@@ -24,11 +23,6 @@ use crate::wake::Wake;
 
 /// How long a release leaves the last token behind (ACQ-10): longer than a clock may step back.
 const RESIDUE: Duration = Duration::from_secs(3_600);
-/// Between two looks of a waiter: first, and at most. With a bell they are a net, without one they are all there is.
-const POLL_BESIDE_BELL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// How long a waiter waits for its subscription before it polls instead.
-const SUBSCRIBED: Duration = Duration::from_secs(1);
 /// Header, fingerprint and command beside a value.
 const OVERHEAD: usize = 4_096;
 
@@ -39,7 +33,7 @@ pub struct RedisStore {
     calls: Link,
     /// Beside it, where replicas are waited for: there each caller waits for all before it.
     waiting: Option<Link>,
-    wake: Wake,
+    pub(crate) wake: Wake,
     known: Known,
     max_value: usize,
     _watches: Watches,
@@ -248,39 +242,6 @@ impl RedisStore {
         Acquired::Complete(stored)
     }
 
-    /// Whether the holder with token `seen` is still at work. The value stays where it is.
-    async fn still_held(&self, key: &[u8], seen: FencingToken) -> Result<bool, Failure> {
-        let mut flight = redis::pipe();
-        flight.cmd("PTTL").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(record::HEADER - 1);
-        let (pttl, head) = pair(self.calls.call(Ask::Flight(&flight)).await?)?;
-        let Value::BulkString(head) = head else { return Ok(false) };
-        if head.is_empty() {
-            return Ok(false);
-        }
-        let header = Header::read(&head)?;
-        Ok(header.state == State::InProgress && header.token == seen && header.remaining(pttl).is_some())
-    }
-
-    async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<(), Failure> {
-        let key = self.key(id);
-        let end = Instant::now() + at_most;
-        let place = self.wake.subscribe(&key, at_most.min(SUBSCRIBED)).await;
-        let (mut poll, longest) = if place.bell.is_some() { POLL_BESIDE_BELL } else { POLL };
-        let silent = tokio::sync::Notify::new();
-        let mut woken = std::pin::pin!(place.bell.as_deref().unwrap_or(&silent).notified());
-        // Before the look: what is published after it rings.
-        woken.as_mut().enable();
-        while self.still_held(&key, seen).await? {
-            let now = Instant::now();
-            let next = (now + self.wake.jitter(poll)).min(end);
-            if tokio::time::timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
-                break;
-            }
-            poll = (poll * 2).min(longest);
-        }
-        Ok(())
-    }
-
     async fn fenced(
         &self,
         operation: &'static str,
@@ -391,7 +352,7 @@ fn last(answer: Value) -> Value {
 }
 
 /// A time to live and what came with it.
-fn pair(answer: Value) -> Result<(i64, Value), Failure> {
+pub(crate) fn pair(answer: Value) -> Result<(i64, Value), Failure> {
     if let Value::Array(answers) = answer
         && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
     {

@@ -5,6 +5,7 @@ mod broken;
 mod conformance;
 mod failover;
 mod processes;
+mod refused;
 mod server;
 mod support;
 #[cfg(feature = "tls")]

@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
-use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
-use retryproof_redis::RedisConfig;
+use retryproof_core::{
+    CodecId, Error, ErrorKind, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
+};
+use retryproof_redis::{RedisConfig, RedisStore};
+
+use crate::server::Server;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
@@ -110,4 +114,21 @@ pub(crate) fn assert_masked(error: &Error) {
         source = inner.source();
     }
     assert!(!text.contains(CANARY), "{text}");
+}
+
+pub(crate) async fn refused(config: RedisConfig) -> Error {
+    let error = RedisStore::connect(config).await.expect_err("it cannot connect");
+    assert_eq!(error.operation(), Some("connect"), "{error}");
+    assert_masked(&error);
+    error
+}
+
+pub(crate) async fn connected(server: &Server) -> RedisStore {
+    RedisStore::connect(config(&server.url())).await.expect("it connects")
+}
+
+pub(crate) fn is(error: &Error, kind: ErrorKind, says: &str) {
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+    assert_masked(error);
 }

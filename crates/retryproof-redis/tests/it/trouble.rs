@@ -4,129 +4,14 @@
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Inspect, Standing};
-use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
+use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
 use crate::server::Server;
 use crate::support::{
-    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, execute, grant, id, key_of, own_prefix,
-    replay, request, service, stranger,
+    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, connected, execute, grant, id, is,
+    key_of, own_prefix, refused, replay, request, service, stranger,
 };
-
-async fn refused(config: RedisConfig) -> Error {
-    let error = RedisStore::connect(config).await.expect_err("it cannot connect");
-    assert_eq!(error.operation(), Some("connect"), "{error}");
-    assert_masked(&error);
-    error
-}
-
-async fn connected(server: &Server) -> RedisStore {
-    RedisStore::connect(config(&server.url())).await.expect("it connects")
-}
-
-fn is(error: &Error, kind: ErrorKind, says: &str) {
-    assert_eq!(error.kind(), kind, "{error}");
-    assert!(error.to_string().contains(says), "{error}");
-    assert_masked(error);
-}
-
-#[tokio::test]
-async fn sto_5_nobody_at_the_address_is_unavailable() {
-    let error = refused(RedisConfig::new("127.0.0.1", 1).with_password(CANARY)).await;
-    is(&error, ErrorKind::Unavailable, "127.0.0.1:1");
-    is(
-        &refused(RedisConfig::new("no-such-host.invalid", 6379)).await,
-        ErrorKind::Unavailable,
-        "no-such-host",
-    );
-}
-
-#[tokio::test]
-async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    // It accepts, and says nothing.
-    let error =
-        refused(RedisConfig::new("127.0.0.1", port).with_response_timeout(Duration::from_millis(100))).await;
-    is(&error, ErrorKind::Unavailable, "in time");
-    let talking = tokio::spawn(async move {
-        while let Ok((mut line, _)) = listener.accept().await {
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut line, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-        }
-    });
-    let error = refused(RedisConfig::new("127.0.0.1", port)).await;
-    assert!(matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::Unavailable), "{error}");
-    talking.abort();
-}
-
-#[tokio::test]
-async fn sto_5_a_wrong_login_is_named_and_not_shown() {
-    let server = Server::start("requirepass right").await;
-    let at = || RedisConfig::new("127.0.0.1", server.port);
-    is(&refused(at()).await, ErrorKind::Unexpected, "password");
-    is(&refused(at().with_password(CANARY)).await, ErrorKind::Unexpected, "password");
-    is(&refused(at().with_user(CANARY).with_password("right")).await, ErrorKind::Unexpected, "password");
-    RedisStore::connect(at().with_password("right")).await.expect("it connects");
-    let url = format!("redis://default:right@127.0.0.1:{}", server.port);
-    RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
-    let open = Server::start("").await;
-    let error = refused(RedisConfig::new("127.0.0.1", open.port).with_password(CANARY)).await;
-    is(&error, ErrorKind::Unexpected, "password");
-}
-
-#[tokio::test]
-async fn sto_5_a_database_that_is_not_there_is_named() {
-    let server = Server::start("databases 2").await;
-    let at = |db| config(&server.url()).with_db(db);
-    is(&refused(at(2)).await, ErrorKind::Config, "database = 2");
-    let (here, there) = (config(&server.url()).with_db(1), config(&server.url()).with_db(0));
-    let prefix = own_prefix();
-    let here = RedisStore::connect(here.with_prefix(&prefix)).await.expect("it connects");
-    let there = RedisStore::connect(there.with_prefix(&prefix)).await.expect("it connects");
-    execute(&here, &id("k"), "here").await;
-    assert!(matches!(there.look(&id("k")).await, Ok(Standing::Absent)), "databases are apart");
-}
-
-#[tokio::test]
-async fn sto_1_a_cluster_is_refused() {
-    let server = Server::start("cluster-enabled yes").await;
-    is(&refused(config(&server.url())).await, ErrorKind::Unsupported, "Cluster");
-    is(&refused(config(&server.url()).with_db(1)).await, ErrorKind::Unsupported, "Cluster");
-}
-
-#[tokio::test]
-async fn sto_1_a_sentinel_is_no_store() {
-    let url = service("RETRYPROOF_TEST_SENTINEL", "sentinel");
-    let nodes = url.strip_prefix("redis+sentinel://").expect("a URL of sentinels");
-    let first = nodes.split([',', '/']).next().expect("a sentinel");
-    is(&refused(config(&format!("redis://{first}"))).await, ErrorKind::Unsupported, "redis+sentinel://");
-    is(&refused(config(&format!("redis+sentinel://{first}/nobody"))).await, ErrorKind::Config, "no service");
-    let server = Server::start("").await;
-    let error = refused(config(&format!("redis+sentinel://127.0.0.1:{}/main", server.port))).await;
-    is(&error, ErrorKind::Config, "no sentinel");
-    let locked = format!("requirepass right\nsentinel monitor main 127.0.0.1 {} 1", server.port);
-    let locked = Server::sentinel(&locked).await;
-    let at = format!("redis+sentinel://127.0.0.1:{}/main", locked.port);
-    let wrong = format!("{at}?sentinel-password={CANARY}");
-    for url in [&at, &wrong] {
-        is(&refused(config(url)).await, ErrorKind::Unexpected, "password");
-    }
-    let right = config(&format!("{at}?sentinel-password=right"));
-    execute(&RedisStore::connect(right).await.expect("it connects"), &id("k"), "x").await;
-
-    // As the crate's page lists them.
-    let page = include_str!("../../README.md");
-    let rights =
-        page.split("At a sentinel: `").nth(1).and_then(|rest| rest.split('`').next()).expect("a list");
-    locked.told_with("right", &format!("ACL SETUSER watcher on >pw -@all {rights}")).await;
-    let enough = config(&format!("{at}?sentinel-user=watcher&sentinel-password=pw"));
-    let store = RedisStore::connect(enough).await.expect("it connects");
-    execute(&store, &id("k"), "x").await;
-    // It listens to that sentinel.
-    while !locked.told_with("right", "CLIENT LIST TYPE pubsub").await.contains("user=watcher") {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 #[tokio::test]
 async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
@@ -347,67 +232,6 @@ async fn cmp_8_what_we_did_not_write_fails_closed_and_stays() {
 }
 
 #[tokio::test]
-async fn sto_5_a_missing_right_is_named() {
-    let server = Server::start("").await;
-    let login = |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
-    // As the crate's page lists them.
-    let page = include_str!("../../README.md");
-    let listed =
-        page.split("ACL SETUSER app ").nth(1).and_then(|rest| rest.split("```").next()).expect("a list");
-    let words: Vec<_> = listed.split_whitespace().collect();
-    let needed = &words.join(" ").replace(">secret", ">pw").replace("retryproof:*", "acl:*");
-    let made = async |user: &str, rights: &str| {
-        let mut conn = server.stranger().await;
-        let () = ask(&mut conn, &format!("ACL SETUSER {user} reset {rights}")).await;
-    };
-    made("enough", needed).await;
-    let store = RedisStore::connect(login("enough")).await.expect("it connects");
-    let (a, owner) = (id("a"), OwnerId::new());
-    let token = grant(&store, &a, owner).await.token;
-    let waiter = store.changed(&a, token, LONG);
-    let holder = async {
-        assert_eq!(store.extend(&a, owner, LONG).await.expect("extended"), Fenced::Done);
-        assert_eq!(store.complete(&a, owner, &completion("x")).await.expect("completed"), Fenced::Done);
-    };
-    let (waited, ()) = tokio::join!(waiter, holder);
-    waited.expect("waited");
-    assert_eq!(replay(&store, &a).await, "x");
-    assert!(matches!(store.look(&id("none")).await, Ok(Standing::Absent)));
-    let b = id("b");
-    grant(&store, &b, owner).await;
-    assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
-    is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
-    made("more", &format!("{needed} +wait +config|get +strlen +scan")).await;
-    let more = login("more").with_wait(1, Duration::from_millis(1));
-    let more = RedisStore::connect(more).await.expect("it connects");
-    assert_eq!(more.stats().await.expect("counted").records, 1);
-    assert!(more.get(&a).await.expect("inspected").is_some());
-    let error = more.acquire(&id(CANARY), &request(owner)).await.expect_err("there is no replica");
-    is(&error, ErrorKind::Unavailable, "wanted = 1");
-
-    for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
-        made("less", &needed.replace(without, "")).await;
-        let error = match RedisStore::connect(login("less")).await {
-            Ok(store) => {
-                store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err(without)
-            }
-            Err(error) => error,
-        };
-        is(&error, ErrorKind::Unexpected, "access list");
-    }
-    // Without the channel nothing is pushed, and all else works.
-    made("silent", &needed.replace("&acl:*", "resetchannels")).await;
-    let silent = RedisStore::connect(login("silent")).await.expect("it connects");
-    let c = id("c");
-    let token = grant(&silent, &c, owner).await.token;
-    let (waited, ()) = tokio::join!(silent.changed(&c, token, LONG), async {
-        assert_eq!(silent.complete(&c, owner, &completion("y")).await.expect("completed"), Fenced::Done);
-    });
-    waited.expect("a poll finds it");
-    assert_eq!(replay(&silent, &c).await, "y");
-}
-
-#[tokio::test]
 async fn id_2_nothing_in_scope_or_key_is_taken_for_syntax() {
     let server = Server::start("").await;
     let store = connected(&server).await;
@@ -518,50 +342,4 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     let whole = "x".repeat(store.profile().max_value - 8);
     assert_eq!(store.complete(&id, owner, &completion(&whole)).await.expect("it fits"), Fenced::Done);
     assert_eq!(replay(&store, &id).await.len(), whole.len());
-}
-
-#[tokio::test]
-async fn id_4_debug_shows_no_password() {
-    let server = Server::start(&format!("requirepass {CANARY}")).await;
-    let config = RedisConfig::new("127.0.0.1", server.port).with_password(CANARY);
-    assert!(!format!("{config:?}").contains(CANARY));
-    let store = RedisStore::connect(config).await.expect("it connects");
-    assert!(!format!("{store:?}").contains(CANARY), "{store:?}");
-}
-
-#[tokio::test]
-async fn sto_3_a_server_that_may_evict_records_is_warned_about() {
-    use std::sync::{Arc, Mutex};
-    use tracing_subscriber::fmt::MakeWriter;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("a log").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    impl<'a> MakeWriter<'a> for Log {
-        type Writer = Self;
-        fn make_writer(&'a self) -> Self {
-            self.clone()
-        }
-    }
-
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-    let _here = tracing::subscriber::set_default(subscriber);
-    let said = || String::from_utf8(log.0.lock().expect("a log").clone()).expect("text");
-    let server = Server::start("maxmemory-policy noeviction").await;
-    drop(connected(&server).await);
-    assert!(!said().contains("evict"), "{}", said());
-    for policy in ["allkeys-lru", "volatile-ttl"] {
-        server.tell(&format!("CONFIG SET maxmemory-policy {policy}")).await;
-        drop(connected(&server).await);
-        assert!(said().contains("may evict records") && said().contains(policy), "{}", said());
-    }
 }
