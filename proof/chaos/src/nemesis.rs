@@ -132,7 +132,7 @@ impl<'a> Nemesis<'a> {
 
     /// Undoes all: the last fault is over.
     pub(crate) fn finish(mut self) -> io::Result<Made> {
-        let until = mono::now() + 60_000 * MS;
+        let until = mono::now() + 90_000 * MS;
         while self.failing.is_some() {
             self.go_on_failing_over()?;
             mono::rest(20);

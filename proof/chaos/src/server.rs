@@ -20,6 +20,9 @@ use recipe::Recipe;
 /// How long a server may take to serve, also after it was killed.
 const READY_MS: u64 = 60_000;
 
+/// How long the sentinels have to promote a replica.
+const PROMOTED_MS: u64 = 15_000;
+
 /// One server process.
 struct Process {
     recipe: Recipe,
@@ -34,8 +37,8 @@ pub(crate) struct Server {
     port: Option<u16>,
     processes: Vec<Process>,
     dir: PathBuf,
-    /// The port of a primary that was killed and is not yet a replica.
-    deposed: Option<u16>,
+    /// The port of a primary that was killed, and when, until the group is whole again.
+    deposed: Option<(u16, u64)>,
 }
 
 impl Server {
@@ -86,23 +89,27 @@ impl Server {
             return Err(io::Error::other("the primary is none of ours"));
         };
         process.kill()?;
-        self.deposed = Some(primary);
+        self.deposed = Some((primary, mono::now()));
         Ok(())
     }
 
     /// Goes on with it: once another one is the primary, the old one comes back behind it. Whether the group is whole again.
     pub(crate) fn go_on_failing_over(&mut self) -> io::Result<bool> {
-        let Some(deposed) = self.deposed else { return Ok(true) };
+        let Some((deposed, since)) = self.deposed else { return Ok(true) };
         let old = self.processes.iter().position(|process| process.recipe.port == deposed);
         let Some(old) = old else { return Ok(true) };
+        let now = recipe::primary(&self.ports("sentinel"));
         if self.processes[old].child.is_none() {
-            if recipe::primary(&self.ports("sentinel")).is_ok_and(|now| now != deposed) {
+            let replaced = now.is_ok_and(|now| now != deposed);
+            // A replica that had just lost its link cannot be promoted: then the group has to have its primary back.
+            if replaced || mono::now() > since + PROMOTED_MS * MS {
                 self.processes[old].start()?;
             }
             return Ok(false);
         }
         // The next fail-over needs a replica.
-        let whole = recipe::follows(deposed);
+        let others = self.ports("redis").into_iter().filter(|port| now.as_ref().is_ok_and(|now| now != port));
+        let whole = others.clone().count() > 0 && others.into_iter().all(recipe::follows);
         if whole {
             self.deposed = None;
         }
@@ -172,7 +179,7 @@ impl Process {
     fn start(&mut self) -> io::Result<()> {
         let until = mono::now() + READY_MS * MS;
         loop {
-            let mut child = self.command(&self.recipe.command)?.spawn()?;
+            let mut child = self.command(&tied(&self.recipe.command))?.spawn()?;
             while child.try_wait()?.is_none() {
                 if self.serves() {
                     self.child = Some(child);
@@ -219,6 +226,17 @@ impl Process {
         let lines: Vec<&str> = text.lines().rev().take(6).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
+}
+
+/// The command of a server that dies with us, however we die, where the machine can see to that.
+fn tied(command: &[String]) -> Vec<String> {
+    const SETPRIV: &str = "/usr/bin/setpriv";
+    let mut words = Vec::new();
+    if Path::new(SETPRIV).exists() {
+        words.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(String::from));
+    }
+    words.extend_from_slice(command);
+    words
 }
 
 /// A port that nobody listens on.

@@ -55,6 +55,9 @@ pub struct Op {
     pub bears: Option<(String, String, u64)>,
     pub stored_fp: Option<u64>,
     pub remaining: Option<u64>,
+    /// It was under way while connections or the store were disturbed: a store sends a call again when a connection breaks under it, so it may have
+    /// taken effect once before it was answered, at any time since it was sent.
+    pub twice: bool,
     pub lines: [Option<Line>; 2],
 }
 
@@ -263,7 +266,17 @@ impl Run {
 
     /// Says that no event is to come.
     pub fn close(&mut self) {
+        let disturbances: Vec<(u64, u64)> = self
+            .faults
+            .iter()
+            .filter(|fault| fault.victim.is_none())
+            .map(|fault| (fault.from, fault.to.unwrap_or(u64::MAX)))
+            .collect();
         for story in &mut self.stories {
+            for op in &mut story.ops {
+                let end = op.end();
+                op.twice = disturbances.iter().any(|(from, to)| *from <= end && op.invoke <= *to);
+            }
             story.ops.sort_by_key(|op| op.invoke);
             story.calls.sort_by_key(|call| call.invoke);
             story.acts.sort_by_key(|act| act.start);

@@ -14,7 +14,7 @@ use super::wrong;
 use crate::event::{Fun, Said};
 use crate::judge::Violation;
 use crate::story::{Op, Story};
-use crate::when::slop;
+use crate::when::{MS, slop};
 
 /// How a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,9 @@ const TIMES: [Tick; 3] = [0, OVER, GONE];
 const OVER: Tick = 10;
 const GONE: Tick = 20;
 
+/// The leases and ttls that end during a run are shorter than this, in nanoseconds.
+const LONG: u64 = 2_000 * MS;
+
 /// States looked at before a search is given up.
 const MOST: usize = 60_000;
 
@@ -42,15 +45,23 @@ const AMBIGUOUS: usize = 128;
 pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
     let Some(puzzle) = Puzzle::of(story) else { return Search::GivenUp };
     match puzzle.solve() {
-        Some(true) => Search::Ended,
-        None => Search::GivenUp,
-        Some(false) => {
-            let lines: Vec<_> = puzzle.sure.iter().take(40).flat_map(|call| call.op.lines).collect();
+        Found::Order => Search::Ended,
+        Found::TooMuch => Search::GivenUp,
+        Found::None { furthest } => {
+            // Where every order ends, with what came before.
+            let around = puzzle.sure.iter().take(furthest + 2).skip(furthest.saturating_sub(5));
+            let lines: Vec<_> = around.flat_map(|call| call.op.lines).collect();
             let at = puzzle.sure.first().map_or(0, |call| call.op.invoke);
             found.push(wrong("S18", at, "no order of these calls explains their answers", lines));
             Search::Ended
         }
     }
+}
+
+enum Found {
+    Order,
+    None { furthest: usize },
+    TooMuch,
 }
 
 struct Placed<'s> {
@@ -118,12 +129,13 @@ impl<'s> Puzzle<'s> {
                 continue;
             }
             // Otherwise sending it twice comes to the same as sending it once.
-            let twice = match op.fun {
-                Fun::Acquire => op.said(Said::Granted),
+            let matters = match op.fun {
+                Fun::Acquire => true,
                 Fun::Complete | Fun::Release => !op.said(Said::Done),
+                Fun::Extend => op.said(Said::Lost),
                 _ => false,
             };
-            if twice {
+            if op.twice && matters {
                 maybe.push(placed(true));
             }
             sure.push(placed(false));
@@ -140,25 +152,25 @@ impl<'s> Puzzle<'s> {
         (maybe.len() <= AMBIGUOUS).then_some(Self { sure, maybe, stretched })
     }
 
-    /// None: given up.
-    fn solve(&self) -> Option<bool> {
+    fn solve(&self) -> Found {
         let start = State { slot: Slot::default(), token: None, top: 0, now: 0, ends: (0, 0), kept: 0 };
         let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: start }];
         let mut seen = HashSet::new();
-        let mut whole = true;
+        let (mut whole, mut furthest) = (true, 0);
         while let Some(node) = open.pop() {
             if node.first == self.sure.len() {
-                return Some(true);
+                return Found::Order;
             }
+            furthest = node.first.max(furthest);
             if !seen.insert(node) {
                 continue;
             }
             if seen.len() > MOST {
-                return None;
+                return Found::TooMuch;
             }
             whole &= self.next(&node, &mut open);
         }
-        if whole { Some(false) } else { None }
+        if whole { Found::None { furthest } } else { Found::TooMuch }
     }
 
     /// Pushes what may follow; false when the window was too narrow to see all.
@@ -198,7 +210,9 @@ impl<'s> Puzzle<'s> {
     /// What the record may be after this call, if the call was answered in keeping with it.
     fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
-        let (from, to) = (op.invoke.max(state.now), op.end());
+        // Its place in the order is no earlier than those of the calls before it. Its clock may be: a database reads it while the statement
+        // runs, and shows what it wrote when it has committed.
+        let (from, to) = (op.invoke, op.end());
         let (lease, ttl) = (OVER, GONE);
         let step = match op.fun {
             Fun::Acquire => Step::Acquire { owner: placed.owner, lease, ttl, print: self.asked(placed) },
@@ -214,7 +228,8 @@ impl<'s> Puzzle<'s> {
             // The record stands at time 0 of its own; a new lease is put back there below.
             for (slot, answer) in state.slot.allowed(now, step) {
                 let Some((token, top)) = tokens(state, placed, answer) else { continue };
-                let mut next = State { slot: put_back(slot), token, top, now: from, ..*state };
+                let now = from.max(state.now);
+                let mut next = State { slot: put_back(slot), token, top, now, ..*state };
                 let (least, most) = match (op.fun, answer) {
                     (Fun::Acquire, Answer::Granted { .. }) => {
                         next.kept = from.saturating_add(op.ttl);
@@ -242,19 +257,19 @@ impl<'s> Puzzle<'s> {
 
     fn may_be(&self, state: &State, now: Tick, from: u64, to: u64) -> bool {
         let (least, most) = state.ends;
-        let over = to.saturating_add(slop(0)) >= least.saturating_sub(slop(least.saturating_sub(state.now)));
+        let over = to.saturating_add(slop(LONG)) >= least;
         match state.slot.record {
             Record::Absent => now == 0,
             Record::InProgress(held) => {
                 let stretched = self.stretched.get(usize::from(held.owner.0)).is_some_and(|at| *at <= to);
                 match now {
-                    0 => stretched || from <= most.saturating_add(slop(most - least)),
+                    0 => stretched || from <= most.saturating_add(slop(LONG)),
                     OVER => over,
-                    _ => over && to.saturating_add(slop(0)) >= state.kept,
+                    _ => over && to.saturating_add(slop(LONG)) >= state.kept,
                 }
             }
             Record::Complete(_) => match now {
-                0 => from <= most.saturating_add(slop(most - least)),
+                0 => from <= most.saturating_add(slop(LONG)),
                 GONE => over,
                 _ => false,
             },

@@ -58,7 +58,9 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let mut latest = 0;
         for lease in holder.ops.iter().map(|at| &story.ops[*at]) {
             let asks = matches!(lease.fun, Fun::Acquire | Fun::Extend) && !lease.failed;
-            if asks && lease.invoke <= end && (lease.is_info() || lease.is_grant() || lease.said(Said::Done))
+            if asks
+                && lease.invoke <= end
+                && (lease.is_info() || lease.is_grant() || lease.said(Said::Done) || lease.twice)
             {
                 latest =
                     latest.max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));

@@ -51,6 +51,7 @@ impl Run {
                 bears: event.bears,
                 stored_fp: None,
                 remaining: None,
+                twice: false,
                 lines: [Some(line), None],
             });
             let place = (at, ops.len() - 1);

@@ -60,9 +60,9 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires that may have been granted without anybody knowing.
+    /// Its acquires that may have been granted without anybody knowing; one that was granted in the end may have been so before.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
-        self.of(story, Fun::Acquire).filter(|op| op.is_info())
+        self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
     }
 
     /// Its calls that certainly gave it a lease, or a longer one.
@@ -75,7 +75,7 @@ impl Tenure {
 
     /// Whether it may have ended its lease itself, by a release or a completion that was sent before `at`.
     pub fn may_have_ended(&self, story: &Story, at: u64) -> bool {
-        let ends = |op: &&Op| op.invoke <= at && !op.failed && !op.said(Said::Lost);
+        let ends = |op: &&Op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost));
         self.of(story, Fun::Complete).chain(self.of(story, Fun::Release)).any(|op| ends(&op))
     }
 
