@@ -24,7 +24,9 @@ use tracing_subscriber::EnvFilter;
 const DRAIN: Duration = Duration::from_secs(10);
 
 const USAGE: &str = "usage: lab [--listen 127.0.0.1:PORT] [--store URL] [--config FILE]\n\
-    the store: --store, else IDEMPOTENCY_STORE, else the file, else memory:\n";
+    the store: --store, else IDEMPOTENCY_STORE, else the file, else memory:\n\
+    its URL: memory:, sqlite:FILE, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT/DATABASE,\n\
+    redis://HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE\n";
 
 #[derive(Debug)]
 struct Options {
@@ -72,7 +74,8 @@ async fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Start(problem)) => {
-            eprintln!("lab: {problem}");
+            // One line, whatever a server has answered.
+            eprintln!("lab: {}", problem.replace(['\r', '\n'], " "));
             ExitCode::FAILURE
         }
     }
@@ -95,14 +98,30 @@ fn shown(url: &str) -> String {
     }
 }
 
+/// What a server or its driver has said may be the clearer part; no store keeps a password there (ID-4).
+fn with_sources(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
 async fn serve(options: Options) -> Result<(), Failure> {
-    let config = IdempotencyConfig::load(options.config.as_deref())
+    let mut config = IdempotencyConfig::load(options.config.as_deref())
         .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
-    let store = options.store.or_else(|| config.store.clone()).unwrap_or_else(|| "memory:".to_owned());
-    let unreachable =
-        |error: Error| Failure::Start(format!("the store {} cannot be used: {error}", shown(&store)));
-    retryproof::migrate(&store).await.map_err(unreachable)?;
-    let shared = retryproof::connect(&store).await.map_err(unreachable)?;
+    let store = options.store.or_else(|| config.store.take()).unwrap_or_else(|| "memory:".to_owned());
+    let unreachable = |error: Error| {
+        Failure::Start(format!("the store {} cannot be used: {}", shown(&store), with_sources(&error)))
+    };
+    config.store = Some(store.clone());
+    retryproof::migrate_with(&config).await.map_err(unreachable)?;
+    let shared = retryproof::connect_with(&config).await.map_err(unreachable)?;
     let web = config.web.clone();
     let engine = IdempotencyEngine::builder(shared)
         .config(config)

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Ask, runs};
-use crate::server::{Folder, Lab, refusal};
+use crate::place::Folder;
+use crate::server::{Lab, refusal};
 
 #[tokio::test]
 async fn http_2_http_3_bad_keys_are_400_and_run_nothing() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several processes on one SQLite file: waiting, takeover, and the zombie's refused completion.
+//! Several processes on one store: waiting, takeover, and the zombie's refused completion.
 
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Ask, runs, until_runs};
-use crate::server::{Folder, Lab};
+use crate::place::Place;
+use crate::server::Lab;
 
 #[tokio::test]
 async fn acq_4_a_duplicate_in_another_process_gets_the_result() {
-    let folder = Folder::new();
-    let (a, b) = (Lab::start_on(&folder.sqlite()).await, Lab::start_on(&folder.sqlite()).await);
+    let place = Place::shared();
+    let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
     let ask = Ask::post("/lab/std").key("k").script(&json!({ "tag": "both", "delay_ms": 700 }));
     let first = {
         let (ask, server) = (ask.clone(), a.address);
@@ -29,8 +30,8 @@ async fn acq_4_a_duplicate_in_another_process_gets_the_result() {
 
 #[tokio::test]
 async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() {
-    let folder = Folder::new();
-    let (a, b) = (Lab::start_on(&folder.sqlite()).await, Lab::start_on(&folder.sqlite()).await);
+    let place = Place::shared();
+    let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
     let holder = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "dead", "delay_ms": 60_000 }));
     let server = a.address;
     // The lease of PT2S begins after this instant.
@@ -63,8 +64,8 @@ async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() 
 
 #[tokio::test]
 async fn cmp_2_a_paused_holder_is_refused_and_answered_with_the_takers_result() {
-    let folder = Folder::new();
-    let (a, b) = (Lab::start_on(&folder.sqlite()).await, Lab::start_on(&folder.sqlite()).await);
+    let place = Place::shared();
+    let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
     let slow = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "zombie", "delay_ms": 1_000 }));
     let zombie = {
         let (slow, server) = (slow.clone(), a.address);
@@ -84,8 +85,8 @@ async fn cmp_2_a_paused_holder_is_refused_and_answered_with_the_takers_result() 
 
 #[tokio::test]
 async fn run_1_a_handler_of_many_leases_keeps_its_lease_against_another_process() {
-    let folder = Folder::new();
-    let (a, b) = (Lab::start_on(&folder.sqlite()).await, Lab::start_on(&folder.sqlite()).await);
+    let place = Place::shared();
+    let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
     // Lease PT2S, three times over.
     let ask = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "long", "delay_ms": 6_500 }));
     let first = {
@@ -101,12 +102,12 @@ async fn run_1_a_handler_of_many_leases_keeps_its_lease_against_another_process(
 
 #[tokio::test]
 async fn sto_1_records_outlive_the_process() {
-    let folder = Folder::new();
+    let place = Place::shared();
     let ask = Ask::post("/lab/std").key("k").script(&json!({ "headers": [["x-a", "1"], ["x-a", "2"]] }));
-    let first = Lab::start_on(&folder.sqlite()).await;
+    let first = Lab::start_on(&place.url).await;
     let answer = ask.send(first.address).await;
     first.kill().await;
-    let second = Lab::start_on(&folder.sqlite()).await;
+    let second = Lab::start_on(&place.url).await;
     let replay = ask.send(second.address).await;
     assert!(replay.is_replay());
     assert_eq!(replay.repeated(), answer.repeated());

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lab as a child process, and the folder of a test.
+//! A lab as a child process.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::place::Place;
+
 /// A running lab; killed when dropped.
 pub(crate) struct Lab {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Goes after the process that uses it.
+    place: Option<Place>,
 }
 
 impl Lab {
-    /// On the store that `RETRYPROOF_LAB_STORE` names, or in memory.
+    /// On a place of its own, in the store that `RETRYPROOF_LAB_STORE` names, or in memory.
     pub(crate) async fn start() -> Self {
-        let store = std::env::var("RETRYPROOF_LAB_STORE").unwrap_or_else(|_| "memory:".to_owned());
-        Self::start_on(&store).await
+        let place = Place::new();
+        let mut lab = Self::start_on(&place.url).await;
+        lab.place = Some(place);
+        lab
     }
 
     pub(crate) async fn start_on(store: &str) -> Self {
@@ -35,7 +39,7 @@ impl Lab {
         let first = timeout(Duration::from_secs(20), lines.next_line()).await.expect("it starts in time");
         let line = first.expect("its output is text").expect("it says where it listens");
         let address = line.strip_prefix("listening on http://").expect("as lab.md says").parse().unwrap();
-        Self { child, address }
+        Self { child, address, place: None }
     }
 
     pub(crate) fn process(&self) -> String {
@@ -81,32 +85,4 @@ pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Optio
     });
     let code = ended.await.expect("it refuses in time");
     (code, said)
-}
-
-/// A folder of its own, removed at the end.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("retryproof-lab-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// A SQLite store in it.
-    pub(crate) fn sqlite(&self) -> String {
-        format!("sqlite:{}", self.0.join("records.db").display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
