@@ -9,9 +9,9 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof::mysql::{MysqlConfig, MysqlStore};
 use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
 use retryproof::{Blob, IdempotencyStore as _, Identity, OwnerId};
-use retryproof_mysql::{MysqlConfig, MysqlStore};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, MySql, Row as _, query, raw_sql};
 use tokio::runtime::Runtime;

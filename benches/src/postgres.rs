@@ -8,8 +8,8 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use retryproof::postgres::{PgConnectOptions, Pooler, PostgresConfig, PostgresStore};
 use retryproof::store::Purge as _;
-use retryproof_postgres::{PgConnectOptions, Pooler, PostgresConfig, PostgresStore};
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_core::executor::Executor as _;
 use sqlx_core::query::query;

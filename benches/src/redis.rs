@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Client, Cmd, Value};
-use retryproof_redis::{RedisConfig, RedisStore};
+use retryproof::redis::{RedisConfig, RedisStore};
 use tokio::runtime::Runtime;
 
 use crate::heap::HeapCounter;
