@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use axum_core::extract::{FromRef, OptionalFromRequestParts};
 use http::request::Parts;
-use retryproof_core::JoinedEngine;
 
 pub use axum::handler::Handler;
 pub use axum_core::extract::{FromRequest, FromRequestParts, Request};
@@ -26,9 +25,13 @@ use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{Admission, Awaited, Guarded, Key, Slot, admit, guarded};
-use crate::joined::{GuardedTx, HandlerTx};
+use crate::joined::HandlerTx;
 use crate::policy::{AtHand, Policy};
 use crate::then::then;
+
+mod tx;
+
+pub use tx::{GuardedTxRejection, HasJoinedEngine};
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
@@ -345,95 +348,3 @@ macro_rules! extractor {
 
 extractor!(IdempotencyKey);
 extractor!(Lease);
-
-/// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from which one can be taken by `FromRef`.
-#[diagnostic::on_unimplemented(
-    message = "the state `{Self}` has no `JoinedEngine<{T}>`",
-    label = "`GuardedTx<{T}>` wants to know where its transactions come from",
-    note = "derive `FromRef` for the state and give it a field of type `JoinedEngine<{T}>`, made at start-up by \
-            `engine.joined(source)?`"
-)]
-pub trait HasJoinedEngine<T> {
-    /// The engine.
-    fn joined(&self) -> JoinedEngine<T>;
-}
-
-#[diagnostic::do_not_recommend]
-impl<S, T> HasJoinedEngine<T> for S
-where
-    JoinedEngine<T>: FromRef<S>,
-{
-    fn joined(&self) -> JoinedEngine<T> {
-        JoinedEngine::from_ref(self)
-    }
-}
-
-/// Why a handler cannot have a [`GuardedTx`]: 500, for it is a mistake of the program.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum GuardedTxRejection {
-    /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
-    NotGuarded(NotGuarded),
-    /// Another argument has a transaction of another type, and one answer cannot end two.
-    Another,
-}
-
-impl fmt::Display for GuardedTxRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotGuarded(rejection) => write!(f, "{rejection}"),
-            Self::Another => {
-                f.write_str("a guarded request has one transaction; two arguments ask for different ones")
-            }
-        }
-    }
-}
-
-impl std::error::Error for GuardedTxRejection {}
-
-impl IntoResponse for GuardedTxRejection {
-    fn into_response(self) -> Response {
-        match self {
-            Self::NotGuarded(rejection) => rejection.into_response(),
-            Self::Another => {
-                tracing::error!("{self}");
-                (http::StatusCode::INTERNAL_SERVER_ERROR, "the request has two transactions").into_response()
-            }
-        }
-    }
-}
-
-impl<S, T> FromRequestParts<S> for GuardedTx<T>
-where
-    S: HasJoinedEngine<T> + Send + Sync,
-    T: Send + 'static,
-{
-    type Rejection = GuardedTxRejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, GuardedTxRejection> {
-        let make = || Self::unopened(&state.joined());
-        match ADMITTED.try_with(|admitted| admitted.tx(make)) {
-            Ok(shared) => Self::from_shared(shared).ok_or(GuardedTxRejection::Another),
-            Err(_) if parts.extensions.get::<Guarded>().is_none() => {
-                Err(GuardedTxRejection::NotGuarded(NotGuarded(())))
-            }
-            Err(_) => Self::of(&parts.extensions, &state.joined()).ok_or(GuardedTxRejection::Another),
-        }
-    }
-}
-
-impl<S, T> OptionalFromRequestParts<S> for GuardedTx<T>
-where
-    S: HasJoinedEngine<T> + Send + Sync,
-    T: Send + 'static,
-{
-    type Rejection = GuardedTxRejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Option<Self>, GuardedTxRejection> {
-        match <Self as FromRequestParts<S>>::from_request_parts(parts, state).await {
-            Ok(tx) => Ok(Some(tx)),
-            Err(GuardedTxRejection::NotGuarded(_)) => Ok(None),
-            Err(rejection) => Err(rejection),
-        }
-    }
-}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal event for each lease.
+//!
+//! Over 400 lines because the toy database stands beside the tests that read its log.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

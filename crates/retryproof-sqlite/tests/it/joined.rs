@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same file (CMP-7).
+//!
+//! Over 400 lines because every end that a joined call can have is here.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): what is written and what is recorded is
 //! one commit.
+//!
+//! Over 400 lines because every end that a joined endpoint can have is here.
 
 use std::path::PathBuf;
 use std::sync::Arc;

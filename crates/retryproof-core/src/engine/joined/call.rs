@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`JoinedCall`]: one joined execution with its options, from acquire to outcome (CMP-7).
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+use super::JoinedEngine;
+use crate::codec::{Codec, JsonCodec, encode};
+use crate::config::CompletionFailurePolicy;
+use crate::context::IdempotencyContext;
+use crate::engine::call::{Call, Guard, OnDrop, Options, in_flight, replay};
+use crate::engine::finish::Finished;
+use crate::engine::held::Held;
+use crate::engine::{Acquisition, Hook, NoHook, OnFenced};
+use crate::error::{Error, Result};
+use crate::observe::Phase;
+use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
+use crate::payload::Tombstone;
+
+/// One joined call with its options; made by [`JoinedEngine::call`].
+#[derive(Debug)]
+#[must_use = "a call does nothing until `execute`"]
+pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
+    pub(super) joined: JoinedEngine<T>,
+    pub(super) call: Call<C, H>,
+}
+
+impl<T, C, H> JoinedCall<T, C, H> {
+    /// Carries the value by another codec.
+    pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
+        JoinedCall { joined: self.joined, call: self.call.codec(codec) }
+    }
+
+    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2). What was written in the
+    /// transaction is rolled back; this is for effects elsewhere.
+    pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
+        JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
+    }
+}
+
+impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
+    /// See [`JoinedEngine::execute`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn execute<V, E, F>(self, action: F) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(&mut T) -> Result<V, E>,
+    {
+        self.report(action).await.map(|report| report.outcome)
+    }
+
+    /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn report<V, E, F>(self, action: F) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(&mut T) -> Result<V, E>,
+    {
+        let Self { joined, call: Call { engine, ctx, options } } = self;
+        let held = match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+        };
+        // Its whole effect is the transaction's, and a drop rolls that back: so the key is free then.
+        let mut guard = Guard { held: Some(held), polled: true, on_drop: OnDrop::Release };
+        let opened = joined.begin().await;
+        let mut tx = match opened {
+            Ok(tx) => tx,
+            Err(error) => return Err(not_opened(guard.held.take(), error).await),
+        };
+        let returned = catch(action(&mut tx)).await;
+        let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
+        conclude(&joined, &ctx, options, held, tx, returned).await
+    }
+
+    /// As [`report`](Self::report), for an action that blocks.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn report_blocking<V, E, F>(
+        self,
+        runtime: &crate::blocking::Entry<'_>,
+        action: F,
+    ) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: FnOnce(&mut T) -> Result<V, E>,
+    {
+        let Self { joined, call: Call { engine, ctx, options } } = self;
+        let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
+            Acquisition::Granted(held) => held,
+            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+        };
+        let mut tx = match runtime.block_on(joined.begin()) {
+            Ok(tx) => tx,
+            Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
+        };
+        let returned = catch_unwind(AssertUnwindSafe(|| action(&mut tx)));
+        runtime.block_on(conclude(&joined, &ctx, options, held, tx, returned))
+    }
+}
+
+/// No transaction was to be had, so nothing ran: the key is free again.
+async fn not_opened<E>(held: Option<Held>, error: Error) -> ExecuteError<E> {
+    if let Some(held) = held {
+        let error = error.for_identity(held.lease().identity());
+        let _ = held.release_after(Phase::RolledBack).await;
+        return ExecuteError::Store(error);
+    }
+    ExecuteError::Store(error)
+}
+
+/// From what the action returned to the outcome: rolls back and releases, or writes the record and commits.
+async fn conclude<T, V, E, C, H>(
+    joined: &JoinedEngine<T>,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    held: Held,
+    tx: T,
+    returned: Result<Result<V, E>, Box<dyn Any + Send>>,
+) -> Result<Report<V>, ExecuteError<E>>
+where
+    T: Send + 'static,
+    C: Codec<V>,
+    H: OnFenced<V>,
+{
+    let value = match returned {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            joined.roll_back(tx).await;
+            // A failing release never hides the action's error; it was logged (RUN-4).
+            let _ = held.release_after(Phase::Action).await;
+            return Err(ExecuteError::Action(error));
+        }
+        Err(panic) => {
+            joined.roll_back(tx).await;
+            let _ = held.release_after(Phase::Panic).await;
+            resume_unwind(panic);
+        }
+    };
+    let (finished, unencodable) = match encode(&options.codec, &value) {
+        Ok(payload) => (joined.commit(tx, held, payload).await, None),
+        // CMP-9: the work is done and stands, so that it must not run again.
+        Err(error) => (joined.commit_tombstone(tx, held, Tombstone::new()).await, Some(error)),
+    };
+    let failed = |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
+    match (finished, unencodable) {
+        (Finished::Recorded, None) => {
+            Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
+        }
+        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => {
+            // The writes stand, so the policy has a say again.
+            tracing::error!(identity = %ctx.identity(), %error, policy = ?options.policy, "completion failed");
+            match options.policy {
+                CompletionFailurePolicy::LogAndReturn => Ok(Report {
+                    outcome: Outcome::Executed(value),
+                    recorded: Recorded::Tombstone,
+                    fenced: false,
+                }),
+                CompletionFailurePolicy::Propagate => failed(error, Recorded::Tombstone),
+            }
+        }
+        (Finished::Fenced, _) => {
+            options.hook.fenced(value);
+            Err(ExecuteError::LeaseLost)
+        }
+        (Finished::RolledBack(error) | Finished::Failed(error), _) => failed(error, Recorded::No),
+    }
+}
+
+/// Awaits with panics caught.
+async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
