@@ -88,7 +88,9 @@ impl SqliteStore {
         let limit = usize::try_from(limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
         let max_value = config.max_value.map_or(limit, |most| most.min(limit));
         let readers = Readers::open(&config)?;
-        let writer = Writer::start(desk, Turn::at(&config.path), config.busy_timeout)?;
+        // By the name that SQLite has for the file, which a URI does not show.
+        let turn = Turn::at(Path::new(desk.connection().path().unwrap_or_default()));
+        let writer = Writer::start(desk, turn, config.busy_timeout)?;
         Ok(Self { config, sql, wake, readers, writer, max_value })
     }
 
