@@ -140,12 +140,17 @@ async fn cmp_7_sqlite_rolls_both_back_and_frees_the_key() {
 #[tokio::test]
 async fn cmp_7_sqlite_a_dropped_call_leaves_nothing() {
     let world = world();
+    let (written, is_written) = tokio::sync::oneshot::channel();
     let sleeping = world.joined.execute(ctx("k"), async |tx: &mut SqliteTx| {
         tx.execute("INSERT INTO ledger VALUES ('never')", []).unwrap();
+        written.send(()).unwrap();
         std::future::pending::<()>().await;
         Ok::<_, &'static str>(String::new())
     });
-    assert!(tokio::time::timeout(50 * MS, sleeping).await.is_err());
+    tokio::select! {
+        ended = sleeping => panic!("it sleeps: {ended:?}"),
+        written = is_written => written.unwrap(),
+    }
     assert!(
         world.pay("k").await.unwrap().is_executed(),
         "within the wait: the key was freed, not left to its lease"
@@ -221,7 +226,7 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     let (outcome, after, rows) = waiter.await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("held".to_owned()));
     assert_eq!(rows, ["k"], "whoever has the result sees the writes");
-    assert!(after < 1_500 * MS, "woken, not timed out: {after:?}");
+    assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
 #[tokio::test]
