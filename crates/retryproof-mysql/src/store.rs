@@ -81,9 +81,9 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3); [`ErrorKind::Config`] for a wrong user, password or
-    /// database, and an invalid table name; [`ErrorKind::Unexpected`] for a missing privilege; [`ErrorKind::Unsupported`] for a server that
-    /// is too old; [`ErrorKind::Unavailable`] when it cannot be reached.
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of another version (STO-3); `Config` for a wrong
+    /// user, password or database, and an invalid table name; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
+    /// old; `Unavailable` when it cannot be reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::connected(config).await.map_err(|trouble| trouble.error.during("connect"))
     }
