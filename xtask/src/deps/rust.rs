@@ -8,60 +8,45 @@ use serde_json::Value;
 use super::{Member, Version, version};
 
 const NEWEST_RUST: Version = (1, 95);
-/// Crates whose driver asks for a newer Rust than the others promise; whoever does not turn them on does not need it.
-const NEWER_RUST: [&str; 2] = ["retryproof-postgres", "retryproof-mysql"];
 
-/// The stated Rust version has to be true of everything that a published crate brings along, and be one we have. It is one
-/// for all, but for those in [`NEWER_RUST`]: what only they bring is held to their own.
+/// The stated Rust version is one for all crates, is one we have, and has to be true of everything that a published crate brings
+/// along.
 pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     let mut problems = Vec::new();
-    let is_newer = |member: &&Member| NEWER_RUST.contains(&member.name.as_str());
-    let (newer, all): (Vec<&Member>, Vec<&Member>) =
-        members.iter().filter(|member| member.published).partition(is_newer);
-    let stated = all.iter().filter_map(|member| member.rust).min().unwrap_or((0, 0));
-    for member in all.iter().chain(&newer) {
-        let fits = member
-            .rust
-            .is_some_and(|rust| (rust == stated || rust > stated && is_newer(member)) && rust <= NEWEST_RUST);
-        if !fits {
+    let stated = members.iter().filter_map(|member| member.rust).min().unwrap_or((0, 0));
+    for member in members {
+        if member.rust != Some(stated) || stated > NEWEST_RUST {
             problems.push(format!(
                 "{}: rust-version is not one for all, at most {}.{}",
                 member.name, NEWEST_RUST.0, NEWEST_RUST.1
             ));
         }
     }
-    let mut hold = |roots: &[&Member], without: &[&str], stated: Version| {
-        let roots = roots.iter().map(|member| member.name.as_str()).collect();
-        let used = normal_closure(metadata, &roots, without);
-        for package in metadata["packages"].as_array().into_iter().flatten() {
-            let needs = package["rust_version"].as_str().and_then(version);
-            if needs.is_some_and(|needs| needs > stated)
-                && package["id"].as_str().is_some_and(|id| used.contains(id))
-            {
-                let (major, minor) = needs.unwrap_or_default();
-                problems.push(format!("{} needs Rust {major}.{minor}, more than we state", package["name"]));
-            }
+    let published = members.iter().filter(|member| member.published).map(|member| member.name.as_str());
+    let used = normal_closure(metadata, &published.collect());
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let needs = package["rust_version"].as_str().and_then(version);
+        if needs.is_some_and(|needs| needs > stated)
+            && package["id"].as_str().is_some_and(|id| used.contains(id))
+        {
+            let (major, minor) = needs.unwrap_or_default();
+            problems.push(format!("{} needs Rust {major}.{minor}, more than we state", package["name"]));
         }
-    };
-    hold(&all, &NEWER_RUST, stated);
-    newer.iter().for_each(|member| hold(&[member], &[], member.rust.unwrap_or(stated)));
+    }
     problems
 }
 
-/// Ids of all packages that normal builds of the `roots` reach, other than through those crates of ours in `without`.
-fn normal_closure<'a>(metadata: &'a Value, roots: &BTreeSet<&str>, without: &[&str]) -> BTreeSet<&'a str> {
-    let ours = || {
-        let packages = metadata["packages"].as_array().into_iter().flatten();
-        packages.filter(|package| package["source"].is_null()).filter_map(|package| {
-            let (name, id) = (package["name"].as_str()?, package["id"].as_str()?);
-            Some((name, id))
-        })
-    };
-    let mut open: Vec<&str> = ours().filter(|(name, _)| roots.contains(name)).map(|(_, id)| id).collect();
-    let closed: Vec<&str> = ours().filter(|(name, _)| without.contains(name)).map(|(_, id)| id).collect();
+/// Ids of all packages that normal builds of the `roots` reach.
+fn normal_closure<'a>(metadata: &'a Value, roots: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let ours = packages.filter(|package| package["source"].is_null()).filter_map(|package| {
+        let (name, id) = (package["name"].as_str()?, package["id"].as_str()?);
+        roots.contains(name).then_some(id)
+    });
+    let mut open: Vec<&str> = ours.collect();
     let mut seen = BTreeSet::new();
     while let Some(id) = open.pop() {
-        if closed.contains(&id) || !seen.insert(id) {
+        if !seen.insert(id) {
             continue;
         }
         let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
@@ -102,30 +87,24 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_asks_for_more_raises_its_own_store_only() {
-        let (postgres, sqlite) = ("retryproof-postgres", "retryproof-sqlite");
-        let package = |name: &str, ours: bool, rust: &str| json!({"name": name, "id": name, "source": if ours { Value::Null } else { json!("r") }, "rust_version": rust});
-        let edge = |to: &str| json!({"pkg": to, "dep_kinds": [{"kind": null}]});
-        let problems = |postgres_rust: &str, sqlite_uses: &str| {
+    fn there_is_one_rust_version_and_it_covers_every_driver() {
+        let problems = |ours: &str, of_store: &str| {
+            let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
             let metadata = json!({
                 "packages": [
-                    package(FACADE, true, "1.89"), package(postgres, true, postgres_rust), package(sqlite, true, "1.89"),
-                    package("driver", false, "1.94"),
+                    package(FACADE, Value::Null, ours), package("retryproof-postgres", Value::Null, of_store),
+                    package("driver", json!("r"), "1.94"),
                 ],
                 "resolve": {"nodes": [
-                    {"id": FACADE, "deps": [edge(postgres), edge(sqlite)]},
-                    {"id": postgres, "deps": [edge("driver")]},
-                    {"id": sqlite, "deps": [edge(sqlite_uses)]},
+                    {"id": "retryproof-postgres", "deps": [{"pkg": "driver", "dep_kinds": [{"kind": null}]}]},
                 ]},
             });
             super::problems(&metadata, &members(&metadata))
         };
-        assert!(problems("1.94", "other").is_empty());
-        assert_eq!(problems("1.89", "other"), ["\"driver\" needs Rust 1.94, more than we state"]);
-        assert_eq!(problems("1.94", "driver"), ["\"driver\" needs Rust 1.94, more than we state"]);
-        assert_eq!(
-            problems("1.99", "other"),
-            ["retryproof-postgres: rust-version is not one for all, at most 1.95"]
-        );
+        let not_one = "rust-version is not one for all, at most 1.95";
+        assert!(problems("1.94", "1.94").is_empty());
+        assert_eq!(problems("1.89", "1.89"), ["\"driver\" needs Rust 1.94, more than we state"]);
+        assert_eq!(problems("1.94", "1.95")[0], format!("retryproof-postgres: {not_one}"));
+        assert_eq!(problems("1.99", "1.99").len(), 2);
     }
 }
