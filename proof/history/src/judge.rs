@@ -18,6 +18,8 @@ pub struct Violation {
     pub lines: Vec<Line>,
     /// When it showed.
     pub at: u64,
+    /// It is what the store's documentation says may be lost.
+    pub documented: bool,
 }
 
 /// What a run came to.
@@ -74,7 +76,8 @@ pub fn judge(run: &Run) -> Judgement {
     found.sort_by_key(|violation| (rules::place(violation.rule), violation.at));
     let (losses, violations) = found.into_iter().partition(|violation| {
         let window = |fault: &crate::story::Fault| fault.lossy;
-        RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
+        violation.documented
+            || RELAXED.contains(&violation.rule) && run.faulty(violation.at, violation.at, window)
     });
     Judgement { violations, losses, counts: Counts::of(run), unsearched }
 }

@@ -30,5 +30,5 @@ pub use journal::{Journal, hash};
 pub use judge::{Judgement, Violation, judge};
 pub use read::{Lines, ReadError, read};
 pub use report::report;
-pub use story::{Act, Actor, Call, Fault, Line, Moment, Op, Run, Story, Tenure};
+pub use story::{Act, Actor, Call, Completed, Fault, Line, Moment, Op, Run, Story, Tenure};
 pub use when::{LONGEST_POLL_NS, MS, slop};

@@ -111,7 +111,7 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
         )?;
     }
     if !judgement.losses.is_empty() {
-        writeln!(text, "\nlost inside documented windows of fail-over: {}", judgement.losses.len())?;
+        writeln!(text, "\nlost inside documented windows: {}", judgement.losses.len())?;
         show(text, run, &judgement.losses, lines, 3)?;
     }
     show(text, run, &judgement.violations, lines, SHOWN)?;

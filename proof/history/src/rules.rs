@@ -60,7 +60,14 @@ pub(crate) fn wrong(
     text: impl Into<String>,
     lines: impl IntoIterator<Item = Option<Line>>,
 ) -> Violation {
-    Violation { rule, story: None, text: text.into(), lines: lines.into_iter().flatten().collect(), at }
+    Violation {
+        rule,
+        story: None,
+        text: text.into(),
+        lines: lines.into_iter().flatten().collect(),
+        at,
+        documented: false,
+    }
 }
 
 /// Nanoseconds as a person reads them.

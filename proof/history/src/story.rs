@@ -8,7 +8,7 @@ use crate::event::{Event, Fun, Manifest, Phase, Said};
 mod take;
 mod tenure;
 
-pub use tenure::Tenure;
+pub use tenure::{Completed, Tenure};
 
 /// A time that does not come, and that a duration can be added to.
 const NEVER: u64 = u64::MAX / 4;

@@ -29,7 +29,9 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
         "postgres" => postgres(dir).map(Some),
         "mariadb" => mariadb(dir).map(Some),
         "redis" => {
-            let redis = redis("redis", free_port()?, dir, "")?;
+            // Written and flushed before it is answered. With `everysec` the write, too, waits for a flush that is under way, and a
+            // killed server forgets what it has acknowledged meanwhile.
+            let redis = redis("redis", free_port()?, dir, "appendfsync always\n")?;
             Ok(Some((format!("redis://127.0.0.1:{}", redis.port), Some(redis.port), vec![redis])))
         }
         "sentinel" => sentinel(dir).map(Some),
@@ -125,7 +127,7 @@ fn mariadb(dir: &Path) -> io::Result<Recipes> {
     Ok((format!("mysql://retryproof:secret@127.0.0.1:{port}/retryproof"), Some(port), vec![recipe]))
 }
 
-/// With an append-only file: nothing is lost by the death of the process.
+/// With an append-only file. What `role` says comes last, and wins.
 fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
     let dir = dir.join(name);
     let config = format!(

@@ -224,6 +224,11 @@ impl<'s> Puzzle<'s> {
             _ => Step::Release { owner: placed.owner },
         };
         let mut after = Vec::new();
+        // A takeover that a lock holds back is answered so, and changes nothing.
+        let held_back = !placed.silent && op.said(Said::Busy) && op.remaining == Some(0);
+        if held_back && matches!(state.slot.record, Record::InProgress(_)) {
+            after.push(State { now: from.max(state.now), ..*state });
+        }
         for now in TIMES.into_iter().filter(|now| self.may_be(state, *now, from, to)) {
             // The record stands at time 0 of its own; a new lease is put back there below.
             for (slot, answer) in state.slot.allowed(now, step) {

@@ -69,8 +69,15 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         // And no earlier than the last that it certainly got before the question was asked.
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
-        let earliest = last
-            .map_or(0, |lease| lease.invoke.saturating_add(lease.lease).saturating_sub(slop(lease.lease)));
+        // Of two that were under way together the one that was sent first may have been carried out second, with the clock as it was
+        // when its statement began.
+        let together = |last: &Op| {
+            let asked = holder.ops.iter().map(|at| &story.ops[*at]);
+            let asked = asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
+            let beside = asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
+            beside.map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0)
+        };
+        let earliest = last.map_or(0, |lease| together(lease).saturating_sub(slop(lease.lease)));
         let (from, to) = (op.invoke.saturating_add(remaining), end.saturating_add(remaining));
         // Zero: a takeover that a lock holds back.
         if remaining > 0 && (from > latest || to < earliest) {

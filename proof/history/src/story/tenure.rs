@@ -45,6 +45,8 @@ pub struct Completed {
     pub by: u64,
     /// Its ttl ends no earlier than this.
     pub until: u64,
+    /// Whether whoever completed was told so; else others were handed the value.
+    pub acknowledged: bool,
     /// What shows it.
     pub line: Option<Line>,
 }
@@ -98,8 +100,9 @@ impl Tenure {
             .iter()
             .filter(|op| op.fun != Fun::Complete && self.is_borne(story, op))
             .filter_map(|op| Some((op.answer?, op.lines[1])));
+        let acknowledged = answered.clone().next().is_some();
         let (by, line) = answered.chain(shown).min_by_key(|(by, _)| *by)?;
-        Some(Completed { from: first, by, until: first.saturating_add(ttl), line })
+        Some(Completed { from: first, by, until: first.saturating_add(ttl), acknowledged, line })
     }
 
     /// Whether the answer brought this owner's value.

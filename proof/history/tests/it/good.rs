@@ -142,3 +142,22 @@ fn s6_an_acknowledged_write_that_a_failover_loses_is_counted_and_no_violation() 
     let outside = lost.replace("11-40", "30-40");
     assert_eq!(broken(&outside), ["S6"]);
 }
+
+#[test]
+fn s6_mariadb_may_forget_what_it_showed_before_it_was_durable_and_nobody_else_may() {
+    let script = "0-2 acquire A granted 1
+        10-? complete A v=7
+        14-15 acquire B complete v=7 of=1
+        16-90 fault restart
+        400-410 acquire C took_over 2";
+    let judged = |store: &str, script: &str| {
+        let mut run = run(script);
+        run.manifest.store = store.into();
+        let judgement = history::judge(&run);
+        (judgement.violations.iter().filter(|v| v.rule == "S6").count(), judgement.losses.len())
+    };
+    assert_eq!(judged("mariadb", script), (0, 1));
+    assert_eq!(judged("postgres", script), (1, 0));
+    let acknowledged = script.replace("10-? complete A v=7", "10-12 complete A done v=7");
+    assert_eq!(judged("mariadb", &acknowledged).0, 1);
+}
