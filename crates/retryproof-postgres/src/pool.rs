@@ -16,7 +16,7 @@ use retryproof_core::{Error, Result};
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
 use sqlx_core::executor::Executor as _;
 use sqlx_postgres::PgConnection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::{Call, Reply};
@@ -60,6 +60,8 @@ struct Share {
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
     open: AtomicUsize,
+    /// Tells one of those whom the server refused a connection that another has come back.
+    returned: Notify,
 }
 
 struct Idle {
@@ -74,6 +76,7 @@ impl Share {
             permits: Arc::new(Semaphore::new(connections)),
             idle: Mutex::default(),
             open: AtomicUsize::new(0),
+            returned: Notify::new(),
         })
     }
 
@@ -102,6 +105,7 @@ impl Share {
 
     fn push(&self, conn: PgConnection, born: Instant) {
         self.idle.lock().push(Idle { conn, born, since: Instant::now() });
+        self.returned.notify_one();
     }
 
     fn clear(&self) {
@@ -315,7 +319,7 @@ impl Pool {
         loop {
             let round = deadline.min(Instant::now() + TO_RETURN);
             if refused.is_some() {
-                tokio::time::sleep_until(round).await;
+                let _ = timeout_at(round, share.returned.notified()).await;
             } else {
                 match timeout_at(round, opening.as_mut()).await {
                     Ok(Ok(conn)) => {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Servers that refuse: a typed error that says what to do, nothing half-written, no key shown, and recovery without a restart.
+//!
+//! Over 400 lines because every trouble is one test, and all of them share the ways to make trouble.
 
 use std::time::Duration;
 
