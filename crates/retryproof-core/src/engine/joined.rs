@@ -113,7 +113,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// # Errors
     /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key is free. `Action`: the action's own
     /// error, rolled back, and the key is free. `LeaseLost`: the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed, whatever
-    /// the policy; its [`error`](CompletionError::error) says whether it was rolled back or is in doubt.
+    /// the policy; its [`error`](crate::CompletionError::error) says whether it was rolled back or is in doubt.
     ///
     /// # Panics
     /// A panic of the action resumes after the transaction was rolled back and the key was freed.
