@@ -21,8 +21,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, LEASE, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay, runtime,
-    sorted_keys, text, url,
+    Filled, HOT, LEASE, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay,
+    runtime, sorted_keys, text, url,
 };
 
 const SUITE: &str = "mariadb";
@@ -395,6 +395,8 @@ pub(crate) fn grown(
             execution: Way::executions("execution", &store),
             read: bare.selects(records),
             replay: Way::replays("replay", &store, records),
+            read_again: bare.selects(HOT),
+            again: Way::replays("replay", &store, HOT),
         })
     };
     let both = runtime.block_on(async {

@@ -25,8 +25,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate, replay, runtime,
-    sorted_keys, text, url,
+    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate, replay,
+    runtime, sorted_keys, text, url,
 };
 
 const SUITE: &str = "postgres";
@@ -462,6 +462,8 @@ pub(crate) fn grown(
             execution: Way::executions("execution", &store),
             read: bare.selects(records),
             replay: Way::replays("replay", &store, records),
+            read_again: bare.selects(HOT),
+            again: Way::replays("replay", &store, HOT),
         })
     };
     let both = runtime.block_on(async {

@@ -5,9 +5,10 @@
 //! PX`, and `GET` of a value as long as our record.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Client, Cmd, Value};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, Value};
 use retryproof::redis::{RedisConfig, RedisStore};
 use tokio::runtime::Runtime;
 
@@ -15,7 +16,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay, runtime, text, url,
+    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay, runtime, text,
+    url,
 };
 
 const SUITE: &str = "redis";
@@ -23,6 +25,9 @@ const SUITE: &str = "redis";
 const STRANGE: u64 = 100_000;
 const TASKS: usize = 64;
 const MANY: usize = 512;
+
+/// How long an answer may take: a timer for each call, as in the store.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const WRITES: &str = "two raw writes";
 const GET: &str = "GET";
@@ -59,7 +64,10 @@ impl Place {
     }
 
     async fn store(&self, db: u32) -> Result<Arc<RedisStore>, String> {
-        let config = RedisConfig::from_url(&self.at(db)).map_err(text)?.with_prefix(&self.prefix);
+        let config = RedisConfig::from_url(&self.at(db))
+            .map_err(text)?
+            .with_prefix(&self.prefix)
+            .with_response_timeout(PATIENCE);
         Ok(Arc::new(RedisStore::connect(config).await.map_err(text)?))
     }
 
@@ -125,7 +133,8 @@ impl Place {
 
 async fn connection(url: &str) -> Result<MultiplexedConnection, String> {
     let client = Client::open(url).map_err(text)?;
-    client.get_multiplexed_async_connection().await.map_err(text)
+    let patience = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&patience).await.map_err(text)
 }
 
 /// The key of a record, as the crate's page says.
@@ -217,7 +226,7 @@ fn one_task(
     store: &Arc<RedisStore>,
     bare: &Arc<Bare>,
 ) -> Result<(), String> {
-    let shape = Shape { rounds: 151, tasks: 1, each: 100 };
+    let shape = Shape { rounds: 101, tasks: 1, each: 100 };
     let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
     report.row(Row::new(WRITES, writes[0].cost, "us"));
     report.row(
@@ -262,7 +271,7 @@ fn many_tasks(
     bare: &Arc<Bare>,
 ) -> Result<(), String> {
     for tasks in [TASKS, MANY] {
-        let shape = Shape { rounds: 61, tasks, each: 4_096 / tasks as u64 };
+        let shape = Shape { rounds: 31, tasks, each: 4_096 / tasks as u64 };
         let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
         report.row(rate(format!("executions, {tasks} tasks"), &writes[1], &writes[0]));
         let shape = Shape { each: 8_192 / tasks as u64, ..shape };
@@ -311,6 +320,8 @@ pub(crate) fn grown(
             execution: Way::executions("execution", &store),
             read: bare.gets(records),
             replay: Way::replays("replay", &store, records),
+            read_again: bare.gets(HOT),
+            again: Way::replays("replay", &store, HOT),
         })
     };
     let both = runtime

@@ -218,7 +218,13 @@ pub(crate) struct Filled {
     pub(crate) execution: Way,
     pub(crate) read: Way,
     pub(crate) replay: Way,
+    /// The same of a few keys.
+    pub(crate) read_again: Way,
+    pub(crate) again: Way,
 }
+
+/// As many keys are replayed again and again.
+pub(crate) const HOT: u64 = 500;
 
 /// The cost of an operation with many records beside that with few, measured in turn; and the bare driver's, which tells what of
 /// it is the server's own.
@@ -229,12 +235,16 @@ pub(crate) fn growth(
     [few_filled, many_filled]: [Filled; 2],
 ) -> Result<(), String> {
     let shape = Shape { rounds: 61, tasks: 1, each: 20 };
-    let ways = vec![few_filled.writes, few_filled.execution, many_filled.writes, many_filled.execution];
-    let writes = measure(runtime, shape, ways)?;
-    let ways = vec![few_filled.read, few_filled.replay, many_filled.read, many_filled.replay];
-    let reads = measure(runtime, Shape { each: 100, ..shape }, ways)?;
-    for (medians, bare, ours) in [(&writes, "two bare writes", "execution"), (&reads, "bare read", "replay")]
-    {
+    let [few, all] = [few_filled, many_filled];
+    let writes = measure(runtime, shape, vec![few.writes, few.execution, all.writes, all.execution])?;
+    let shape = Shape { each: 100, ..shape };
+    let again = measure(runtime, shape, vec![few.read_again, few.again, all.read_again, all.again])?;
+    let any = measure(runtime, shape, vec![few.read, few.replay, all.read, all.replay])?;
+    for (medians, bare, ours) in [
+        (&writes, "two bare writes", "execution"),
+        (&again, "bare read of 500 keys", "replay of 500 keys"),
+        (&any, "bare read of any key", "replay of any key"),
+    ] {
         let of = |name: &str, at: usize, from: usize| {
             Row::new(format!("{name} at {many} records"), medians[at].cost, "us")
                 .beside("at 10 k", medians[at].times(&medians[from]))
