@@ -1,16 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `bench`: hands over to the `benches` crate, which measures and writes.
+//! `bench`: hands over to the `benches` crate, which measures and writes; starts the servers that its suites measure.
 
 use std::path::Path;
 
 use crate::Verdict;
 use crate::cargo::Cargo;
+use crate::services::ForTests;
+
+/// Suites whose store is on a server, with the service of the same name.
+const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
 
 pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {
+    let needed = |service: &str| {
+        ON_SERVERS.contains(&service)
+            && (suites.is_empty() || suites.iter().any(|suite| suite == service || suite == "growth"))
+    };
+    let mut servers = None;
+    if ON_SERVERS.into_iter().any(needed) {
+        let (running, up) = ForTests::begin_with(root, needed);
+        servers = Some(running);
+        match up {
+            Verdict::Failed(why) => return Verdict::Failed(format!("the servers to measure: {why}")),
+            Verdict::Passed(remark) | Verdict::Skipped(remark) => println!("services: {remark}"),
+        }
+    }
     let bench = Cargo::new("run --release --locked -p retryproof-benches --");
     let bench = suites.iter().fold(bench, |bench, suite| bench.arg(suite));
     println!("{bench}");
-    match bench.run(root) {
+    let ended = bench.run(root);
+    drop(servers);
+    match ended {
         Ok(true) => Verdict::Passed(String::new()),
         Ok(false) => Verdict::Failed("see above".into()),
         Err(error) => Verdict::Failed(format!("could not be run: {error}")),

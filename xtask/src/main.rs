@@ -30,7 +30,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   services up|down|status [NAME...]
                  the servers that the stores are tested against (postgres, pgbouncer, mariadb, redis, sentinel; all of them
                  without a name): private ones on loopback, installed first where Debian's packages are missing
-  bench [SUITE]  measure (memory, http, sqlite; all of them without a name) and write BENCHMARKS.md";
+  bench [SUITE]  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
+                 takes long) and write BENCHMARKS.md; starts the servers it needs";
 
 /// What a check or a step ended as, with a remark for the summary.
 enum Verdict {

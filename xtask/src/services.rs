@@ -205,7 +205,7 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
     }
 }
 
-/// The servers of one run of the tests. What the run started ends with this; what ran before goes on.
+/// The servers of one run of the tests, or of the benchmarks. What the run started ends with this; what ran before goes on.
 pub(crate) struct ForTests<'a> {
     root: &'a Path,
     started: Vec<&'static Service>,
@@ -214,22 +214,28 @@ pub(crate) struct ForTests<'a> {
 }
 
 impl<'a> ForTests<'a> {
-    /// Starts what does not run and is not named by a variable of its own.
+    /// All services: starts what does not run and is not named by a variable of its own.
     pub(crate) fn begin(root: &'a Path) -> (Self, Verdict) {
+        Self::begin_with(root, |_| true)
+    }
+
+    /// The same for those whose names are `wanted`.
+    pub(crate) fn begin_with(root: &'a Path, wanted: impl Fn(&str) -> bool) -> (Self, Verdict) {
+        let services = || SERVICES.iter().filter(|service| wanted(service.name));
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let variable = |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
-        let wanted: Vec<_> = SERVICES.iter().filter(|service| !is_set(&variable(service))).collect();
+        let absent: Vec<_> = services().filter(|service| !is_set(&variable(service))).collect();
         let mut servers = Self { root, started: Vec::new(), variables: Vec::new() };
         // Noted before they start: what came up beside one that failed has to end as well.
         match Site::open(root) {
             Ok(site) => {
                 let idle = |service: &&Service| site.running(service.name).is_empty();
-                servers.started = SERVICES.iter().filter(idle).collect();
+                servers.started = services().filter(idle).collect();
             }
             Err(error) => return (servers, Verdict::Failed(error.to_string())),
         }
-        let ran = SERVICES.len() - servers.started.len();
-        let result = up(root, &wanted);
+        let ran = services().count() - servers.started.len();
+        let result = up(root, &absent);
         let text = std::fs::read_to_string(site::folder(root).join("env")).unwrap_or_default();
         servers.variables = env::parse(&text).into_iter().filter(|(name, _)| !is_set(name)).collect();
         let verdict = match result {
