@@ -25,6 +25,8 @@ const TICK_MS: u64 = 10;
 
 /// Runs until it is told to end. The error is for the worker's log.
 pub(crate) fn run(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
+    // Its standard input ends with the supervisor, but a process that is stopped reads nothing.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Actions that panic are part of the work.
     std::panic::set_hook(Box::new(|_| ()));
     let out: PathBuf = plan.out.clone().unwrap_or_default();
