@@ -3,28 +3,24 @@
 //! so it runs only when it is named.
 
 use crate::heap::HeapCounter;
-use crate::report::{Report, Row};
+use crate::report::Report;
 use crate::{mariadb, postgres, redis};
 
 use super::runtime;
 
 const RECORDS: u64 = 5_000_000;
-const MANY: &str = "5 M";
 
 pub(crate) fn run() -> Result<Report, String> {
     let runtime = runtime()?;
     let mut report = Report::new("growth", "Five million records");
-    report.row(Row::missing("PostgreSQL", "its rows follow"));
     let place = runtime.block_on(postgres::Place::new())?;
-    let measured = postgres::grown(&mut report, &runtime, &place, RECORDS, MANY);
+    let measured = postgres::grown(&mut report, &runtime, &place, RECORDS, "5 M PostgreSQL");
     measured.and(runtime.block_on(place.clear()))?;
-    report.row(Row::missing("MariaDB", "its rows follow"));
     let place = runtime.block_on(mariadb::Place::new())?;
-    let measured = mariadb::grown(&mut report, &runtime, &place, RECORDS, MANY);
+    let measured = mariadb::grown(&mut report, &runtime, &place, RECORDS, "5 M MariaDB");
     measured.and(runtime.block_on(place.clear()))?;
-    report.row(Row::missing("Redis", "its rows follow"));
     let place = runtime.block_on(redis::Place::new())?;
-    let measured = redis::grown(&mut report, &runtime, &place, RECORDS, MANY);
+    let measured = redis::grown(&mut report, &runtime, &place, RECORDS, "5 M Redis");
     measured.and(runtime.block_on(place.clear()))?;
     Ok(report)
 }
