@@ -3,6 +3,8 @@
 //!
 //! The floor writes and reads a table of the same schema on the same server, each statement a transaction of its own, as durable
 //! as ours: what the store adds is what it says in SQL, its own connections, and the checks of the answer.
+//!
+//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured on them belong together.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
