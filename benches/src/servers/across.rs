@@ -35,7 +35,7 @@ fn nanos() -> i64 {
 }
 
 fn context(key: &str) -> Result<IdempotencyContext, String> {
-    let builder = IdempotencyContext::builder(SCOPE, key.to_owned());
+    let builder = IdempotencyContext::builder(SCOPE, key);
     builder.lease(LEASE).wait_timeout(PATIENCE).build().map_err(text)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The record is the model's ([`model::Slot`]), the one that its exhaustive walk and the stores' property tests go by. Only time is
 //! different: here it is known from outside, within bounds. So after each step the record is put back to a time of its
-//! own, in which its lease ends at [`OVER`] and its ttl at [`GONE`], and the bounds of the true instants are kept beside it; a step may be
+//! own, in which its lease ends at `OVER` and its ttl at `GONE`, and the bounds of the true instants are kept beside it; a step may be
 //! taken at any of the three times that its bounds allow.
 
 use std::collections::HashSet;
