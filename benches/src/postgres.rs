@@ -81,7 +81,7 @@ impl Place {
     }
 
     async fn store(&self, part: &str, connections: usize) -> Result<Arc<PostgresStore>, String> {
-        let config = self.migrated(part).await?.with_connections(connections);
+        let config = self.migrated(part).await?.with_max_connections(connections);
         Ok(Arc::new(PostgresStore::connect(config).await.map_err(text)?))
     }
 

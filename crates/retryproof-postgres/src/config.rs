@@ -79,7 +79,7 @@ impl Source {
 ///
 /// # fn main() -> retryproof_core::Result<()> {
 /// let config = PostgresConfig::from_url("postgres://app@db.internal/shop?table=payment_records")?
-///     .with_connections(20);
+///     .with_max_connections(20);
 /// # let _ = config;
 /// # Ok(())
 /// # }
@@ -124,7 +124,7 @@ impl PostgresConfig {
     }
 
     /// Reads the URL form of a store: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the parameters of the driver
-    /// (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and those of the store: `table=NAME`, `connections=N`,
+    /// (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and those of the store: `table=NAME`, `max-connections=N`,
     /// `pooler=session|transaction`. What the URL leaves out comes from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl PostgresConfig {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" | "connections" | "pooler" => ours.push((name, value)),
+                "table" | "max-connections" | "pooler" => ours.push((name, value)),
                 _ if OF_THE_DRIVER.contains(&name) || name.starts_with("options[") => theirs.push(pair),
                 _ => {
                     return Err(refuse(
@@ -158,12 +158,14 @@ impl PostgresConfig {
         for (name, value) in ours {
             config = match (name, value, value.parse()) {
                 ("table", ..) => config.with_table_name(value),
-                ("connections", _, Ok(connections @ 2..=10_000)) => config.with_connections(connections),
+                ("max-connections", _, Ok(connections @ 2..=10_000)) => {
+                    config.with_max_connections(connections)
+                }
                 ("pooler", "session", _) => config.with_pooler(Pooler::Session),
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
                 _ => {
                     return Err(refuse(
-                        "`connections` takes 2 to 10000, `pooler` takes `session` or `transaction`",
+                        "`max-connections` takes 2 to 10000, `pooler` takes `session` or `transaction`",
                     )
                     .with("parameter", name));
                 }
@@ -184,7 +186,7 @@ impl PostgresConfig {
     /// How many connections the store opens at most, 2 to 10,000. Of them 2, or 1 of 3, are kept for beats, completions and releases
     /// (RUN-2). Besides there are up to 2 for the wake-ups of waiters. Default 10.
     #[must_use]
-    pub fn with_connections(mut self, connections: usize) -> Self {
+    pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(2, 10_000);
         self
     }
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn cfg_1_url_form_names_server_table_and_pooler() {
         let config = PostgresConfig::from_url(
-            "postgresql://u:canary-4711@h:1234/d?table=t&sslmode=disable&connections=3&pooler=transaction",
+            "postgresql://u:canary-4711@h:1234/d?table=t&sslmode=disable&max-connections=3&pooler=transaction",
         )
         .unwrap();
         let options = config.source.options();
@@ -283,7 +285,7 @@ mod tests {
             "postgres://u:canary-4711@h/d?table=1",
             "postgres://u:canary-4711@h/d?tabel=canary-4711",
             "postgres://u:canary-4711@h/d?pooler=canary-4711",
-            "postgres://u:canary-4711@h/d?connections=0",
+            "postgres://u:canary-4711@h/d?max-connections=0",
             "postgres://u:canary-4711@h/d?sslmode=canary-4711",
             "postgres://u:canary-4711@h/d?port=canary-4711",
         ] {

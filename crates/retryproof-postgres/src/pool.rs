@@ -368,7 +368,7 @@ impl Lack {
     fn into_error(self, pool: &Pool) -> Error {
         match self {
             Self::Busy => Error::unavailable(
-                "all connections of the store are in use; raise `connections`, or look for what keeps the server busy",
+                "all connections of the store are in use; raise `max-connections`, or look for what keeps the server busy",
             )
             .with("free", pool.size()),
             Self::Slow => Error::unavailable("the server did not open a connection in time; is it overloaded?"),

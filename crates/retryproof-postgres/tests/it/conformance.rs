@@ -12,8 +12,11 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     // Its tables are made, spoilt and dropped on the server itself.
     let table = Arc::new(Table::on(postgres()).await);
     let config = PostgresConfig::from_url(&url).expect("a valid URL");
-    let config =
-        config.with_table_name(&table.name).with_pooler(pooler).with_connections(8).with_max_value(2 << 20);
+    let config = config
+        .with_table_name(&table.name)
+        .with_pooler(pooler)
+        .with_max_connections(8)
+        .with_max_value(2 << 20);
     let store = PostgresStore::connect(config.clone()).await.expect("the store connects");
     let another = {
         let (config, table) = (config.clone(), Arc::clone(&table));

@@ -95,7 +95,7 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
 async fn acq_5_a_sleeping_waiter_holds_no_connection() {
     let table = Table::new().await;
     let store =
-        Arc::new(PostgresStore::connect(table.config().with_connections(3)).await.expect("connected"));
+        Arc::new(PostgresStore::connect(table.config().with_max_connections(3)).await.expect("connected"));
     let (held, owner) = (id("held"), OwnerId::new());
     let token = grant(&store, &held, owner).await.token;
     let waiters: Vec<_> = (0..50)

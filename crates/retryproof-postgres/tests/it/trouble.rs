@@ -310,7 +310,7 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
 #[tokio::test]
 async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
     let table = Table::new().await;
-    let store = PostgresStore::connect(table.config().with_connections(2)).await.expect("connected");
+    let store = PostgresStore::connect(table.config().with_max_connections(2)).await.expect("connected");
     let (locked, free, owner) = (id("locked"), id("free"), OwnerId::new());
     grant(&store, &locked, owner).await;
     grant(&store, &free, owner).await;
@@ -345,7 +345,7 @@ async fn cfg_1_encryption_that_is_not_to_be_had_is_refused() {
 async fn run_2_beats_have_connections_of_their_own() {
     let table = Table::new().await;
     let store = std::sync::Arc::new(
-        PostgresStore::connect(table.config().with_connections(4)).await.expect("connected"),
+        PostgresStore::connect(table.config().with_max_connections(4)).await.expect("connected"),
     );
     let (held, owner) = (id("held"), OwnerId::new());
     grant(&store, &held, owner).await;

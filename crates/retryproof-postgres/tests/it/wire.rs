@@ -25,7 +25,7 @@ async fn proxied(url: &str) -> (WireProxy, String) {
 async fn store(url: &str, table: &Table, pooler: Pooler) -> PostgresStore {
     let config = PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name);
     // One connection for calls and one for beats, so that all is prepared after one round of each.
-    PostgresStore::connect(config.with_connections(2).with_pooler(pooler)).await.expect("connected")
+    PostgresStore::connect(config.with_max_connections(2).with_pooler(pooler)).await.expect("connected")
 }
 
 #[tokio::test]

@@ -87,8 +87,8 @@ fn postgres(
         server = server.with_table_name(table);
     }
     if let Some(connections) = config.postgres.max_connections {
-        once(url, "connections", "idempotency.postgres.max-connections")?;
-        server = server.with_connections(connections);
+        once(url, "max-connections", "idempotency.postgres.max-connections")?;
+        server = server.with_max_connections(connections);
     }
     if let Some(pooler) = config.postgres.pooler {
         once(url, "pooler", "idempotency.postgres.pooler")?;

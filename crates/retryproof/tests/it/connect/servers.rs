@@ -37,7 +37,7 @@ async fn cfg_1_sto_1_a_bad_url_of_a_server_is_refused_by_what_is_wrong() {
         ("postgres://app:canary@h:99999/d", ""),
         ("postgres://app:canary@h/d?tabel=canary", "tabel"),
         ("postgres://app:canary@h/d?table=a-b", "table"),
-        ("postgres://app:canary@h/d?connections=1", "connections"),
+        ("postgres://app:canary@h/d?max-connections=1", "max-connections"),
         ("postgres://app:canary@h/d?pooler=canary", "pooler"),
         ("mysql:", "mysql://"),
         ("mysql://app:canary@h:port/d", ""),
@@ -155,7 +155,7 @@ async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
     type Set = fn(&mut IdempotencyConfig);
     let cases: [(&str, &str, Set); 8] = [
         ("postgres://h/d?table=t", "postgres.table-name", |c| c.postgres.table_name = Some("t".to_owned())),
-        ("postgres://h/d?connections=3", "postgres.max-connections", |c| {
+        ("postgres://h/d?max-connections=3", "postgres.max-connections", |c| {
             c.postgres.max_connections = Some(3)
         }),
         ("postgresql://h/d?pooler=session", "postgres.pooler", |c| {
