@@ -111,6 +111,8 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut moods: watch:
     let (mut passed, mut swallowed) = (0, false);
     loop {
         let read = tokio::select! {
+            // What is sent after a change of mood meets the new one.
+            biased;
             changed = moods.changed() => {
                 mood = *moods.borrow_and_update();
                 passed = 0;
