@@ -8,7 +8,7 @@
 //! - [`FaultStore`] refuses calls, loses answers, swallows calls, and has outages;
 //! - [`SlowStore`] is some way off;
 //! - [`Recorder`] keeps a log of calls and answers;
-//! - [`wire::WireProxy`] counts the round trips to a server, and cuts or stalls the line;
+//! - `wire::WireProxy` (feature `wire`) counts the round trips to a server, and cuts or stalls the line;
 //! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once.
 
 pub mod conformance;
@@ -20,6 +20,7 @@ mod record;
 mod runs_once;
 mod slow;
 mod subject;
+#[cfg(feature = "wire")]
 pub mod wire;
 
 pub use fault::{Call, Fault, FaultStore, Faults, Outage};
