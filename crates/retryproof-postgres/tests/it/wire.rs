@@ -10,7 +10,7 @@ use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
 
 use crate::support::{
-    DAY, LONG, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
+    DAY, LONG, Stranger, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
 };
 
 /// A proxy before the server of a URL, and the URL through it.
@@ -202,9 +202,12 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
         PostgresStore::connect(config.clone().with_pooler(Pooler::Session)).await.expect("connected")
     };
     let stores = [Arc::new(connect().await), Arc::new(connect().await)];
+    // Between two rounds it takes the connection that the pooler would give out next, and keeps it for one.
+    let mut stranger = Stranger::to(&pgbouncer()).await;
     let mut round = 0;
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
         assert!(round < 200, "nothing goes astray");
+        stranger.run(if round % 2 == 0 { "COMMIT" } else { "BEGIN; SELECT 1" }).await;
         let calls: Vec<_> = (0..8)
             .map(|at| {
                 let (store, id) = (Arc::clone(&stores[at % 2]), id(&format!("astray {round} {at}")));
