@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How late a statement may be ended.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// One task that wakes whoever waits, now and then, while anybody does. It ends with it.
+/// One task that wakes, now and then, whoever waits for an answer; it sleeps while nobody does.
 pub(crate) struct Pulse {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -43,6 +43,10 @@ impl Pulse {
     /// What the future gives, or `None` some time after the deadline.
     pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
+        // The runtime in which it was started is gone.
+        if self.task.is_finished() {
+            return timeout_at(deadline, future).await.ok();
+        }
         let mut beat = pin!(self.shared.beat.notified());
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
@@ -108,5 +112,18 @@ mod tests {
             // It falls asleep in between.
             sleep(3 * BEAT).await;
         }
+    }
+
+    #[test]
+    fn sto_5_a_store_that_outlives_its_runtime_still_ends_its_statements() {
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let first = runtime();
+        let pulse = first.block_on(async { Pulse::start() });
+        drop(first);
+        let ended = runtime().block_on(async {
+            pulse.until(Instant::now() + Duration::from_millis(30), std::future::pending::<()>()).await
+        });
+        assert_eq!(ended, None);
     }
 }
