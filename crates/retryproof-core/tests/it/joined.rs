@@ -43,7 +43,8 @@ struct Inner {
     records: MemoryStore,
     rows: Mutex<Vec<String>>,
     log: Mutex<Vec<&'static str>>,
-    offered: Mutex<Option<(Identity, OwnerId, Completion)>>,
+    /// What statements were made for, each found by the owner that its first parameter names: calls come from many threads.
+    offered: Mutex<Vec<(Identity, OwnerId, Completion)>>,
     fault: Mutex<Fault>,
     /// Called before a transaction begins.
     between: Mutex<Option<Identity>>,
@@ -137,7 +138,7 @@ impl Join for Db {
         owner: &'a OwnerId,
         done: &'a Completion,
     ) -> JoinStatement<'a> {
-        *self.0.offered.lock().unwrap() = Some((id.clone(), *owner, done.clone()));
+        self.0.offered.lock().unwrap().push((id.clone(), *owner, done.clone()));
         let fp = done.fingerprint.as_ref().map(|fp| fp.as_bytes());
         JoinStatement::new(
             "UPDATE toy",
@@ -182,7 +183,12 @@ impl TxPort<Toy> for Tx {
             Fault::Elsewhere => return Ok(0),
             _ => {}
         }
-        let offered = self.db.0.offered.lock().unwrap().take().unwrap();
+        let Param::Bytes(owner) = params[0] else { panic!("the owner comes first") };
+        let offered = {
+            let mut all = self.db.0.offered.lock().unwrap();
+            let at = all.iter().rposition(|one| one.1.as_bytes() == owner).unwrap();
+            all.swap_remove(at)
+        };
         // Fenced by owner: what an extension answers. It makes the lease longer, which no test here looks at.
         let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
         self.record = Some(offered);
