@@ -46,6 +46,7 @@ pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let (path, key) = match way.as_str() {
         "plain" => ("/plain", None),
         "replay" => ("/annotated", Some(Key::Same)),
+        "replay-layer" => ("/layered", Some(Key::Same)),
         "first" => ("/annotated", Some(Key::Fresh(0))),
         "keyless" => ("/optional-layered", None),
         _ => return Err(format!("http call: no way {way:?}")),

@@ -12,10 +12,13 @@ pub const MAX_FINGERPRINT_BYTES: usize = 64;
 /// instead of answered (FP-1). The first byte names the algorithm (FP-3); the rest is opaque here.
 ///
 /// Equality takes the same time wherever two fingerprints differ.
+///
+/// Laid out for the copies that every call makes of it: read as it was written, a copy waits for nothing.
 #[derive(Clone, Copy)]
+#[repr(C, align(8))]
 pub struct Fingerprint {
-    len: u8,
     bytes: [u8; MAX_FINGERPRINT_BYTES],
+    len: u8,
 }
 
 impl Fingerprint {
@@ -33,6 +36,15 @@ impl Fingerprint {
             _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint takes 1 to 64 bytes")
                 .with("bytes", bytes.len())),
         }
+    }
+
+    /// A digest of 32 bytes behind the byte that names its algorithm (FP-3).
+    #[must_use]
+    pub fn tagged(algorithm: u8, digest: &[u8; 32]) -> Self {
+        let mut bytes = [0; MAX_FINGERPRINT_BYTES];
+        bytes[0] = algorithm;
+        bytes[1..33].copy_from_slice(digest);
+        Self { bytes, len: 33 }
     }
 
     /// The bytes as given, for a store.

@@ -13,6 +13,11 @@ use sha2::{Digest, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
+thread_local! {
+    /// An id that was made and not used.
+    static SPARE: Cell<Option<[u8; 16]>> = const { Cell::new(None) };
+}
+
 impl OwnerId {
     /// A fresh id: 128 bits of SHA-256 over a process-wide random seed and a counter, so that making one costs no
     /// system call and no two of a process are alike. One hash makes two: the other half waits for this thread's next.
@@ -22,9 +27,6 @@ impl OwnerId {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default that differs at each call would surprise")]
     pub fn new() -> Self {
-        thread_local! {
-            static SPARE: Cell<Option<[u8; 16]>> = const { Cell::new(None) };
-        }
         // A thread that is ending has no spare any more, and needs none.
         if let Ok(Some(spare)) = SPARE.try_with(Cell::take) {
             return Self(spare);
@@ -32,6 +34,11 @@ impl OwnerId {
         let (id, spare) = Self::two();
         let _ = SPARE.try_with(|kept| kept.set(Some(spare)));
         Self(id)
+    }
+
+    /// Gives back an id that no store has kept and nothing names any more: the next call of this thread may have it.
+    pub(crate) fn unused(self) {
+        let _ = SPARE.try_with(|kept| kept.set(Some(self.0)));
     }
 
     fn two() -> ([u8; 16], [u8; 16]) {

@@ -23,7 +23,7 @@ use crate::then::{Either, then};
 
 /// What a granted request does from here on. Boxed before it is spawned, because a task's own allocation is
 /// over-aligned, and a large one of that kind is slow to get.
-type Running<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
+pub(crate) type Running<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
 
 /// The handler over the request, then its end.
 pub(crate) fn start<B, R, E, F, Fut>((call, request): (Call, Request<B>), held: Held, run: F) -> Running<R, E>

@@ -13,7 +13,7 @@ use crate::body::ReplayBody;
 use crate::filter::Inner;
 use crate::headers::{ConnectionNames, Exchange, IDEMPOTENT_REPLAYED, Verdict, trailer_field};
 use crate::problem::Problem;
-use crate::stored::{COMMON_NAMES, Corrupt, Line, Lines, Name, StoredResponse};
+use crate::stored::{COMMON_NAMES, Corrupt, Line, Name, Reader};
 
 const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -60,40 +60,50 @@ pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     response
 }
 
-/// The stored answer with the marks of a replay (HTTP-8).
-pub(crate) fn replay(stored: &StoredResponse) -> Result<Response<ReplayBody>, Corrupt> {
-    let trailers = match stored.trailer_lines() {
-        none if none.len() == 0 => None,
-        lines => Some(Box::new(map_of(stored, lines, 0)?)),
-    };
+/// The stored answer with the marks of a replay (HTTP-8), in one pass over its record.
+pub(crate) fn replay(record: &Bytes) -> Result<Response<ReplayBody>, Corrupt> {
+    let (mut reader, status, tombstone) = Reader::open(record)?;
+    if tombstone {
+        return Err(Corrupt::bad_field());
+    }
     // Cache-Control, the mark, and Trailer.
-    let mut headers = map_of(stored, stored.header_lines(), 3)?;
+    let mut headers = map_of(record, &mut reader, 3)?;
+    let trailers = map_of(record, &mut reader, 0)?;
+    let body_len = reader.varint()?;
+    reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
     // In the place of a stored one, if there was one.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
-    if let Some(trailers) = &trailers {
-        let names = trailer_field(trailers.keys().map(HeaderName::as_str));
-        let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
-        headers.try_insert(TRAILER, names).map_err(full)?;
-    }
-    let mut response = Response::new(ReplayBody::new(stored.body(), trailers));
-    *response.status_mut() = StatusCode::from_u16(stored.status()).map_err(|_| Corrupt::bad_field())?;
+    let trailers = match trailers.is_empty() {
+        true => None,
+        false => {
+            let names = trailer_field(trailers.keys().map(HeaderName::as_str));
+            let names = HeaderValue::try_from(names).map_err(|_| Corrupt::bad_field())?;
+            headers.try_insert(TRAILER, names).map_err(full)?;
+            Some(Box::new(trailers))
+        }
+    };
+    let mut response = Response::new(ReplayBody::new(record.slice(record.len() - body_len..), trailers));
+    *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Corrupt::bad_field())?;
     *response.headers_mut() = headers;
     Ok(response)
 }
 
-fn map_of<'a>(stored: &'a StoredResponse, lines: Lines<'a>, spare: usize) -> Result<HeaderMap, Corrupt> {
-    let mut map =
-        HeaderMap::try_with_capacity(lines.len() + spare).map_err(|_| Corrupt::too_many_fields())?;
-    for (name, value) in lines {
+/// The next section of lines as fields, with room for some more.
+fn map_of(record: &Bytes, reader: &mut Reader<'_>, spare: usize) -> Result<HeaderMap, Corrupt> {
+    let count = reader.count()?;
+    let mut map = HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
+    for _ in 0..count {
+        let (name, value) = reader.named_line()?;
         let name = match name {
             Name::Common(code) => COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?,
             Name::Literal(name) => {
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| Corrupt::bad_field())?
             }
         };
-        let value = HeaderValue::from_maybe_shared(stored.share(value)).map_err(|_| Corrupt::bad_field())?;
+        let value =
+            HeaderValue::from_maybe_shared(record.slice_ref(value)).map_err(|_| Corrupt::bad_field())?;
         map.try_append(name, value).map_err(|_| Corrupt::too_many_fields())?;
     }
     Ok(map)

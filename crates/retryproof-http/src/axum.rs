@@ -24,7 +24,7 @@ pub use axum_core::response::{IntoResponse, Response};
 use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Awaited, Guarded, Key, Slot, admit, guarded};
+use crate::guard::{Admission, Awaited, Guarded, Key, Keyed, Slot, admit, guarded};
 use crate::joined::HandlerTx;
 use crate::policy::{AtHand, Policy};
 use crate::then::then;
@@ -155,7 +155,8 @@ where
         })
     };
     // Decided before anything is boxed, so that each way through has a future of its own size.
-    let admission = admit(&state.filter(), &AtHand::Constant(policy), &request);
+    let (filter, policy) = (state.filter(), AtHand::Constant(policy));
+    let admission = admit(&filter, &policy, &request);
     let (parts, body) = request.into_parts();
     let mut parts = Box::new(parts);
     match admission {
@@ -169,7 +170,8 @@ where
                 Err(rejection) => rejection,
             }
         }),
-        Admission::Keyed(keyed) => Box::pin(async move {
+        Admission::Keyed(key) => Box::pin(async move {
+            let keyed = Keyed { filter, policy, key };
             // Nobody asks for the key or the lease where nothing is extracted; the compiler knows.
             let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
@@ -188,7 +190,7 @@ where
                 (Err(rejection), _) => return rejection,
             };
             let run = move |request| handle(state, early, last, request);
-            let Ok(response) = guarded(&keyed, parts, body, awaited, run).await;
+            let Ok(response) = guarded(keyed, parts, body, awaited, run).await;
             response.map(GuardedBody::into_axum)
         }),
     }

@@ -13,10 +13,11 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::LengthLimitError;
 use pin_project_lite::pin_project;
+use retryproof_core::Fingerprint;
 
 use crate::answer::strip_forged;
 use crate::decide::BodyRead;
-use crate::digest::{Hasher, LEN};
+use crate::digest::Hasher;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -260,6 +261,10 @@ impl Gathered {
         self.all.extend_from_slice(&frame);
     }
 
+    fn so_far(&self) -> &[u8] {
+        if self.all.is_empty() { &self.first } else { &self.all }
+    }
+
     pub(crate) fn into_bytes(self) -> Bytes {
         if self.all.is_empty() { self.first } else { self.all.into() }
     }
@@ -269,8 +274,8 @@ impl Gathered {
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
     pub(crate) trailers: Option<Box<HeaderMap>>,
-    /// The fingerprint, when a hasher was given.
-    pub(crate) digest: Option<[u8; LEN]>,
+    /// The fingerprint, when it was hashed as it came.
+    pub(crate) digest: Option<Fingerprint>,
 }
 
 /// Why a request body could not be had.
@@ -285,12 +290,13 @@ pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
     body.size_hint().lower() > limit as u64
 }
 
-/// Reads a request body up to `limit` bytes, hashing as it comes (HTTP-4, HTTP-5).
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that is there at once, as most are, is not hashed here:
+/// it is hashed in one go with the rest of the request. Any other is hashed as it comes.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn collect<B>(
     body: B,
     limit: usize,
-    mut hasher: Option<Hasher>,
+    hasher: impl FnOnce() -> Option<Hasher> + Send,
 ) -> impl Future<Output = Result<Collected, CollectError>> + Send
 where
     B: Body<Data = Bytes> + Send,
@@ -298,34 +304,88 @@ where
 {
     async move {
         let mut body = pin!(body);
+        let first = poll_fn(|cx| Poll::Ready(Collecting::begin(body.as_mut(), cx, limit))).await;
+        let mut open = match first {
+            Ok(whole) => return whole,
+            Err(open) => open,
+        };
+        open.hasher = hasher();
+        if let Some(hasher) = &mut open.hasher {
+            hasher.update(open.gathered.so_far());
+        }
+        poll_fn(|cx| open.poll(body.as_mut(), cx)).await?;
+        Ok(open.end())
+    }
+}
+
+/// A body that is being read.
+struct Collecting {
+    gathered: Gathered,
+    trailers: Option<Box<HeaderMap>>,
+    hasher: Option<Hasher>,
+    limit: usize,
+    expected: usize,
+}
+
+impl Collecting {
+    /// The first poll. An `Err` goes on; it is on the heap, so that the future of a body that is there has no room for it.
+    fn begin<B>(
+        mut body: Pin<&mut B>,
+        cx: &mut Context<'_>,
+        limit: usize,
+    ) -> Result<Result<Collected, CollectError>, Box<Self>>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<BoxError>,
+    {
         let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
-        let mut gathered = Gathered::default();
-        let mut trailers = None::<Box<HeaderMap>>;
-        while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        let mut reading =
+            Self { gathered: Gathered::default(), trailers: None, hasher: None, limit, expected };
+        match reading.poll(body.as_mut(), cx) {
+            Poll::Ready(Ok(())) => Ok(Ok(reading.end())),
+            Poll::Ready(Err(error)) => Ok(Err(error)),
+            Poll::Pending => Err(Box::new(reading)),
+        }
+    }
+
+    fn poll<B>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Result<(), CollectError>>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<BoxError>,
+    {
+        while let Some(frame) = ready!(body.as_mut().poll_frame(cx)) {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
-                    if data.len() > limit - gathered.len() {
-                        return Err(CollectError::TooLarge(BodyRead::Partly));
+                    if data.len() > self.limit - self.gathered.len() {
+                        return Poll::Ready(Err(CollectError::TooLarge(BodyRead::Partly)));
                     }
-                    if let Some(hasher) = &mut hasher {
+                    if let Some(hasher) = &mut self.hasher {
                         hasher.update(&data);
                     }
-                    gathered.push(data, expected);
+                    self.gathered.push(data, self.expected);
                 }
                 Ok(Err(frame)) => {
                     if let Ok(more) = frame.into_trailers() {
-                        trailers.get_or_insert_default().extend(more);
+                        self.trailers.get_or_insert_default().extend(more);
                     }
                 }
                 Err(error) => {
-                    return Err(match is_length_limit(&*error.into()) {
+                    return Poll::Ready(Err(match is_length_limit(&*error.into()) {
                         true => CollectError::TooLarge(BodyRead::Partly),
                         false => CollectError::Unreadable,
-                    });
+                    }));
                 }
             }
         }
-        Ok(Collected { data: gathered.into_bytes(), trailers, digest: hasher.map(Hasher::finish) })
+        Poll::Ready(Ok(()))
+    }
+
+    fn end(self) -> Collected {
+        Collected {
+            data: self.gathered.into_bytes(),
+            trailers: self.trailers,
+            digest: self.hasher.map(Hasher::finish),
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -15,19 +16,23 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
-use retryproof_core::{Acquisition, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Lease};
+use retryproof_core::{
+    Acquisition, ErrorKind, Fingerprint, Held, IdempotencyContext, IntoScope as _, Lease, Scope,
+};
 
-use crate::action::start;
-use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
+use crate::action::{Running, start};
+use crate::body::{
+    BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect, declares_more,
+};
 use crate::decide::{BodyRead, Decision, Finding, decide};
-use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint, tagged};
+use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
 use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
 use crate::joined::{HandlerTx, Taken};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
 use crate::route::{Head, Route};
-use crate::scope::Folded;
+use crate::scope::folded;
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -79,14 +84,14 @@ pub(crate) enum Admission {
     Pass,
     /// Answer with this.
     Refused(Response<ReplayBody>),
-    /// Go on with [`guarded`].
-    Keyed(Keyed),
+    /// Go on with [`guarded`], under this key.
+    Keyed(Key),
 }
 
 /// A request with a well-formed key, at a guarded endpoint.
 pub(crate) struct Keyed {
     pub(crate) filter: IdempotencyFilter,
-    policy: AtHand,
+    pub(crate) policy: AtHand,
     pub(crate) key: Key,
 }
 
@@ -139,7 +144,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
     }
     let finding = match Key::of(request.headers(), &inner.key_header) {
         Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
-            return Admission::Keyed(Keyed { filter: filter.clone(), policy: policy.clone(), key });
+            return Admission::Keyed(key);
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
         Ok(None) => Finding::NoKey,
@@ -156,8 +161,9 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 /// Steps 5 to 11 for a request that was admitted. `run` is the handler; it is called after the grant, with the same
 /// bytes again, and from its first wait on it runs on a task of its own (HTTP-5, HTTP-12).
 ///
-/// This function and those below are blocks rather than `async fn`, which would hold each argument twice: the future of
-/// every guarded request is moved several times, and its size is a good part of what a first execution costs.
+/// What waits for nothing, which is all of a replay from a store at hand, is done in functions of their own
+/// ([`attempt`]), and what may wait is on the heap: the future of every guarded request is moved several times, and its
+/// size is a good part of what one costs.
 ///
 /// # Cancel safety
 /// Dropped before the grant, nothing ran and no lease is left (ACQ-11). Dropped later, the action goes on.
@@ -165,13 +171,13 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn guarded<'a, B, R, E, F, Fut>(
-    keyed: &'a Keyed,
+pub(crate) fn guarded<B, R, E, F, Fut>(
+    keyed: Keyed,
     parts: Box<Parts>,
     body: B,
     awaited: Option<Box<Awaited>>,
     run: F,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send + use<'a, B, R, E, F, Fut>
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
 where
     B: FromReplay + Send + 'static,
     B::Error: Into<BoxError>,
@@ -181,15 +187,25 @@ where
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
     async move {
-        let prepared = match prepare(keyed, &parts, body).await {
-            Ok(prepared) => prepared,
+        let named = match keyed.named(&parts) {
+            Ok(named) => named,
             Err(answer) => return Ok(answer.map(GuardedBody::replay)),
         };
-        let mut action = match keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
-            Ok(Acquisition::Granted(held)) => {
-                start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run)
-            }
-            other => return Ok(prepared.judge(keyed, &parts).answer(other).map(GuardedBody::replay)),
+        let limit = keyed.filter.0.web.max_body_bytes;
+        let collected = collect(body, limit, || keyed.hasher(&parts)).await;
+        let asker = Asker { keyed, parts, awaited, run };
+        let begun = match attempt(asker, named, collected) {
+            Attempt::Answered(answer) => return Ok(answer.map(GuardedBody::replay)),
+            Attempt::Started(started) => Ok(started),
+            Attempt::Asking(asking) => Err(asking),
+        };
+        let begun = match begun {
+            Ok(started) => Ok(started),
+            Err(asking) => asking.await,
+        };
+        let Started { mut action, filter } = match begun {
+            Ok(started) => started,
+            Err(answer) => return Ok(answer.map(GuardedBody::replay)),
         };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
@@ -203,9 +219,91 @@ where
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime is going down, and dropped the task.
-                Err(_) => Ok(keyed.filter.gone().map(GuardedBody::replay)),
+                Err(_) => Ok(filter.gone().map(GuardedBody::replay)),
             },
         }
+    }
+}
+
+/// Whose the request is (step 5).
+struct Named {
+    scope: Scope,
+    caller: Option<String>,
+}
+
+/// Everything of an admitted request but its body.
+struct Asker<F> {
+    keyed: Keyed,
+    parts: Box<Parts>,
+    awaited: Option<Box<Awaited>>,
+    run: F,
+}
+
+/// A granted request's action, not polled yet.
+struct Started<R, E> {
+    action: Running<R, E>,
+    filter: IdempotencyFilter,
+}
+
+/// How a request whose body is whole went on.
+enum Attempt<R, E> {
+    /// The answer, without a run.
+    Answered(Response<ReplayBody>),
+    Started(Started<R, E>),
+    /// The store is being asked.
+    Asking(Asking<R, E>),
+}
+
+/// On the heap: a replay from a store at hand has none.
+type Asking<R, E> = Pin<Box<dyn Future<Output = Result<Started<R, E>, Box<Response<ReplayBody>>>> + Send>>;
+
+/// Steps 7 to 10: fingerprint, acquire, and what follows from its answer.
+fn attempt<B, R, E, F, Fut>(
+    asker: Asker<F>,
+    named: Named,
+    collected: Result<Collected, CollectError>,
+) -> Attempt<R, E>
+where
+    B: FromReplay + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    E: Send + 'static,
+    F: FnOnce(Request<B>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
+{
+    let prepared = match asker.keyed.prepare(&asker.parts, named, collected) {
+        Ok(prepared) => prepared,
+        Err(answer) => return Attempt::Answered(answer),
+    };
+    match asker.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
+        Some(Ok(Acquisition::Granted(held))) => Attempt::Started(asker.start(prepared, held)),
+        Some(other) => Attempt::Answered(asker.judge(&prepared).answer(other)),
+        None => Attempt::Asking(Box::pin(async move {
+            match asker.keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
+                Ok(Acquisition::Granted(held)) => Ok(asker.start(prepared, held)),
+                other => Err(Box::new(asker.judge(&prepared).answer(other))),
+            }
+        })),
+    }
+}
+
+impl<F> Asker<F> {
+    fn judge<'a>(&'a self, prepared: &'a Prepared) -> Judge<'a> {
+        let target = Target::Of(Head::of_parts(&self.parts));
+        let asked = self.keyed.asked(&self.parts);
+        Judge { asked, target, ctx: &prepared.ctx, body: &prepared.body }
+    }
+
+    fn start<B, R, E, Fut>(self, prepared: Prepared, held: Held) -> Started<R, E>
+    where
+        B: FromReplay,
+        R: Body<Data = Bytes> + Send + 'static,
+        E: Send + 'static,
+        F: FnOnce(Request<B>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
+    {
+        let Self { keyed, parts, awaited, run } = self;
+        let granted = keyed.grant(*parts, prepared, awaited, held.lease());
+        Started { action: start(granted, held, run), filter: keyed.filter }
     }
 }
 
@@ -216,82 +314,79 @@ struct Prepared {
     trailers: Option<Box<HeaderMap>>,
 }
 
-impl Prepared {
-    fn judge<'a>(&'a self, keyed: &'a Keyed, parts: &'a Parts) -> Judge<'a> {
-        let target = Target::Of(Head::of_parts(parts));
-        Judge { asked: keyed.asked(parts), target, ctx: &self.ctx, body: &self.body }
+impl Keyed {
+    /// For a body that comes piece by piece.
+    fn hasher(&self, parts: &Parts) -> Option<Hasher> {
+        match &self.filter.0.fingerprint {
+            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
+                let route = Head::of_parts(parts);
+                Some(Hasher::new(*algorithm, route.method.as_str(), route.target()))
+            }
+            Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
+        }
     }
-}
 
-/// Steps 5 to 7: identity, body, fingerprint. An `Err` is the answer.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-fn prepare<'a, B>(
-    keyed: &'a Keyed,
-    parts: &'a Parts,
-    body: B,
-) -> impl Future<Output = Result<Prepared, Response<ReplayBody>>> + Send + 'a
-where
-    B: Body<Data = Bytes> + Send + 'a,
-    B::Error: Into<BoxError>,
-{
-    async move {
-        let Keyed { filter, policy, key } = keyed;
-        let route = Head::of_parts(parts);
-        let target = route.target();
-        let scope = match policy.scope() {
+    /// Step 5. An `Err` is the answer.
+    fn named(&self, parts: &Parts) -> Result<Named, Response<ReplayBody>> {
+        let scope = match self.policy.scope() {
             Some(scope) => scope.into_scope(),
-            None => route.default_scope(),
+            None => Head::of_parts(parts).default_scope(),
         };
         let scope = scope.map_err(|error| {
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
-            keyed.asked(parts).refuse(Finding::NoScope)
+            self.asked(parts).refuse(Finding::NoScope)
         })?;
-        let caller = match filter.0.caller.as_ref().map(|hook| hook(parts)) {
-            None | Some(Caller::Absent) => None,
-            Some(Caller::Named(caller)) => Some(caller),
-            Some(Caller::Refused(response)) => return Err(response.map(ReplayBody::from)),
-        };
-        let hasher = match &filter.0.fingerprint {
-            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                Some(Hasher::new(*algorithm, route.method.as_str(), target))
-            }
-            Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
-        };
-        let collected = collect(body, filter.0.web.max_body_bytes, hasher).await.map_err(|error| {
-            keyed.asked(parts).refuse(match error {
+        match self.filter.0.caller.as_ref().map(|hook| hook(parts)) {
+            None | Some(Caller::Absent) => Ok(Named { scope, caller: None }),
+            Some(Caller::Named(caller)) => Ok(Named { scope, caller: Some(caller) }),
+            Some(Caller::Refused(response)) => Err(response.map(ReplayBody::from)),
+        }
+    }
+
+    /// Step 7, and what the engine is asked with. An `Err` is the answer.
+    fn prepare(
+        &self,
+        parts: &Parts,
+        Named { scope, caller }: Named,
+        collected: Result<Collected, CollectError>,
+    ) -> Result<Prepared, Response<ReplayBody>> {
+        let Self { filter, policy, key } = self;
+        let collected = collected.map_err(|error| {
+            self.asked(parts).refuse(match error {
                 CollectError::TooLarge(read) => Finding::BodyTooLarge(read),
                 CollectError::Unreadable => Finding::BodyUnreadable,
             })
         })?;
-        let asked = RequestParts::new(route.method.as_str(), target, &collected.data);
-        let digest = match (collected.digest, &filter.0.fingerprint) {
+        let fingerprint = match (collected.digest, &filter.0.fingerprint) {
             (Some(digest), _) => digest,
-            (None, Fingerprinter::BuiltIn(algorithm)) => fingerprint(*algorithm, &asked),
-            (None, Fingerprinter::Custom(custom)) => tagged(custom.algorithm(), &custom.digest(&asked)),
+            (None, fingerprinter) => {
+                let route = Head::of_parts(parts);
+                let asked = RequestParts::new(route.method.as_str(), route.target(), &collected.data);
+                match fingerprinter {
+                    Fingerprinter::BuiltIn(algorithm) => fingerprint(*algorithm, &asked),
+                    Fingerprinter::Custom(custom) => {
+                        Fingerprint::tagged(custom.algorithm(), &custom.digest(&asked))
+                    }
+                }
+            }
         };
-        let ctx = Fingerprint::new(&digest).and_then(|fingerprint| {
-            let mut folded = Folded::default();
-            let key = folded.fold(caller.as_deref(), key.as_bytes());
-            let mut ctx = IdempotencyContext::builder(scope, key).fingerprint(fingerprint);
-            if let Some(ttl) = policy.ttl() {
-                ctx = ctx.ttl(ttl);
-            }
-            if let Some(lease) = policy.lease() {
-                ctx = ctx.lease(lease);
-            }
-            if let Some(wait) = policy.wait_timeout() {
-                ctx = ctx.wait_timeout(wait);
-            }
-            ctx.build()
-        });
-        match ctx {
+        let ctx = folded(caller.as_deref(), key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
+        let mut ctx = ctx.fingerprint(fingerprint);
+        if let Some(ttl) = policy.ttl() {
+            ctx = ctx.ttl(ttl);
+        }
+        if let Some(lease) = policy.lease() {
+            ctx = ctx.lease(lease);
+        }
+        if let Some(wait) = policy.wait_timeout() {
+            ctx = ctx.wait_timeout(wait);
+        }
+        match ctx.build() {
             Ok(ctx) => Ok(Prepared { ctx, body: collected.data, trailers: collected.trailers }),
-            Err(error) => Err(keyed.asked(parts).fail(&error)),
+            Err(error) => Err(self.asked(parts).fail(&error)),
         }
     }
-}
 
-impl Keyed {
     fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
         Asked { filter: &self.filter.0, method: &parts.method, version: parts.version }
     }

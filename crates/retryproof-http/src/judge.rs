@@ -16,7 +16,7 @@ use crate::digest::{Algorithm, RequestParts, fingerprint};
 use crate::filter::Inner;
 use crate::problem::Problem;
 use crate::route::Head;
-use crate::stored::StoredResponse;
+use crate::stored::{StoredResponse, record_of, unreadable};
 
 /// What an answer of the filter's own has to know of its request.
 #[derive(Clone, Copy)]
@@ -95,10 +95,9 @@ impl Judge<'_> {
             Opened::Mismatch => Ok(self.asked.refuse(Finding::Mismatch)),
             Opened::Tombstone(tombstone) => Ok(self.asked.refuse(tombstone_finding(tombstone.detail()))),
             Opened::Value(payload) => {
-                let stored = StoredResponse::from_payload(payload)?;
+                let record = record_of(payload)?;
                 match self.asked.decide(Finding::Response) {
-                    Decision::Replay => replay(&stored)
-                        .map_err(|corrupt| Error::corrupt("a stored field cannot be sent").because(corrupt)),
+                    Decision::Replay => replay(&record).map_err(unreadable),
                     Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
                     Decision::Pass => Err(Error::corrupt("a completed record has no key")),
                 }
@@ -128,7 +127,7 @@ impl Judge<'_> {
             Target::Known(target) => target,
         };
         let asked = RequestParts::new(self.asked.method.as_str(), target, self.body);
-        Fingerprint::new(&fingerprint(algorithm, &asked)).map(Some)
+        Ok(Some(fingerprint(algorithm, &asked)))
     }
 }
 

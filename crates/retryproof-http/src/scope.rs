@@ -35,27 +35,28 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
     scope
 }
 
-/// A key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
-pub(crate) struct Folded {
-    bytes: [u8; MAX_FOLDED],
+/// Calls `then` with a key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
+///
+/// Injective: an absent caller, an empty one and `a` are three callers, and no choice of keys makes two callers meet.
+/// Always with a prefix, so that `.caller(..)` added later meets no old record of somebody else.
+pub(crate) fn folded<T>(caller: Option<&str>, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
+    match caller {
+        // A UUID with room to spare.
+        None if key.len() <= 60 => then(Folded { bytes: [0; 62], len: 0 }.fold(None, key)),
+        _ => then(Folded { bytes: [0; MAX_FOLDED], len: 0 }.fold(caller, key)),
+    }
+}
+
+struct Folded<const ROOM: usize> {
+    bytes: [u8; ROOM],
     len: usize,
 }
 
 /// The longest prefix, `240:` and a caller of 240 bytes, a colon, and the longest key.
 const MAX_FOLDED: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
-impl Default for Folded {
-    fn default() -> Self {
-        Self { bytes: [0; MAX_FOLDED], len: 0 }
-    }
-}
-
-impl Folded {
-    /// The engine's key for a caller's key. Injective: an absent caller, an empty one and `a` are three callers, and no
-    /// choice of keys makes two callers meet. Always with a prefix, so that `.caller(..)` added later meets no old
-    /// record of somebody else.
-    pub(crate) fn fold(&mut self, caller: Option<&str>, key: &[u8]) -> &str {
-        self.len = 0;
+impl<const ROOM: usize> Folded<ROOM> {
+    fn fold(&mut self, caller: Option<&str>, key: &[u8]) -> &str {
         match caller {
             None => self.push(b"-"),
             Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        Folded::default().fold(caller, key.as_bytes()).to_owned()
+        folded(caller, key.as_bytes(), str::to_owned)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tower_service::Service;
 use crate::body::{BoxError, FromReplay, GuardedBody};
 use crate::filter::IdempotencyFilter;
 use crate::future::ResponseFuture;
-use crate::guard::{Admission, admit, guarded};
+use crate::guard::{Admission, Keyed, admit, guarded};
 use crate::policy::AtHand;
 
 /// A service whose requests are guarded. A request that the guard does not concern costs neither an allocation nor a
@@ -51,16 +51,15 @@ where
         match admit(&self.filter, &self.policy, &request) {
             Admission::Pass => ResponseFuture::pass(self.inner.call(request)),
             Admission::Refused(answer) => ResponseFuture::answered(answer.map(GuardedBody::replay)),
-            Admission::Keyed(keyed) => {
+            Admission::Keyed(key) => {
+                let keyed = Keyed { filter: self.filter.clone(), policy: self.policy.clone(), key };
                 // The one that was polled ready goes along; its clone takes the place (tower's contract).
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();
                 let run = move |request| ready.call(request);
                 let parts = Box::new(parts);
-                ResponseFuture::guarded(Box::pin(
-                    async move { guarded(&keyed, parts, body, None, run).await },
-                ))
+                ResponseFuture::guarded(Box::pin(guarded(keyed, parts, body, None, run)))
             }
         }
     }

@@ -202,39 +202,18 @@ impl StoredResponse {
     /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record exactly, and for
     /// bytes that no response of ours has (CMP-8).
     pub fn decode(record: Bytes) -> Result<Self, Corrupt> {
-        let mut reader = Reader { rest: &record };
-        let [version, kind, high, low] = *reader.take_array::<4>()?;
-        if version != VERSION {
-            return Err(Corrupt("has an unknown version; a newer retryproof wrote it"));
-        }
-        let tombstone = match kind {
-            RESPONSE => false,
-            TOMBSTONE => true,
-            _ => return Err(Corrupt("is of an unknown kind")),
-        };
-        let status = u16::from_be_bytes([high, low]);
-        if !(100..=999).contains(&status) {
-            return Err(Corrupt("has no valid status"));
-        }
+        let (mut reader, status, tombstone) = Reader::open(&record)?;
         let headers = reader.section(record.len())?;
         let trailers = if tombstone { Section::default() } else { reader.section(record.len())? };
         let body_len = if tombstone { 0 } else { reader.varint()? };
-        if reader.rest.len() != body_len {
-            return Err(Corrupt("has another length than it says"));
-        }
+        reader.ends_after(body_len)?;
         let body = record.len() - body_len;
         Ok(Self { status, tombstone, headers, trailers, body, record })
     }
 
     /// Reads what the engine's envelope holds.
     pub(crate) fn from_payload(payload: Payload) -> Result<Self, Error> {
-        if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
-            return Err(Error::corrupt("the stored value is not an HTTP response")
-                .with("codec", payload.codec().0)
-                .with("schema", payload.schema()));
-        }
-        Self::decode(payload.into_body().into_bytes())
-            .map_err(|corrupt| Error::corrupt("the stored HTTP response cannot be read").because(corrupt))
+        Self::decode(record_of(payload)?).map_err(unreadable)
     }
 
     /// The status code, 100 to 999.
@@ -273,14 +252,24 @@ impl StoredResponse {
         self.lines(self.trailers)
     }
 
-    /// A value that an iterator of this record gave out, as bytes that share its allocation.
-    pub(crate) fn share(&self, value: &[u8]) -> Bytes {
-        self.record.slice_ref(value)
-    }
-
     fn lines(&self, section: Section) -> Lines<'_> {
         Lines { reader: Reader { rest: &self.record[section.start..] }, left: section.count }
     }
+}
+
+/// The record that the engine's envelope holds.
+pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
+    if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
+        return Err(Error::corrupt("the stored value is not an HTTP response")
+            .with("codec", payload.codec().0)
+            .with("schema", payload.schema()));
+    }
+    Ok(payload.into_body().into_bytes())
+}
+
+/// The failure of a record that cannot be read.
+pub(crate) fn unreadable(corrupt: Corrupt) -> Error {
+    Error::corrupt("the stored HTTP response cannot be read").because(corrupt)
 }
 
 impl fmt::Debug for StoredResponse {
@@ -317,12 +306,43 @@ impl<'a> Iterator for Lines<'a> {
 
 impl ExactSizeIterator for Lines<'_> {}
 
+/// Reads a record from its beginning.
 #[derive(Clone)]
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
+    /// The status, and whether it is a tombstone; the lines come next.
+    pub(crate) fn open(record: &'a [u8]) -> Result<(Self, u16, bool), Corrupt> {
+        let mut reader = Self { rest: record };
+        let [version, kind, high, low] = *reader.take_array::<4>()?;
+        if version != VERSION {
+            return Err(Corrupt("has an unknown version; a newer retryproof wrote it"));
+        }
+        let tombstone = match kind {
+            RESPONSE => false,
+            TOMBSTONE => true,
+            _ => return Err(Corrupt("is of an unknown kind")),
+        };
+        let status = u16::from_be_bytes([high, low]);
+        if !(100..=999).contains(&status) {
+            return Err(Corrupt("has no valid status"));
+        }
+        Ok((reader, status, tombstone))
+    }
+
+    /// How many lines follow. A line has two bytes at least, so a false count makes nobody reserve much.
+    pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
+        let count = self.varint()?;
+        if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
+    }
+
+    /// Checks that a body of the length that the record says is all that is left.
+    pub(crate) fn ends_after(&self, body_len: usize) -> Result<(), Corrupt> {
+        if self.rest.len() == body_len { Ok(()) } else { Err(Corrupt("has another length than it says")) }
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(Corrupt("is cut short"))?;
         self.rest = rest;
@@ -335,7 +355,16 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<usize, Corrupt> {
+    pub(crate) fn varint(&mut self) -> Result<usize, Corrupt> {
+        // Most are short.
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(usize::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<usize, Corrupt> {
         let mut number = 0_usize;
         for shift in (0..usize::BITS).step_by(7) {
             let [byte] = *self.take_array()?;
@@ -353,21 +382,27 @@ impl<'a> Reader<'a> {
 
     /// Checks a section of lines and steps over it.
     fn section(&mut self, record: usize) -> Result<Section, Corrupt> {
-        let count = self.varint()?;
+        let count = self.count()?;
         let start = record - self.rest.len();
         for _ in 0..count {
-            let (name, value) = self.line()?;
-            if let Name::Literal(name) = name
-                && (name.is_empty() || !name.bytes().all(is_name_byte) || code_of(name).is_some())
-            {
-                return Err(Corrupt("has a malformed field name"));
-            }
+            let (_, value) = self.named_line()?;
             // Without an early exit, so that it is done on many bytes at once.
             if !value.iter().fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f)))) {
                 return Err(Corrupt("has a malformed field value"));
             }
         }
         Ok(Section { start, count })
+    }
+
+    /// A line whose name is one that we write. Its value is checked by whoever makes a field of it.
+    pub(crate) fn named_line(&mut self) -> Result<(Name<'a>, &'a [u8]), Corrupt> {
+        let line = self.line()?;
+        if let Name::Literal(name) = line.0
+            && (name.is_empty() || !name.bytes().all(is_name_byte) || code_of(name).is_some())
+        {
+            return Err(Corrupt("has a malformed field name"));
+        }
+        Ok(line)
     }
 
     fn line(&mut self) -> Result<(Name<'a>, &'a [u8]), Corrupt> {

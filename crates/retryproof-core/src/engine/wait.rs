@@ -47,21 +47,50 @@ pub(crate) async fn try_acquire(
     ctx: &IdempotencyContext,
     tracked: bool,
 ) -> Result<Acquisition> {
-    let durations = ctx.resolve(&engine.config);
-    engine.check(ctx.identity(), durations)?;
-    let started = engine.now();
-    let deadline = started + durations.wait;
-    let attempting = Attempting { engine, ctx, durations, started, deadline, tracked };
+    let attempting = Attempting::new(engine, ctx, tracked)?;
     let acquisition = attempting.run().await?;
-    match &acquisition {
-        Acquisition::Granted(_) => {}
-        Acquisition::Complete(_) => engine.observers.tell(|o| o.duplicate(ctx.identity())),
-        Acquisition::InFlight(busy) => engine.observers.tell(|o| o.in_flight(ctx.identity(), busy.remaining)),
-    }
+    attempting.tell(&acquisition);
     Ok(acquisition)
 }
 
-impl Attempting<'_> {
+/// [`try_acquire`] of a store that answers at once, as far as it goes without a wait. `None`: nothing has happened.
+pub(crate) fn try_acquire_now(
+    engine: &Arc<Inner>,
+    ctx: &IdempotencyContext,
+    tracked: bool,
+) -> Option<Result<Acquisition>> {
+    if !engine.at_once {
+        return None;
+    }
+    let attempting = match Attempting::new(engine, ctx, tracked) {
+        Ok(attempting) => attempting,
+        Err(error) => return Some(Err(error)),
+    };
+    let end = attempting.run_now()?;
+    if let Ok(acquisition) = &end {
+        attempting.tell(acquisition);
+    }
+    Some(end)
+}
+
+impl<'a> Attempting<'a> {
+    fn new(engine: &'a Arc<Inner>, ctx: &'a IdempotencyContext, tracked: bool) -> Result<Self> {
+        let durations = ctx.resolve(&engine.config);
+        engine.check(ctx.identity(), durations)?;
+        let started = engine.now();
+        let deadline = started + durations.wait;
+        Ok(Self { engine, ctx, durations, started, deadline, tracked })
+    }
+
+    fn tell(&self, acquisition: &Acquisition) {
+        let observers = &self.engine.observers;
+        match acquisition {
+            Acquisition::Granted(_) => {}
+            Acquisition::Complete(_) => observers.tell(|o| o.duplicate(self.identity())),
+            Acquisition::InFlight(busy) => observers.tell(|o| o.in_flight(self.identity(), busy.remaining)),
+        }
+    }
+
     fn identity(&self) -> &Identity {
         self.ctx.identity()
     }

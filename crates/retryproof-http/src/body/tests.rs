@@ -39,10 +39,10 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn http_4_exactly_the_limit_passes_and_one_byte_more_does_not() {
     for (limit, fits) in [(6, true), (5, false), (0, false)] {
-        let collected = now(collect(Frames::of([b"abc", b"", b"def"]), limit, None));
+        let collected = now(collect(Frames::of([b"abc", b"", b"def"]), limit, || None));
         assert_eq!(collected.map(|c| c.data).ok(), fits.then(|| Bytes::from_static(b"abcdef")), "{limit}");
     }
-    assert!(now(collect(Frames::of([]), 0, None)).is_ok_and(|c| c.data.is_empty()));
+    assert!(now(collect(Frames::of([]), 0, || None)).is_ok_and(|c| c.data.is_empty()));
     assert!(declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 2));
     assert!(!declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 3));
 }
@@ -63,14 +63,14 @@ fn http_4_a_limit_outside_is_found_through_the_source_chain() {
     }
     let limited = Limited::new(Frames::of([b"abc", b"def"]), 4);
     let body = limited.map_err(|error| Box::new(Wrapped(Box::new(Wrapped(error)))) as BoxError);
-    assert_eq!(now(collect(body, 100, None)).err(), Some(CollectError::TooLarge(BodyRead::Partly)));
+    assert_eq!(now(collect(body, 100, || None)).err(), Some(CollectError::TooLarge(BodyRead::Partly)));
 }
 
 #[test]
 fn http_5_a_broken_upload_is_unreadable() {
     let mut body = Frames::of([b"abc"]);
     body.0.push_back(Err("reset".into()));
-    assert_eq!(now(collect(body, 100, None)).err(), Some(CollectError::Unreadable));
+    assert_eq!(now(collect(body, 100, || None)).err(), Some(CollectError::Unreadable));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", "1".parse().unwrap());
     body.0.push_back(Ok(Frame::trailers(trailers.clone())));
-    let collected = now(collect(body, 3, None)).unwrap();
+    let collected = now(collect(body, 3, || None)).unwrap();
     assert_eq!(collected.data.as_ptr(), whole.as_ptr());
     assert_eq!(collected.trailers.as_deref(), Some(&trailers));
     let again = now(ReplayBody::new(collected.data, collected.trailers).collect()).unwrap();

@@ -5,7 +5,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -37,7 +37,40 @@ impl Attempting<'_> {
             First::Open(open) => Box::pin(self.ask(owner, runtime.clone(), sent, open)).await,
         };
         drop(pass);
-        self.found(answer, counted_from, owner, leave, runtime)
+        self.found(answer, counted_from, owner, leave, || Ok(runtime))
+    }
+
+    /// The first pass, of a store that answers at once. `None`: nothing has happened, and the loop begins anew; so it is
+    /// for a refusal that a result may still answer (HTTP-14), for a store that keeps failing, and for a holder to wait for.
+    pub(super) fn run_now(&self) -> Option<Result<Acquisition>> {
+        let leave = self.leave().ok()?;
+        let pass = self.engine.gate.enter().ok()?;
+        let owner = OwnerId::new();
+        let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
+        drop(pass);
+        match &answer {
+            // The store has not kept it.
+            Ok(Acquired::Complete(_) | Acquired::Busy { .. }) => owner.unused(),
+            Ok(Acquired::Granted(_)) => {}
+            // Nobody knows whether it was granted: whoever comes next must not wait for it (ACQ-11).
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.forget(owner);
+                return None;
+            }
+            Err(_) => {}
+        }
+        Some(match self.found(answer, self.started, owner, leave, || self.engine.runtime()) {
+            Ok(Found::End(end)) => Ok(end),
+            Ok(Found::Busy(seen)) if self.durations.wait.is_zero() => Ok(self.in_flight(seen)),
+            Ok(Found::Busy(_)) => return None,
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Releases what an owner may have been granted, in a store that answers at once; elsewhere the lease runs out.
+    fn forget(&self, owner: OwnerId) {
+        let mut release = self.engine.dyn_store().dyn_release(self.identity().clone(), owner);
+        let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Sends an acquire and polls it once. Answered within that poll, there is nothing to time, and nothing that a drop
@@ -63,7 +96,7 @@ impl Attempting<'_> {
         counted_from: Instant,
         owner: OwnerId,
         leave: Option<Leave<'_>>,
-        runtime: Handle,
+        runtime: impl FnOnce() -> Result<Handle>,
     ) -> Result<Found> {
         let Self { engine, ctx, durations, .. } = self;
         let acquired = answer.map_err(|error| {
@@ -73,6 +106,7 @@ impl Attempting<'_> {
         engine.gate.answered();
         Ok(match acquired {
             Acquired::Granted(grant) => {
+                let runtime = runtime().inspect_err(|_| self.forget(owner))?;
                 let terms = Terms { durations: *durations, owner, grant, counted_from };
                 Found::End(Acquisition::Granted(Held::new(
                     engine,
