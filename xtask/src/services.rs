@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `services up|down|status`: the real servers that the stores are tested against.
+//! `services up|down|status`: the real servers that stores and listeners are tested against.
 //!
 //! Private ones: on free loopback ports, with all their files below one folder of the system's temporary one, and with
 //! nothing started by the system's service manager. `target/services/env` says where they are; tests read it. What is
@@ -18,6 +18,7 @@ mod account;
 mod env;
 mod install;
 mod mariadb;
+mod nats;
 mod ports;
 mod postgres;
 mod process;
@@ -46,7 +47,7 @@ pub(crate) struct Service {
     on: Option<&'static str>,
 }
 
-pub(crate) const SERVICES: [Service; 5] = [
+pub(crate) const SERVICES: [Service; 6] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres"],
@@ -68,6 +69,7 @@ pub(crate) const SERVICES: [Service; 5] = [
     },
     // A sentinel is the same program in another mode; the package redis-sentinel would only add a system service.
     Service { name: "sentinel", programs: &["redis-server"], packages: &["redis-server"], on: None },
+    Service { name: "nats", programs: &["nats-server"], packages: &["nats-server"], on: None },
 ];
 
 /// `cargo xtask services COMMAND [NAME...]`.
@@ -201,6 +203,7 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
         "pgbouncer" => postgres::bouncer(site, tools).map(|server| vec![server]),
         "mariadb" => mariadb::server(site, tools).map(|server| vec![server]),
         "redis" => redis::standalone(site, tools).map(|server| vec![server]),
+        "nats" => nats::server(site, tools).map(|server| vec![server]),
         _ => redis::group(site, tools),
     }
 }

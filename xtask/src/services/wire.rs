@@ -63,6 +63,20 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     }
 }
 
+/// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets its pings answered.
+pub(super) fn nats(port: u16) -> io::Result<()> {
+    let mut stream = BufReader::new(connect(port)?);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    if !(line.starts_with("INFO ") && line.contains("\"jetstream\":true")) {
+        return Err(io::Error::other("it does not say that JetStream is on"));
+    }
+    stream.get_mut().write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n")?;
+    line.clear();
+    stream.read_line(&mut line)?;
+    if line.starts_with("PONG") { Ok(()) } else { Err(io::Error::other(line.trim().to_string())) }
+}
+
 /// The fields of an error message end in zero bytes.
 fn readable(message: &[u8]) -> String {
     let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
@@ -102,6 +116,12 @@ mod tests {
         assert!(mariadb(server(b"\x4a\0\0\0\xffno")).is_err());
         assert!(redis(server(b"+PONG\r\n")).is_ok());
         assert_eq!(ask_redis(server(b"$4\r\na\r\nb\r\n"), "INFO").expect("a text"), "a\r\nb");
+        assert!(nats(server(b"INFO {\"jetstream\":true}\r\nPONG\r\n")).is_ok());
+        assert!(nats(server(b"INFO {\"port\":1}\r\nPONG\r\n")).is_err());
+        assert_eq!(
+            nats(server(b"INFO {\"jetstream\":true}\r\n-ERR 'x'\r\n")).expect_err("no").to_string(),
+            "-ERR 'x'"
+        );
         assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
     }
 }
