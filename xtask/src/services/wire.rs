@@ -63,6 +63,24 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     }
 }
 
+/// A WebDriver: it says that it takes sessions.
+pub(super) fn webdriver(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
+    let (mut answer, mut part) = (Vec::new(), [0; 1024]);
+    loop {
+        // It may keep the connection, so the answer is read for what it says.
+        let read = stream.read(&mut part)?;
+        answer.extend_from_slice(&part[..read]);
+        if String::from_utf8_lossy(&answer).contains("\"ready\":true") {
+            return Ok(());
+        }
+        if read == 0 || answer.len() > 1 << 16 {
+            return Err(io::Error::other("it does not say that it is ready"));
+        }
+    }
+}
+
 /// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets its pings answered.
 pub(super) fn nats(port: u16) -> io::Result<()> {
     let mut stream = BufReader::new(connect(port)?);
@@ -116,6 +134,8 @@ mod tests {
         assert!(mariadb(server(b"\x4a\0\0\0\xffno")).is_err());
         assert!(redis(server(b"+PONG\r\n")).is_ok());
         assert_eq!(ask_redis(server(b"$4\r\na\r\nb\r\n"), "INFO").expect("a text"), "a\r\nb");
+        assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":true}}")).is_ok());
+        assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":false}}")).is_err());
         assert!(nats(server(b"INFO {\"jetstream\":true}\r\nPONG\r\n")).is_ok());
         assert!(nats(server(b"INFO {\"port\":1}\r\nPONG\r\n")).is_err());
         assert_eq!(
