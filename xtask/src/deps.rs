@@ -13,12 +13,13 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 10] = [
+const EDGES: [(&str, &[&str], &[&str]); 11] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core"], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
+    ("retryproof-tower", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
     ("retryproof-mysql", &["retryproof-core"], &[KIT]),
@@ -30,6 +31,7 @@ const EDGES: [(&str, &[&str], &[&str]); 10] = [
             "retryproof-core",
             "retryproof-macros",
             "retryproof-http",
+            "retryproof-tower",
             "retryproof-sqlite",
             "retryproof-postgres",
             "retryproof-mysql",

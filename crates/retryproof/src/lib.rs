@@ -65,6 +65,10 @@ pub use retryproof_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use retryproof_sqlite as sqlite;
 
+/// Any tower service, once per key.
+#[cfg(feature = "tower")]
+pub use retryproof_tower as tower;
+
 /// What the expansion of `#[idempotent]` names. Not for use by hand: it changes without notice.
 #[doc(hidden)]
 pub mod __private {
