@@ -35,6 +35,13 @@ impl Fingerprint {
         }
     }
 
+    pub(crate) fn of_digest(algorithm: u8, digest: [u8; 32]) -> Self {
+        let mut bytes = [0; MAX_FINGERPRINT_BYTES];
+        bytes[0] = algorithm;
+        bytes[1..33].copy_from_slice(&digest);
+        Self { len: 33, bytes }
+    }
+
     /// The bytes as given, for a store.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
