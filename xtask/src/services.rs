@@ -23,6 +23,7 @@ mod nats;
 mod ports;
 mod postgres;
 mod process;
+mod rabbitmq;
 mod redis;
 mod server;
 mod site;
@@ -48,7 +49,7 @@ pub(crate) struct Service {
     on: Option<&'static str>,
 }
 
-pub(crate) const SERVICES: [Service; 7] = [
+pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres"],
@@ -77,6 +78,12 @@ pub(crate) const SERVICES: [Service; 7] = [
         on: None,
     },
     Service { name: "nats", programs: &["nats-server"], packages: &["nats-server"], on: None },
+    Service {
+        name: "rabbitmq",
+        programs: &["rabbitmq-env", "erl", "epmd"],
+        packages: &["rabbitmq-server"],
+        on: None,
+    },
 ];
 
 /// `cargo xtask services COMMAND [NAME...]`.
@@ -212,6 +219,7 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
         "redis" => redis::standalone(site, tools).map(|server| vec![server]),
         "chromium" => chromium::driver(site, tools).map(|driver| vec![driver]),
         "nats" => nats::server(site, tools).map(|server| vec![server]),
+        "rabbitmq" => rabbitmq::servers(site, tools),
         _ => redis::group(site, tools),
     }
 }

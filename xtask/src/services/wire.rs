@@ -95,6 +95,26 @@ pub(super) fn nats(port: u16) -> io::Result<()> {
     if line.starts_with("PONG") { Ok(()) } else { Err(io::Error::other(line.trim().to_string())) }
 }
 
+/// The daemon that tells where Erlang nodes are: it lists them, behind its own port.
+pub(super) fn epmd(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(&[0, 1, b'n'])?;
+    let mut own = [0; 4];
+    stream.read_exact(&mut own)?;
+    if own == u32::from(port).to_be_bytes() { Ok(()) } else { Err(io::Error::other("it is another's")) }
+}
+
+/// RabbitMQ: it opens the conversation, which it does only when all of it has started.
+pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(b"AMQP\0\0\x09\x01")?;
+    let mut frame = [0; 11];
+    stream.read_exact(&mut frame)?;
+    // A method frame of channel 0; its length; connection, start.
+    let starts = frame[..3] == [1, 0, 0] && frame[7..] == [0, 10, 0, 10];
+    if starts { Ok(()) } else { Err(io::Error::other("it does not open a conversation")) }
+}
+
 /// The fields of an error message end in zero bytes.
 fn readable(message: &[u8]) -> String {
     let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
@@ -142,6 +162,9 @@ mod tests {
             nats(server(b"INFO {\"jetstream\":true}\r\n-ERR 'x'\r\n")).expect_err("no").to_string(),
             "-ERR 'x'"
         );
+        assert!(rabbitmq(server(b"\x01\0\0\0\0\x01\xe0\0\x0a\0\x0a")).is_ok());
+        assert!(rabbitmq(server(b"AMQP\0\0\x09\x01\0\0\0")).is_err(), "it speaks another version");
+        assert!(epmd(server(&[0, 0, 0, 0])).is_err(), "another port than the one that was asked");
         assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
     }
 }
