@@ -13,11 +13,13 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 11] = [
+const EDGES: [(&str, &[&str], &[&str]); 12] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core"], &[]),
+    // Stands alone: whoever calls a service need not have its engine.
+    ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
     ("retryproof-tower", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
@@ -30,6 +32,7 @@ const EDGES: [(&str, &[&str], &[&str]); 11] = [
         &[
             "retryproof-core",
             "retryproof-macros",
+            "retryproof-client",
             "retryproof-http",
             "retryproof-tower",
             "retryproof-sqlite",

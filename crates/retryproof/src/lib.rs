@@ -38,9 +38,13 @@ pub use retryproof_core::{
     Payload, PendingCommit, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult,
     Tombstone, WebConfig,
 };
-pub use retryproof_core::{clock, codec, config, observe, store};
+pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
 pub use connect::{connect, connect_with, migrate, migrate_with};
+
+/// The caller's half: a middleware for reqwest.
+#[cfg(feature = "client")]
+pub use retryproof_client as client;
 
 /// The HTTP filter.
 #[cfg(feature = "http")]
