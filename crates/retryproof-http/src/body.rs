@@ -291,9 +291,9 @@ pub(crate) fn collect<B>(
     body: B,
     limit: usize,
     mut hasher: Option<Hasher>,
-) -> impl Future<Output = Result<Collected, CollectError>> + Send
+) -> impl Future<Output = Result<Collected, CollectError>>
 where
-    B: Body<Data = Bytes> + Send,
+    B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     async move {

@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -16,6 +17,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use retryproof_core::{Acquisition, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Lease};
+use tokio::task::JoinHandle;
 
 use crate::action::start;
 use crate::body::{BoxError, CollectError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
@@ -26,8 +28,10 @@ use crate::joined::{HandlerTx, Taken};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
+use crate::problem::Problem;
 use crate::route::{Head, Route};
 use crate::scope::Folded;
+use crate::then::then;
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -47,6 +51,11 @@ struct Granted {
 }
 
 impl Guarded {
+    /// Whether a request is still the guarded one, seen further inside.
+    pub(crate) fn is_at(&self, head: &Head<'_>) -> bool {
+        self.0.route.is_that_of(head)
+    }
+
     /// The transaction of the call, made by `make` if there is none yet.
     pub(crate) fn tx(&self, make: impl FnOnce() -> Arc<dyn HandlerTx>) -> Arc<dyn HandlerTx> {
         Arc::clone(self.0.tx.get_or_init(make))
@@ -130,15 +139,32 @@ impl Key {
 
 /// Steps 1 to 3: already guarded here, key, declared length.
 pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
-    let inner = &filter.0;
-    if let Some(Guarded(outer)) = request.extensions().get()
-        && outer.route.is_that_of(&Head::of(request))
+    if let Some(outer) = request.extensions().get::<Guarded>()
+        && outer.is_at(&Head::of(request))
     {
-        inner.warn_layered(policy.scope());
+        filter.0.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let finding = match Key::of(request.headers(), &inner.key_header) {
-        Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
+    admit_key(
+        filter,
+        policy,
+        Key::of(request.headers(), &filter.0.key_header),
+        |limit| declares_more(request.body(), limit),
+        |problem| filter.0.render(problem, request.method(), request.version()),
+    )
+}
+
+/// Steps 2 and 3, of whatever kind the request is.
+pub(crate) fn admit_key(
+    filter: &IdempotencyFilter,
+    policy: &AtHand,
+    key: Result<Option<Key>, KeyError>,
+    declares_more_than: impl FnOnce(usize) -> bool,
+    render: impl FnOnce(&Problem) -> Response<ReplayBody>,
+) -> Admission {
+    let inner = &filter.0;
+    let finding = match key {
+        Ok(Some(key)) if !declares_more_than(inner.web.max_body_bytes) => {
             return Admission::Keyed(Keyed { filter: filter.clone(), policy: policy.clone(), key });
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
@@ -146,9 +172,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
         Err(why) => Finding::BadKey(why),
     };
     match decide(finding, &inner.settings()) {
-        Decision::Refuse(problem) => {
-            Admission::Refused(inner.render(&problem, request.method(), request.version()))
-        }
+        Decision::Refuse(problem) => Admission::Refused(render(&problem)),
         Decision::Pass | Decision::Replay => Admission::Pass,
     }
 }
@@ -164,7 +188,6 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 ///
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<'a, B, R, E, F, Fut>(
     keyed: &'a Keyed,
     parts: Box<Parts>,
@@ -180,16 +203,61 @@ where
     F: FnOnce(Request<B>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
+    then(acquired(keyed, parts, body, awaited, run), |started| seen_through(keyed, started, tokio::spawn))
+}
+
+/// An action that was started, or the answer of a request that is not granted.
+pub(crate) type Started<A, R> = Result<Pin<Box<A>>, Response<GuardedBody<R>>>;
+
+/// Steps 5 to 10: up to the answer of a request that is not granted, or to an action that was started and not polled
+/// yet. [`seen_through`] has to poll it without waiting for anything before.
+///
+/// Here and there nothing is said of `Send`: the futures are it where those of the handler are.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn acquired<'a, B, R, E, F, Fut>(
+    keyed: &'a Keyed,
+    parts: Box<Parts>,
+    body: B,
+    awaited: Option<Box<Awaited>>,
+    run: F,
+) -> impl Future<
+    Output = Started<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>, R>,
+> + use<'a, B, R, E, F, Fut>
+where
+    B: FromReplay,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+    F: FnOnce(Request<B>) -> Fut,
+    Fut: Future<Output = Result<Response<R>, E>>,
+{
     async move {
         let prepared = match prepare(keyed, &parts, body).await {
             Ok(prepared) => prepared,
-            Err(answer) => return Ok(answer.map(GuardedBody::replay)),
+            Err(answer) => return Err(answer.map(GuardedBody::replay)),
         };
-        let mut action = match keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
+        match keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
             Ok(Acquisition::Granted(held)) => {
-                start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run)
+                Ok(start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run))
             }
-            other => return Ok(prepared.judge(keyed, &parts).answer(other).map(GuardedBody::replay)),
+            other => Err(prepared.judge(keyed, &parts).answer(other).map(GuardedBody::replay)),
+        }
+    }
+}
+
+/// Step 11: what was started, to its end; `spawn` gives it a task of its own.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn seen_through<A, R, E>(
+    keyed: &Keyed,
+    started: Started<A, R>,
+    spawn: impl FnOnce(Pin<Box<A>>) -> JoinHandle<A::Output>,
+) -> impl Future<Output = A::Output>
+where
+    A: Future<Output = Result<Response<GuardedBody<R>>, E>>,
+{
+    async move {
+        let mut action = match started {
+            Ok(action) => action,
+            Err(answer) => return Ok(answer),
         };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
@@ -198,7 +266,7 @@ where
             return result;
         }
         // The first spawn on this path: replays and refusals never pay for one.
-        match tokio::spawn(action).await {
+        match spawn(action).await {
             Ok(result) => result,
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
@@ -229,9 +297,9 @@ fn prepare<'a, B>(
     keyed: &'a Keyed,
     parts: &'a Parts,
     body: B,
-) -> impl Future<Output = Result<Prepared, Response<ReplayBody>>> + Send + 'a
+) -> impl Future<Output = Result<Prepared, Response<ReplayBody>>> + use<'a, B>
 where
-    B: Body<Data = Bytes> + Send + 'a,
+    B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     async move {
