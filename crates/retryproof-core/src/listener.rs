@@ -189,6 +189,15 @@ impl Verdict {
         }
     }
 
+    /// Of a message that has used up its redeliveries, for a broker that would drop it next: a nack becomes a dead letter
+    /// for the same reason.
+    pub fn given_up(self) -> Self {
+        match self {
+            Self::Nack { why, .. } => Self::DeadLetter { why },
+            other => other,
+        }
+    }
+
     /// Why it is so.
     #[must_use]
     pub fn why(&self) -> Reason {

@@ -104,6 +104,13 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
 }
 
 #[test]
+fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_not() {
+    assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { why: Reason::Failed });
+    let done = Verdict::Ack { why: Reason::Replayed };
+    assert_eq!(done.given_up(), done);
+}
+
+#[test]
 fn lst_2_ann_5_a_boxed_error_keeps_what_it_says() {
     type Boxed = Box<dyn StdError + Send + Sync>;
     let of = |error: Boxed| Verdict::of_function(&Err::<(), _>(error));
