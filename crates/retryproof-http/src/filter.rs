@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`IdempotencyFilter`]: an engine with the settings and hooks of the web, and its builder.
+//!
+//! Over 400 lines because a third of them are the documentation of the builder's methods.
 
 use std::collections::HashSet;
 use std::fmt;

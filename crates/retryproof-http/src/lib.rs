@@ -127,8 +127,12 @@
 //! # Features
 //!
 //! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope from the matched route, [`AnswerFate`] as a part of response tuples.
+//!
+//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC statuses).
 
 mod action;
+#[doc(hidden)]
+pub mod adapter;
 mod answer;
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -140,6 +144,8 @@ mod digest;
 mod fate;
 mod filter;
 mod future;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 mod guard;
 mod headers;
 mod joined;

@@ -55,6 +55,11 @@ impl Route {
     }
 }
 
+/// A request extension of the gRPC form: the path is a method's, and no template.
+#[cfg(feature = "grpc")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrpcMethod;
+
 /// What of a request's head tells its route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head<'a> {
@@ -89,9 +94,14 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// `POST /orders/{}`.
+    /// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.
     pub(crate) fn default_scope(&self) -> Result<Scope, Error> {
-        match template_of(self.extensions) {
+        let template = template_of(self.extensions);
+        #[cfg(feature = "grpc")]
+        if is_open(template) && self.extensions.get::<GrpcMethod>().is_some() {
+            return Scope::new(self.uri.path().trim_start_matches('/').to_owned());
+        }
+        match template {
             #[cfg(feature = "axum")]
             Some(template) => {
                 Scope::new(crate::scope::default_scope(self.method.as_str(), template.as_str()))
@@ -114,6 +124,17 @@ fn template_of(extensions: &Extensions) -> Option<&Template> {
 #[cfg(not(feature = "axum"))]
 fn template_of(_: &Extensions) -> Option<&Template> {
     None
+}
+
+/// Whether more than one method may be behind a route: tonic mounts a service by `/pay.v1.Payments/{*rest}`.
+#[cfg(all(feature = "grpc", feature = "axum"))]
+fn is_open(template: Option<&Template>) -> bool {
+    template.is_none_or(|template| template.as_str().ends_with('}'))
+}
+
+#[cfg(all(feature = "grpc", not(feature = "axum")))]
+fn is_open(_: Option<&Template>) -> bool {
+    true
 }
 
 #[cfg(feature = "axum")]
