@@ -31,6 +31,10 @@ impl ReplayBody {
     pub(crate) fn new(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { data, trailers: trailers.filter(|map| !map.is_empty()) }
     }
+
+    pub(crate) fn into_parts(self) -> (Bytes, Option<Box<HeaderMap>>) {
+        (self.data, self.trailers)
+    }
 }
 
 impl From<Bytes> for ReplayBody {
@@ -116,6 +120,14 @@ impl<B> GuardedBody<B> {
     /// What was gathered, then the rest.
     pub(crate) fn chain(gathered: Bytes, rest: Pin<Box<B>>) -> Self {
         Self { first: gathered.into(), rest: Rest::Read { body: rest }, of_handler: true }
+    }
+
+    /// The bytes, if there is nothing else.
+    pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
+        match self {
+            Self { first, rest: Rest::Nothing, .. } => Ok(first),
+            more => Err(more),
+        }
     }
 }
 

@@ -42,9 +42,7 @@ struct Granted {
     filter: IdempotencyFilter,
     route: Route,
     version: Version,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     key: Key,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     lease: Lease,
     /// Made by the handler that wants one (CMP-7).
     tx: OnceLock<Arc<dyn HandlerTx>>,
@@ -62,7 +60,6 @@ impl Guarded {
     }
 }
 
-#[cfg(feature = "axum")]
 impl Guarded {
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
@@ -124,7 +121,6 @@ impl Key {
         }))
     }
 
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     pub(crate) fn as_str(&self) -> &str {
         str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
