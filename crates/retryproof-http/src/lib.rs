@@ -159,6 +159,7 @@ mod scope;
 mod service;
 mod stored;
 mod then;
+mod waiting;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};

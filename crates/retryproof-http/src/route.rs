@@ -17,6 +17,10 @@ pub(crate) struct Route {
     target: Option<PathAndQuery>,
 }
 
+/// A request extension: the matched route, told by the router of another framework, in axum's syntax: `{name}`, `{*rest}`.
+#[derive(Debug, Clone)]
+pub struct RouteTemplate(pub String);
+
 #[cfg(feature = "axum")]
 type Template = axum::extract::MatchedPath;
 #[cfg(not(feature = "axum"))]
@@ -108,10 +112,15 @@ impl<'a> Head<'a> {
             }
             #[cfg(not(feature = "axum"))]
             Some(never) => match *never {},
-            None => Err(Error::new(
-                ErrorKind::Invalid,
-                "no router told the matched route, so the endpoint needs a policy with a scope of its own",
-            )),
+            None => match self.extensions.get() {
+                Some(RouteTemplate(template)) => {
+                    Scope::new(crate::scope::default_scope(self.method.as_str(), template))
+                }
+                None => Err(Error::new(
+                    ErrorKind::Invalid,
+                    "no router told the matched route, so the endpoint needs a policy with a scope of its own",
+                )),
+            },
         }
     }
 }
