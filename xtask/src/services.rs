@@ -74,7 +74,7 @@ pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "chromium",
         programs: &["chromium", "chromedriver"],
-        packages: &["chromium", "chromium-driver"],
+        packages: &["chromium", "chromium-driver", "fonts-inter"], // the font of the README's picture
         on: None,
     },
     Service { name: "nats", programs: &["nats-server"], packages: &["nats-server"], on: None },
