@@ -13,7 +13,7 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 12] = [
+const EDGES: [(&str, &[&str], &[&str]); 13] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
@@ -26,6 +26,7 @@ const EDGES: [(&str, &[&str], &[&str]); 12] = [
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
     ("retryproof-mysql", &["retryproof-core"], &[KIT]),
     // Durations in its URLs are written as everywhere (CTX-4).
+    ("retryproof-rabbitmq", &["retryproof-core"], &[KIT]),
     ("retryproof-redis", &["retryproof-core", "retryproof-duration"], &[KIT]),
     (
         FACADE,
@@ -38,6 +39,7 @@ const EDGES: [(&str, &[&str], &[&str]); 12] = [
             "retryproof-sqlite",
             "retryproof-postgres",
             "retryproof-mysql",
+            "retryproof-rabbitmq",
             "retryproof-redis",
         ],
         &[KIT],
