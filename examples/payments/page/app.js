@@ -28,6 +28,7 @@ const page = hex(4); // tells this page's requests from those of others in the f
 const rows = new Map(); // what stands in the list, by attempt or by the server's number
 let purchase;
 let attempts = 0;
+let connections = 0; // to the feed; the numbers of requests begin anew with the server
 let feed = null;
 
 // --- one purchase -----------------------------------------------------------------------------------------------------
@@ -200,18 +201,22 @@ function listen() {
   document.documentElement.dataset.feed = "off";
   if (document.visibilityState === "hidden") return;
   feed = new EventSource("/events");
-  feed.addEventListener("hello", () => { document.documentElement.dataset.feed = "on"; });
+  feed.addEventListener("hello", () => {
+    connections += 1;
+    document.documentElement.dataset.feed = "on";
+  });
   feed.addEventListener("message", ({ data }) => heardOf(JSON.parse(data)));
 }
 
 function heardOf(event) {
-  let row = rows.get(event.attempt) ?? rows.get(event.request);
-  if (row?.number !== undefined && row.number !== event.request) {
+  const name = `${connections}/${event.request}`;
+  let row = rows.get(event.attempt) ?? rows.get(name);
+  if (row?.connection === connections && row.request !== event.request) {
     // An attempt that the server has seen before under another number.
-    row = rows.get(event.request) ?? place(event.request, { who: row.who, nth: row.nth, again: true });
+    row = rows.get(name) ?? place(name, { who: row.who, nth: row.nth, again: true });
   }
-  row ??= place(event.request, { who: null });
-  row.number = event.request;
+  row ??= place(name, { who: null });
+  Object.assign(row, { connection: connections, request: event.request });
   if (event.state === "answered") {
     row.did = event.did;
     row.status = event.status;

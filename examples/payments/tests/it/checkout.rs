@@ -39,7 +39,12 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
              .observe(document.getElementById('log'),
                       { subtree: true, attributeFilter: ['data-did'], attributeOldValue: true });",
     );
-    browser.run("document.getElementById('delay').value = '2000'");
+    // Well below the lease, so that a machine that stops for a second lets nobody take over.
+    browser.run(
+        "const delay = document.getElementById('delay');
+         delay.add(new Option('after 1 second', '1000'));
+         delay.value = '1000'",
+    );
     for _ in 0..10 {
         browser.click("#pay");
     }
@@ -49,17 +54,21 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
     assert_eq!(browser.text("#n-replayed"), "9");
     assert_eq!(browser.text("#status"), "Sent 10 times, executed once.");
     assert!(browser.text("#log").contains("Idempotent-Replayed: true"), "{}", browser.text("#log"));
-    browser.wait("window.seen.includes('running')");
     shown_in_the_ledger(&browser, 1);
     assert_eq!(service.ledger().len(), 1);
 
-    // All of them under way at once: whoever is not the first waits for it.
-    browser.click("#new");
-    browser.click("#ten");
-    browser.wait(&format!("{} + {} === 20", rows("executed"), rows("replayed")));
-    assert_eq!(count(&browser, "executed"), 2, "{}", browser.text("#log"));
-    browser.wait("window.seen.includes('waiting')");
-    assert_eq!(service.ledger().len(), 2);
+    // All of them under way at once: whoever comes while the first is at work waits for it. On a machine so busy that nobody came in
+    // time, once more.
+    let mut purchases = 1;
+    while browser.run("return seen.includes('running') && seen.includes('waiting')") != true {
+        assert!(purchases < 10, "nobody waited in {purchases} purchases");
+        browser.click("#new");
+        browser.click("#ten");
+        purchases += 1;
+        browser.wait(&format!("{} + {} === {}", rows("executed"), rows("replayed"), 10 * purchases));
+        assert_eq!(count(&browser, "executed"), purchases, "{}", browser.text("#log"));
+    }
+    assert_eq!(service.ledger().len() as u64, purchases);
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
@@ -263,31 +272,42 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
     let mut events = http::send(service.address, "GET", "/events", &[], "").expect("sent");
     let head = http::head(&mut events).expect("an answer");
     assert_eq!(head.header("content-type"), Some("text/event-stream"));
-    let mut heard = |state: &str| {
-        let wanted = format!("\"state\":\"{state}\"");
+    let mut heard = |states: &[&str]| {
         loop {
             let mut line = String::new();
-            assert_ne!(events.read_line(&mut line).expect("an event"), 0, "ended before {state}");
-            if line.contains(&wanted) {
-                return line;
+            assert_ne!(events.read_line(&mut line).expect("an event"), 0, "ended before {states:?}");
+            assert!(!line.contains("secret"), "{line}");
+            let is = |state: &&&str| line.contains(&format!("\"state\":\"{state}\""));
+            if let Some(state) = states.iter().find(is) {
+                return ((*state).to_owned(), line);
             }
         }
     };
-    let headers = [
-        ("idempotency-key", "secret-7"),
-        ("content-type", "application/json"),
-        ("x-demo-delay", "1000"),
-        ("x-demo-attempt", "mine"),
-    ];
-    let waiting = http::send(service.address, "POST", "/payments", &headers, ORDER).expect("sent");
-    let running = heard("running");
-    assert!(running.contains("\"attempt\":\"mine\"") && !running.contains("secret-7"), "{running}");
-    drop(waiting);
-    heard("left");
-    let retry = pay(&service, "secret-7", &[]).expect("an answer");
-    assert_eq!((retry.status, retry.header("idempotent-replayed")), (201, Some("true")));
-    assert!(heard("answered").contains("\"did\":\"replayed\""));
-    assert_eq!(service.ledger().len(), 1);
+    // A server that is kept from running for a second does not see the client go before the payment is made: once more.
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let key = format!("secret-{tries}");
+        let headers = [
+            ("idempotency-key", key.as_str()),
+            ("content-type", "application/json"),
+            ("x-demo-delay", "1000"),
+            ("x-demo-attempt", "mine"),
+        ];
+        let waiting = http::send(service.address, "POST", "/payments", &headers, ORDER).expect("sent");
+        let (_, running) = heard(&["running"]);
+        assert!(running.contains("\"attempt\":\"mine\""), "{running}");
+        drop(waiting);
+        let (state, _) = heard(&["left", "answered"]);
+        let retry = pay(&service, &key, &[]).expect("an answer");
+        assert_eq!((retry.status, retry.header("idempotent-replayed")), (201, Some("true")));
+        assert!(heard(&["answered"]).1.contains("\"did\":\"replayed\""));
+        assert_eq!(service.ledger().len(), tries);
+        if state == "left" {
+            break;
+        }
+        assert!(tries < 20, "the server never saw its client go");
+    }
 
     // An open page does not keep the service from ending.
     assert!(service.stop().expect("it ends").success());
