@@ -61,6 +61,10 @@ pub use retryproof_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use retryproof_postgres as postgres;
 
+/// Consumers of RabbitMQ.
+#[cfg(feature = "rabbitmq")]
+pub use retryproof_rabbitmq as rabbitmq;
+
 /// The Redis store.
 #[cfg(feature = "redis")]
 pub use retryproof_redis as redis;
