@@ -13,7 +13,7 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 13] = [
+const EDGES: [(&str, &[&str], &[&str]); 14] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
@@ -22,6 +22,7 @@ const EDGES: [(&str, &[&str], &[&str]); 13] = [
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
     ("retryproof-tower", &["retryproof-core"], &[KIT]),
+    ("retryproof-nats", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
     ("retryproof-mysql", &["retryproof-core"], &[KIT]),
@@ -36,6 +37,7 @@ const EDGES: [(&str, &[&str], &[&str]); 13] = [
             "retryproof-client",
             "retryproof-http",
             "retryproof-tower",
+            "retryproof-nats",
             "retryproof-sqlite",
             "retryproof-postgres",
             "retryproof-mysql",

@@ -180,6 +180,12 @@ impl Verdict {
         Self::nack(Reason::Failed)
     }
 
+    /// Of a message that is to come again, no sooner than `after`, and did not fail: another delivery of it is being worked
+    /// on, or its consumer stops before it was begun.
+    pub fn put_off(after: Duration) -> Self {
+        Self::Nack { after, why: Reason::InFlight }
+    }
+
     /// For a consumer that sends the result on, as an answer to the sender: a result that stands and cannot be read is
     /// then no reason to acknowledge, and the message is a dead letter.
     pub fn replying(self) -> Self {

@@ -57,6 +57,10 @@ pub use retryproof_macros::idempotent;
 #[cfg(feature = "mysql")]
 pub use retryproof_mysql as mysql;
 
+/// Consumers of NATS JetStream.
+#[cfg(feature = "nats")]
+pub use retryproof_nats as nats;
+
 /// The PostgreSQL store.
 #[cfg(feature = "postgres")]
 pub use retryproof_postgres as postgres;

@@ -55,7 +55,7 @@ fn lst_2_ann_5_not_replayable_is_acknowledged() {
 fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_failure() {
     for (remaining, after) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (90_000, 90), (86_400_000, 86_400)] {
         let busy = InFlight::new(Duration::from_millis(remaining));
-        let verdict = Verdict::Nack { after: Duration::from_secs(after), why: Reason::InFlight };
+        let verdict = Verdict::put_off(Duration::from_secs(after));
         row(Ok(Outcome::InFlight(busy)), verdict);
         assert!(!verdict.is_failure());
     }
