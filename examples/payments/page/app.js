@@ -5,6 +5,7 @@
 
 const $ = (id) => document.getElementById(id);
 const euros = (cents) => `€${(cents / 100).toFixed(2)}`;
+const lasting = (ms) => (ms < 1 ? "<1 ms" : ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`);
 /** What the page remembers of its own requests and of those of others. */
 const KEPT = 500;
 
@@ -87,10 +88,11 @@ async function send(bought, body, cut) {
     row.ms ??= Math.round(performance.now() - began);
     row.came = true;
     if (!response.ok && bought === purchase) explain(response, text);
-    // A loss that a retry has cured is a worry no more.
-    if (response.ok && bought === purchase && $("notice").dataset.kind === "lost") $("notice").hidden = true;
+    // What an answer has cured is a worry no more.
+    if (response.ok && bought === purchase && $("notice").dataset.kind === "open") $("notice").hidden = true;
   } catch {
     row.came = false;
+    row.live = "unknown";
     if (bought === purchase) lost();
   }
   show(row);
@@ -117,10 +119,10 @@ function notice(kind, title, text, code, again) {
 }
 
 function lost() {
-  notice("lost", "No answer came back.", "Was it charged? The page cannot know, and need not: the same key cannot be charged twice.", "", true);
+  notice("open", "No answer came back.", "Was it charged? The page cannot know, and need not: the same key cannot be charged twice.", "", true);
 }
 
-/** A refusal of the guard's is a problem in JSON (RFC 9457); a handler's own is text. */
+/** What may still become an answer is open; a refusal is final. A refusal of the guard's is a problem in JSON (RFC 9457); a handler's own is text. */
 function explain(response, text) {
   let problem = null;
   if ((response.headers.get("Content-Type") ?? "").startsWith("application/problem+json")) {
@@ -129,7 +131,8 @@ function explain(response, text) {
   const title = problem?.title ?? "The server refused";
   const after = response.headers.get("Retry-After");
   const code = [problem?.code, `status ${response.status}`, after && `retry after ${after} s`].filter(Boolean).join(" · ");
-  notice("refused", `${title}.`, problem?.detail ?? text.trim(), code, problem?.retryable === true);
+  const again = problem?.retryable === true;
+  notice(again ? "open" : "refused", `${title}.`, problem?.detail ?? text.trim(), code, again);
 }
 
 // --- the list ---------------------------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ function show(row) {
   if (did && status !== null) answer.append(element("span", "", String(status)));
   for (const [header, value] of headers) answer.append(element("code", "", `${header}: ${value}`));
   const parts = [element("span", "who", name), element("span", "did", did ?? live), answer];
-  parts.push(element("span", "ms", did && ms !== null ? (ms < 1 ? "<1 ms" : `${ms} ms`) : ""));
+  parts.push(element("span", "ms", did && ms !== null ? lasting(ms) : ""));
   const remark = remarkOn(row);
   if (remark) parts.push(element("p", "remark", remark));
   item.replaceChildren(...parts);
@@ -187,7 +190,7 @@ function tally() {
     $("status").textContent = "A new purchase, with a key of its own. Press Pay.";
     return;
   }
-  const times = (n) => (n === 1 ? "once" : `${n} times`);
+  const times = (n) => (n === 1 ? "once" : n === 0 ? "never" : `${n} times`);
   $("status").textContent = open > 0
     ? `Sent ${times(purchase.sent)}, ${open} unanswered.`
     : `Sent ${times(purchase.sent)}, executed ${times(counts.executed)}.`;
