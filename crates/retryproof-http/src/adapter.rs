@@ -31,8 +31,8 @@ pub use crate::waiting::Waiting;
 
 /// What a request's head tells, of whatever type it is.
 pub trait RequestHead {
-    /// The lines of a header field.
-    fn lines<'a>(&'a self, name: &HeaderName) -> impl Iterator<Item = &'a [u8]>;
+    /// The lines of the [key header](key_header).
+    fn key_lines(&self) -> impl Iterator<Item = &[u8]>;
 
     /// The body length that the request declares; 0 when it does not.
     fn declared_length(&self) -> u64;
@@ -46,6 +46,12 @@ pub trait RequestHead {
     /// Method, version, and path with query; the fields only where the filter [asks for them](needs_fields), and the
     /// [`RouteTemplate`] only where the policy names no scope.
     fn parts(&self) -> Parts;
+}
+
+/// The name of the header that carries the key.
+#[must_use]
+pub fn key_header(filter: &IdempotencyFilter) -> &HeaderName {
+    &filter.0.key_header
 }
 
 /// Whether the filter has a hook that looks at the request's fields.
@@ -79,7 +85,7 @@ pub fn admit(filter: &IdempotencyFilter, policy: &AtHand, head: &impl RequestHea
         filter.0.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let key = key::parse(head.lines(&filter.0.key_header));
+    let key = key::parse(head.key_lines());
     let key = key.map(|key| key.map(|key| Key::Decoded(key.into_inner().into())));
     let render = |problem: &_| {
         let (method, version) = head.asked();

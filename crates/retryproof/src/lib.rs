@@ -50,6 +50,14 @@ pub use retryproof_client as client;
 #[cfg(feature = "http")]
 pub use retryproof_http as http;
 
+/// The HTTP filter in actix-web: the middleware, extractors, and `idempotent` for its handlers.
+#[cfg(feature = "actix")]
+pub mod actix {
+    pub use retryproof_actix::*;
+    #[cfg(feature = "macros")]
+    pub use retryproof_macros::idempotent_actix as idempotent;
+}
+
 #[cfg(feature = "macros")]
 pub use retryproof_macros::idempotent;
 
@@ -85,6 +93,8 @@ pub use retryproof_tower as tower;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};
+    #[cfg(feature = "actix")]
+    pub use retryproof_actix as actix;
     pub use retryproof_core::annotated::*;
     #[cfg(feature = "http")]
     pub use retryproof_http as http;
