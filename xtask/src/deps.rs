@@ -13,26 +13,35 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 10] = [
+const EDGES: [(&str, &[&str], &[&str]); 14] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core"], &[]),
+    // Stands alone: whoever calls a service need not have its engine.
+    ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
+    ("retryproof-tower", &["retryproof-core"], &[KIT]),
+    ("retryproof-nats", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
     ("retryproof-mysql", &["retryproof-core"], &[KIT]),
     // Durations in its URLs are written as everywhere (CTX-4).
+    ("retryproof-rabbitmq", &["retryproof-core"], &[KIT]),
     ("retryproof-redis", &["retryproof-core", "retryproof-duration"], &[KIT]),
     (
         FACADE,
         &[
             "retryproof-core",
             "retryproof-macros",
+            "retryproof-client",
             "retryproof-http",
+            "retryproof-tower",
+            "retryproof-nats",
             "retryproof-sqlite",
             "retryproof-postgres",
             "retryproof-mysql",
+            "retryproof-rabbitmq",
             "retryproof-redis",
         ],
         &[KIT],

@@ -28,8 +28,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   features       `cargo check` of the facade: no feature, each alone, all
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
   services up|down|status [NAME...]
-                 the servers that the stores are tested against (postgres, pgbouncer, mariadb, redis, sentinel; all of them
-                 without a name): private ones on loopback, installed first where Debian's packages are missing
+                 the servers that stores and listeners are tested against, and the driver of a browser (postgres, pgbouncer,
+                 mariadb, redis, sentinel, chromium, nats, rabbitmq; all of them without a name): private ones on
+                 loopback, installed first where Debian's packages are missing
   bench [SUITE]  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
                  takes long) and write BENCHMARKS.md; starts the servers it needs";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `services up|down|status`: the real servers that the stores are tested against.
+//! `services up|down|status`: the real servers that stores and listeners are tested against, and the browser of the pages.
 //!
 //! Private ones: on free loopback ports, with all their files below one folder of the system's temporary one, and with
 //! nothing started by the system's service manager. `target/services/env` says where they are; tests read it. What is
@@ -15,12 +15,15 @@ use std::time::{Duration, Instant};
 use crate::Verdict;
 
 mod account;
+mod chromium;
 mod env;
 mod install;
 mod mariadb;
+mod nats;
 mod ports;
 mod postgres;
 mod process;
+mod rabbitmq;
 mod redis;
 mod server;
 mod site;
@@ -46,7 +49,7 @@ pub(crate) struct Service {
     on: Option<&'static str>,
 }
 
-pub(crate) const SERVICES: [Service; 5] = [
+pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
         programs: &["initdb", "postgres"],
@@ -68,6 +71,19 @@ pub(crate) const SERVICES: [Service; 5] = [
     },
     // A sentinel is the same program in another mode; the package redis-sentinel would only add a system service.
     Service { name: "sentinel", programs: &["redis-server"], packages: &["redis-server"], on: None },
+    Service {
+        name: "chromium",
+        programs: &["chromium", "chromedriver"],
+        packages: &["chromium", "chromium-driver", "fonts-inter"], // the font of the README's picture
+        on: None,
+    },
+    Service { name: "nats", programs: &["nats-server"], packages: &["nats-server"], on: None },
+    Service {
+        name: "rabbitmq",
+        programs: &["rabbitmq-env", "erl", "epmd"],
+        packages: &["rabbitmq-server"],
+        on: None,
+    },
 ];
 
 /// `cargo xtask services COMMAND [NAME...]`.
@@ -201,6 +217,9 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
         "pgbouncer" => postgres::bouncer(site, tools).map(|server| vec![server]),
         "mariadb" => mariadb::server(site, tools).map(|server| vec![server]),
         "redis" => redis::standalone(site, tools).map(|server| vec![server]),
+        "chromium" => chromium::driver(site, tools).map(|driver| vec![driver]),
+        "nats" => nats::server(site, tools).map(|server| vec![server]),
+        "rabbitmq" => rabbitmq::servers(site, tools),
         _ => redis::group(site, tools),
     }
 }

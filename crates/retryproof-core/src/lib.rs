@@ -9,6 +9,7 @@
 //! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`Held`], [`Lease`] |
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
+//! | tell a message broker what became of a message | [`listener`]: [`Verdict`](listener::Verdict) |
 //! | watch what happens | [`observe`]: [`Observer`], and [`Counters`](observe::Counters) |
 //! | change a setting | [`config`]: every key, its default and its bounds |
 //! | do without a runtime | [`blocking`] |
@@ -29,6 +30,7 @@ mod fingerprint;
 mod heartbeat;
 mod identity;
 mod lease;
+pub mod listener;
 mod lock;
 pub mod observe;
 mod outcome;

@@ -70,8 +70,15 @@ impl InFlight {
     /// When to try again: the holder's remaining lease in whole seconds, rounded up, from 1 to 30 (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let up = self.remaining.as_secs() + u64::from(self.remaining.subsec_nanos() > 0);
-        Duration::from_secs(up.clamp(1, 30))
+        self.redeliver_after().min(Duration::from_secs(30))
+    }
+
+    /// When a message may come again: as [`retry_after`](Self::retry_after) but without its bound of 30 s, for a broker is
+    /// to wait no less than the remaining lease (LST-2).
+    #[must_use]
+    pub fn redeliver_after(&self) -> Duration {
+        let up = self.remaining.as_secs().saturating_add(u64::from(self.remaining.subsec_nanos() > 0));
+        Duration::from_secs(up.max(1))
     }
 }
 
@@ -183,7 +190,7 @@ impl StdError for CompletionError {
 pub enum Rejected {
     /// Another caller is at work; let the broker redeliver after this time.
     InFlight {
-        /// When to try again.
+        /// When to try again: the holder's remaining lease in whole seconds, rounded up, at least 1 (LST-2).
         retry_after: Duration,
     },
     /// The key was used before with another fingerprint (FP-1).
@@ -240,7 +247,7 @@ pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>)
     match result {
         Ok(Outcome::Executed(value) | Outcome::Replayed(value)) => Ok(value),
         Ok(Outcome::InFlight(in_flight)) => {
-            Err(Rejected::InFlight { retry_after: in_flight.retry_after() }.into())
+            Err(Rejected::InFlight { retry_after: in_flight.redeliver_after() }.into())
         }
         Err(ExecuteError::Action(error)) => Err(error),
         Err(ExecuteError::Store(error)) => Err(Rejected::Store(error).into()),
@@ -263,5 +270,6 @@ mod tests {
             [after(0), after(1), after(1_000), after(1_001), after(29_999), after(90_000)],
             [1, 1, 1, 2, 30, 30]
         );
+        assert_eq!(InFlight::new(Duration::from_secs(90)).redeliver_after().as_secs(), 90);
     }
 }

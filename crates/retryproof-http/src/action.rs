@@ -21,17 +21,18 @@ use crate::guard::Call;
 use crate::joined::Taken;
 use crate::then::{Either, then};
 
-/// What a granted request does from here on. Boxed before it is spawned, because a task's own allocation is
-/// over-aligned, and a large one of that kind is slow to get.
-pub(crate) type Running<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
-
-/// The handler over the request, then its end.
-pub(crate) fn start<B, R, E, F, Fut>((call, request): (Call, Request<B>), held: Held, run: F) -> Running<R, E>
+/// The handler over the request, then its end: what a granted request does from here on. Boxed before it is spawned,
+/// because a task's own allocation is over-aligned, and a large one of that kind is slow to get. It is `Send` where the
+/// handler and its answer are: some frameworks keep both on one thread.
+pub(crate) fn start<B, R, E, F, Fut>(
+    (call, request): (Call, Request<B>),
+    held: Held,
+    run: F,
+) -> Pin<Box<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>>>
 where
-    R: Body<Data = Bytes> + Send + 'static,
-    E: Send + 'static,
+    R: Body<Data = Bytes>,
     F: FnOnce(Request<B>) -> Fut,
-    Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
+    Fut: Future<Output = Result<Response<R>, E>>,
 {
     // A service may panic when it is called, before its future is.
     let running = catch_from(|| run(request));
@@ -71,35 +72,52 @@ impl Action {
 fn finish<R, E>(
     action: Box<Action>,
     ended: Result<Result<Response<R>, E>, Panic>,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>>
 where
-    R: Body<Data = Bytes> + Send + 'static,
-    E: Send + 'static,
+    R: Body<Data = Bytes>,
 {
-    match ended {
+    let unstored = match ended {
         Ok(Ok(mut response)) => {
             strip_forged(response.headers_mut());
             match AnswerFate::of(response.extensions()) {
-                AnswerFate::Store => Either::usual(record(action, response)),
-                AnswerFate::Release => Either::rare(async move {
-                    action.release(Phase::Released).await;
-                    Ok(response.map(GuardedBody::of_handler))
-                }),
-                AnswerFate::Hold => Either::rare(async move {
-                    action.roll_back().await;
-                    // The lease runs out.
-                    drop(action);
-                    Ok(response.map(GuardedBody::of_handler))
-                }),
+                AnswerFate::Store => return Either::usual(record(action, response)),
+                AnswerFate::Release => Unstored::Released(response),
+                AnswerFate::Hold => Unstored::Held(response),
             }
         }
-        Ok(Err(error)) => Either::rare(async move {
+        Ok(Err(error)) => Unstored::Failed(error),
+        Err(panic) => Unstored::Panicked(panic),
+    };
+    Either::rare(leave(action, unstored))
+}
+
+/// An end of which nothing is recorded.
+enum Unstored<R, E> {
+    Released(Response<R>),
+    Held(Response<R>),
+    Failed(E),
+    Panicked(Panic),
+}
+
+async fn leave<R, E>(action: Box<Action>, unstored: Unstored<R, E>) -> Result<Response<GuardedBody<R>>, E> {
+    match unstored {
+        Unstored::Released(response) => {
+            action.release(Phase::Released).await;
+            Ok(response.map(GuardedBody::of_handler))
+        }
+        Unstored::Held(response) => {
+            action.roll_back().await;
+            // The lease runs out.
+            drop(action);
+            Ok(response.map(GuardedBody::of_handler))
+        }
+        Unstored::Failed(error) => {
             action.release(Phase::Action).await;
             Err(error)
-        }),
-        Err(panic) => Either::rare(async move {
+        }
+        Unstored::Panicked(panic) => {
             action.release(Phase::Panic).await;
             resume_unwind(panic)
-        }),
+        }
     }
 }

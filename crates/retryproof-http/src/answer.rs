@@ -127,7 +127,7 @@ pub(crate) fn reframe(headers: &mut HeaderMap, length: usize) {
 }
 
 /// Takes a field off. The map is rebuilt: `remove` would swap the last field into the gap.
-fn strip(headers: &mut HeaderMap, gone: &HeaderName) {
+pub(crate) fn strip(headers: &mut HeaderMap, gone: &HeaderName) {
     if !headers.contains_key(gone) {
         return;
     }

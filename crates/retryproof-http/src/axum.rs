@@ -6,13 +6,11 @@
 //! before the key is looked up, on every call (ANN-6): an extractor that authenticates stands before a replay too.
 
 use std::any::TypeId;
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use axum_core::extract::{FromRef, OptionalFromRequestParts};
 use http::request::Parts;
@@ -24,10 +22,10 @@ pub use axum_core::response::{IntoResponse, Response};
 use crate::body::GuardedBody;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Awaited, Guarded, Key, Keyed, Slot, admit, guarded};
-use crate::joined::HandlerTx;
+use crate::guard::{Admission, Guarded, Key, Keyed, Slot, admit, guarded};
 use crate::policy::{AtHand, Policy};
 use crate::then::then;
+use crate::waiting::Waiting;
 
 mod tx;
 
@@ -176,12 +174,11 @@ where
             let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
             } else {
-                let admitted =
-                    Admitted { key: keyed.key.clone(), slot: Cell::new(None), tx: Cell::new(None) };
+                let admitted = Waiting::new(keyed.key.clone());
                 // On the heap: a future without it fits where the allocator is quick.
                 let extracting = Box::pin(ADMITTED.scope(admitted, async {
                     let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
-                    (extracted, ADMITTED.with(Admitted::awaited))
+                    (extracted, ADMITTED.with(Waiting::awaited))
                 }));
                 extracting.await
             };
@@ -198,36 +195,7 @@ where
 
 tokio::task_local! {
     /// The request whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
-    static ADMITTED: Admitted;
-}
-
-struct Admitted {
-    key: Key,
-    /// Made by the first extractor that wants the lease.
-    slot: Cell<Option<Slot>>,
-    /// Made by the first extractor that wants a transaction.
-    tx: Cell<Option<Arc<dyn HandlerTx>>>,
-}
-
-impl Admitted {
-    fn slot(&self) -> Slot {
-        let slot = self.slot.take().unwrap_or_default();
-        self.slot.set(Some(Slot::clone(&slot)));
-        slot
-    }
-
-    fn tx(&self, make: impl FnOnce() -> Arc<dyn HandlerTx>) -> Arc<dyn HandlerTx> {
-        let tx = self.tx.take().unwrap_or_else(make);
-        self.tx.set(Some(Arc::clone(&tx)));
-        tx
-    }
-
-    fn awaited(&self) -> Option<Box<Awaited>> {
-        match (self.slot.take(), self.tx.take()) {
-            (None, None) => None,
-            (lease, tx) => Some(Box::new(Awaited { lease, tx })),
-        }
-    }
+    static ADMITTED: Waiting;
 }
 
 /// Extracts all arguments but the body; an `Err` is the rejection.
@@ -286,7 +254,7 @@ impl Lease {
     }
 
     fn of(parts: &Parts) -> Option<Self> {
-        let slot = ADMITTED.try_with(Admitted::slot).ok();
+        let slot = ADMITTED.try_with(Waiting::slot).ok();
         let running = || parts.extensions.get().map(|running: &Guarded| running.lease().clone());
         slot.or_else(|| running().map(|lease| Slot::new(lease.into()))).map(Self)
     }

@@ -32,6 +32,10 @@ impl ReplayBody {
     pub(crate) fn new(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { data, trailers: trailers.filter(|map| !map.is_empty()) }
     }
+
+    pub(crate) fn into_parts(self) -> (Bytes, Option<Box<HeaderMap>>) {
+        (self.data, self.trailers)
+    }
 }
 
 impl From<Bytes> for ReplayBody {
@@ -117,6 +121,14 @@ impl<B> GuardedBody<B> {
     /// What was gathered, then the rest.
     pub(crate) fn chain(gathered: Bytes, rest: Pin<Box<B>>) -> Self {
         Self { first: gathered.into(), rest: Rest::Read { body: rest }, of_handler: true }
+    }
+
+    /// The bytes, if there is nothing else.
+    pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
+        match self {
+            Self { first, rest: Rest::Nothing, .. } => Ok(first),
+            more => Err(more),
+        }
     }
 }
 
@@ -296,10 +308,10 @@ pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
 pub(crate) fn collect<B>(
     body: B,
     limit: usize,
-    hasher: impl FnOnce() -> Option<Hasher> + Send,
-) -> impl Future<Output = Result<Collected, CollectError>> + Send
+    hasher: impl FnOnce() -> Option<Hasher>,
+) -> impl Future<Output = Result<Collected, CollectError>>
 where
-    B: Body<Data = Bytes> + Send,
+    B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     async move {

@@ -32,10 +32,9 @@ use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 pub(crate) fn record<R, E>(
     mut action: Box<Action>,
     response: Response<R>,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + Send
+) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>>
 where
-    R: Body<Data = Bytes> + Send,
-    E: Send,
+    R: Body<Data = Bytes>,
 {
     let (mut parts, body) = response.into_parts();
     async move {
@@ -114,7 +113,7 @@ struct Ending<R> {
 /// The answer could not be encoded: a hook panicked.
 struct NotEncoded;
 
-impl<R: Body<Data = Bytes> + Send> Ending<R> {
+impl<R: Body<Data = Bytes>> Ending<R> {
     /// Reads the body, unless it has no end or is known to be over the limit.
     async fn of(call: &Call, parts: &mut Parts, body: R) -> Self {
         let limit = call.filter().max_response;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`IdempotencyFilter`]: an engine with the settings and hooks of the web, and its builder.
+//!
+//! Over 400 lines because a third of them are the documentation of the builder's methods.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -54,10 +56,10 @@ pub(crate) struct Inner {
     pub(crate) web: WebConfig,
     pub(crate) key_header: HeaderName,
     pub(crate) fingerprint: Fingerprinter,
-    pub(crate) caller: Option<Box<CallerHook>>,
+    pub(crate) caller: Option<Arc<CallerHook>>,
     pub(crate) fields: FieldPolicy,
-    pub(crate) edit: Option<Box<EditHook>>,
-    pub(crate) format: Option<Box<FormatHook>>,
+    pub(crate) edit: Option<Arc<EditHook>>,
+    pub(crate) format: Option<Arc<FormatHook>>,
     /// The lower of `max-response-bytes` and what the store takes (HTTP-13).
     pub(crate) max_response: usize,
     /// What the store takes in one value, envelope included.
@@ -68,10 +70,10 @@ pub(crate) struct Inner {
 }
 
 /// How requests are fingerprinted (FP-3).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Fingerprinter {
     BuiltIn(Algorithm),
-    Custom(Box<dyn FingerprintRequest>),
+    Custom(Arc<dyn FingerprintRequest>),
 }
 
 impl IdempotencyFilter {
@@ -93,6 +95,31 @@ impl IdempotencyFilter {
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
         IdempotencyLayer::new(self.clone(), policy)
+    }
+
+    /// The same filter, on the same engine and with the same hooks, with another form of its own answers: for a server that
+    /// speaks two protocols. See [`FilterBuilder::rejections`].
+    #[must_use]
+    pub fn with_rejections(
+        &self,
+        format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        let old = &*self.0;
+        Self(Arc::new(Inner {
+            engine: old.engine.clone(),
+            web: old.web.clone(),
+            key_header: old.key_header.clone(),
+            fingerprint: old.fingerprint.clone(),
+            caller: old.caller.clone(),
+            fields: old.fields.clone(),
+            edit: old.edit.clone(),
+            format: Some(Arc::new(format)),
+            max_response: old.max_response,
+            max_value: old.max_value,
+            ticket: AtomicU32::new(0),
+            warned: Mutex::default(),
+            warned_layered: AtomicBool::new(false),
+        }))
     }
 
     /// The engine.
@@ -170,8 +197,8 @@ pub struct FilterBuilder<C> {
     web: WebConfig,
     fingerprint: Option<Box<dyn FingerprintRequest>>,
     fields: FieldPolicy,
-    edit: Option<Box<EditHook>>,
-    format: Option<Box<FormatHook>>,
+    edit: Option<Arc<EditHook>>,
+    format: Option<Arc<FormatHook>>,
     callers: C,
 }
 
@@ -180,7 +207,7 @@ pub struct FilterBuilder<C> {
 pub struct CallersUnsaid(());
 
 /// The builder knows how callers are told apart, or that they share keys.
-pub struct CallersSaid(Option<Box<CallerHook>>);
+pub struct CallersSaid(Option<Arc<CallerHook>>);
 
 impl fmt::Debug for CallersSaid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,7 +231,7 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for super::CallersSaid {}
     #[expect(missing_debug_implementations, reason = "never seen outside of the builder")]
-    pub struct Hook(pub(super) Option<Box<super::CallerHook>>);
+    pub struct Hook(pub(super) Option<std::sync::Arc<super::CallerHook>>);
 }
 
 impl SaysWhoCalls for CallersSaid {
@@ -271,7 +298,7 @@ impl FilterBuilder<CallersUnsaid> {
         self,
         hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
     ) -> FilterBuilder<CallersSaid> {
-        self.said(Some(Box::new(move |request| hook(request).into_caller())))
+        self.said(Some(Arc::new(move |request| hook(request).into_caller())))
     }
 
     /// Says that the application sees to it: keys are unguessable, or there is one caller.
@@ -279,7 +306,7 @@ impl FilterBuilder<CallersUnsaid> {
         self.said(None)
     }
 
-    fn said(self, hook: Option<Box<CallerHook>>) -> FilterBuilder<CallersSaid> {
+    fn said(self, hook: Option<Arc<CallerHook>>) -> FilterBuilder<CallersSaid> {
         let Self { engine, web, fingerprint, fields, edit, format, callers: _ } = self;
         FilterBuilder { engine, web, fingerprint, fields, edit, format, callers: CallersSaid(hook) }
     }
@@ -314,17 +341,38 @@ impl<C> FilterBuilder<C> {
     /// Edits the header fields that are about to be stored (HTTP-9); the first answer is not touched. A map's `remove`
     /// may reorder the other fields. A panic of the hook counts as a value that cannot be encoded (CMP-9).
     pub fn edit_stored(mut self, hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static) -> Self {
-        self.edit = Some(Box::new(hook));
+        self.edit = Some(Arc::new(hook));
         self
     }
 
     /// Renders the filter's own answers, instead of RFC 9457 problems (HTTP-11). Status, `Retry-After` and
-    /// `Cache-Control` are the hook's to set.
+    /// `Cache-Control` are the hook's to set; what has to close an HTTP/1.x connection does so all the same. The hook runs
+    /// inline, for each answer of the filter's own and for no other; they are never stored.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Response, header::RETRY_AFTER};
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::{IdempotencyFilter, Problem};
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .rejections(|problem: &Problem| {
+    ///         let mut response = Response::new(Bytes::from(format!("refused: {}\n", problem.code)));
+    ///         *response.status_mut() = problem.status.try_into().unwrap_or_default();
+    ///         if let Some(seconds) = problem.retry_after {
+    ///             response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    ///         }
+    ///         response
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
     pub fn rejections(
         mut self,
         format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.format = Some(Box::new(format));
+        self.format = Some(Arc::new(format));
         self
     }
 
@@ -348,7 +396,9 @@ impl<C> FilterBuilder<C> {
                 FingerprintMode::Body => Algorithm::Body,
                 FingerprintMode::Json => Algorithm::Json,
             }),
-            Some(custom) if custom.algorithm() >= FIRST_CUSTOM_ALGORITHM => Fingerprinter::Custom(custom),
+            Some(custom) if custom.algorithm() >= FIRST_CUSTOM_ALGORITHM => {
+                Fingerprinter::Custom(custom.into())
+            }
             Some(custom) => {
                 return Err(Error::new(
                     ErrorKind::Config,

@@ -3,7 +3,7 @@
 //!
 //! Order of steps: already guarded? key, declared length ([`admit`]); then, after an annotated endpoint has extracted
 //! its arguments, scope and caller, body, fingerprint, acquire, and only after a grant the action's own task
-//! ([`guarded`]). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
+//! ([`guarded`], whose steps 5 to 10 are in `ask.rs`). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
@@ -16,23 +16,20 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
-use retryproof_core::{
-    Acquisition, ErrorKind, Fingerprint, Held, IdempotencyContext, IntoScope as _, Lease, Scope,
-};
+use retryproof_core::{ErrorKind, IdempotencyContext, Lease};
+use tokio::task::JoinHandle;
 
-use crate::action::{Running, start};
-use crate::body::{
-    BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect, declares_more,
-};
+use crate::ask::{Asker, Prepared, Step};
+use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
 use crate::decide::{BodyRead, Decision, Finding, decide};
-use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
-use crate::filter::{Caller, Fingerprinter, IdempotencyFilter, Inner};
+use crate::filter::{IdempotencyFilter, Inner};
 use crate::joined::{HandlerTx, Taken};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
+use crate::problem::Problem;
 use crate::route::{Head, Route};
-use crate::scope::folded;
+use crate::then::then;
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -43,22 +40,24 @@ struct Granted {
     filter: IdempotencyFilter,
     route: Route,
     version: Version,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     key: Key,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     lease: Lease,
     /// Made by the handler that wants one (CMP-7).
     tx: OnceLock<Arc<dyn HandlerTx>>,
 }
 
 impl Guarded {
+    /// Whether a request is still the guarded one, seen further inside.
+    pub(crate) fn is_at(&self, head: &Head<'_>) -> bool {
+        self.0.route.is_that_of(head)
+    }
+
     /// The transaction of the call, made by `make` if there is none yet.
     pub(crate) fn tx(&self, make: impl FnOnce() -> Arc<dyn HandlerTx>) -> Arc<dyn HandlerTx> {
         Arc::clone(self.0.tx.get_or_init(make))
     }
 }
 
-#[cfg(feature = "axum")]
 impl Guarded {
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
@@ -120,12 +119,11 @@ impl Key {
         }))
     }
 
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's extractors read it"))]
     pub(crate) fn as_str(&self) -> &str {
         str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Line { line, start, end } => line.as_bytes().get(*start..*end).unwrap_or_default(),
             Self::Decoded(key) => key.as_bytes(),
@@ -135,15 +133,30 @@ impl Key {
 
 /// Steps 1 to 3: already guarded here, key, declared length.
 pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
-    let inner = &filter.0;
-    if let Some(Guarded(outer)) = request.extensions().get()
-        && outer.route.is_that_of(&Head::of(request))
+    if let Some(outer) = request.extensions().get::<Guarded>()
+        && outer.is_at(&Head::of(request))
     {
-        inner.warn_layered(policy.scope());
+        filter.0.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let finding = match Key::of(request.headers(), &inner.key_header) {
-        Ok(Some(key)) if !declares_more(request.body(), inner.web.max_body_bytes) => {
+    admit_key(
+        filter,
+        Key::of(request.headers(), &filter.0.key_header),
+        |limit| declares_more(request.body(), limit),
+        |problem| filter.0.render(problem, request.method(), request.version()),
+    )
+}
+
+/// Steps 2 and 3, of whatever kind the request is.
+pub(crate) fn admit_key(
+    filter: &IdempotencyFilter,
+    key: Result<Option<Key>, KeyError>,
+    declares_more_than: impl FnOnce(usize) -> bool,
+    render: impl FnOnce(&Problem) -> Response<ReplayBody>,
+) -> Admission {
+    let inner = &filter.0;
+    let finding = match key {
+        Ok(Some(key)) if !declares_more_than(inner.web.max_body_bytes) => {
             return Admission::Keyed(key);
         }
         Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
@@ -151,9 +164,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
         Err(why) => Finding::BadKey(why),
     };
     match decide(finding, &inner.settings()) {
-        Decision::Refuse(problem) => {
-            Admission::Refused(inner.render(&problem, request.method(), request.version()))
-        }
+        Decision::Refuse(problem) => Admission::Refused(render(&problem)),
         Decision::Pass | Decision::Replay => Admission::Pass,
     }
 }
@@ -162,15 +173,15 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 /// bytes again, and from its first wait on it runs on a task of its own (HTTP-5, HTTP-12).
 ///
 /// What waits for nothing, which is all of a replay from a store at hand, is done in functions of their own
-/// ([`attempt`]), and what may wait is on the heap: the future of every guarded request is moved several times, and its
-/// size is a good part of what one costs.
+/// ([`Asker::ask`]), and what may wait is on the heap. These functions are blocks rather than `async fn`, which would hold
+/// each argument twice: the future of every guarded request is moved several times, and its size is a good part of what
+/// one costs.
 ///
 /// # Cancel safety
 /// Dropped before the grant, nothing ran and no lease is left (ACQ-11). Dropped later, the action goes on.
 ///
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     keyed: Keyed,
     parts: Box<Parts>,
@@ -186,26 +197,70 @@ where
     F: FnOnce(Request<B>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
+    then(acquired(keyed, parts, body, awaited, run), |started| seen_through(started, tokio::spawn))
+}
+
+/// An action that was started and the filter of its call, or the answer of a request that is not granted.
+pub(crate) type Started<A, R> = Result<(Pin<Box<A>>, IdempotencyFilter), Response<GuardedBody<R>>>;
+
+/// Steps 5 to 10: up to the answer of a request that is not granted, or to an action that was started and not polled
+/// yet. [`seen_through`] has to poll it without waiting for anything before.
+///
+/// Here and there nothing is said of `Send`: the futures are it where those of the handler are.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn acquired<B, R, E, F, Fut>(
+    keyed: Keyed,
+    parts: Box<Parts>,
+    body: B,
+    awaited: Option<Box<Awaited>>,
+    run: F,
+) -> impl Future<
+    Output = Started<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>, R>,
+>
+where
+    B: FromReplay,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+    F: FnOnce(Request<B>) -> Fut,
+    Fut: Future<Output = Result<Response<R>, E>>,
+{
     async move {
-        let named = match keyed.named(&parts) {
+        let asker = Asker { keyed, parts };
+        let named = match asker.named() {
             Ok(named) => named,
-            Err(answer) => return Ok(answer.map(GuardedBody::replay)),
+            Err(answer) => return Err(answer.map(GuardedBody::replay)),
         };
-        let limit = keyed.filter.0.web.max_body_bytes;
-        let collected = collect(body, limit, || keyed.hasher(&parts)).await;
-        let asker = Asker { keyed, parts, awaited, run };
-        let begun = match attempt(asker, named, collected) {
-            Attempt::Answered(answer) => return Ok(answer.map(GuardedBody::replay)),
-            Attempt::Started(started) => Ok(started),
-            Attempt::Asking(asking) => Err(asking),
+        let collected = collect(body, asker.max_body_bytes(), || asker.hasher()).await;
+        // In two steps, so that the future has no room for an answer while it waits.
+        let step = match asker.ask(named, collected) {
+            Step::Answered(answer) => return Err(answer.map(GuardedBody::replay)),
+            Step::Granted(granted) => Ok(granted),
+            Step::Waiting(waiting) => Err(waiting),
         };
-        let begun = match begun {
-            Ok(started) => Ok(started),
-            Err(asking) => asking.await,
+        let granted = match step {
+            Ok(granted) => granted,
+            Err(waiting) => match waiting.await {
+                Ok(granted) => granted,
+                Err(answer) => return Err(answer.map(GuardedBody::replay)),
+            },
         };
-        let Started { mut action, filter } = match begun {
+        Ok(granted.start(awaited, run))
+    }
+}
+
+/// Step 11: what was started, to its end; `spawn` gives it a task of its own.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn seen_through<A, R, E>(
+    started: Started<A, R>,
+    spawn: impl FnOnce(Pin<Box<A>>) -> JoinHandle<A::Output>,
+) -> impl Future<Output = A::Output>
+where
+    A: Future<Output = Result<Response<GuardedBody<R>>, E>>,
+{
+    async move {
+        let (mut action, filter) = match started {
             Ok(started) => started,
-            Err(answer) => return Ok(answer.map(GuardedBody::replay)),
+            Err(answer) => return Ok(answer),
         };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
@@ -214,7 +269,7 @@ where
             return result;
         }
         // The first spawn on this path: replays and refusals never pay for one.
-        match tokio::spawn(action).await {
+        match spawn(action).await {
             Ok(result) => result,
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
@@ -225,176 +280,15 @@ where
     }
 }
 
-/// Whose the request is (step 5).
-struct Named {
-    scope: Scope,
-    caller: Option<String>,
-}
-
-/// Everything of an admitted request but its body.
-struct Asker<F> {
-    keyed: Keyed,
-    parts: Box<Parts>,
-    awaited: Option<Box<Awaited>>,
-    run: F,
-}
-
-/// A granted request's action, not polled yet.
-struct Started<R, E> {
-    action: Running<R, E>,
-    filter: IdempotencyFilter,
-}
-
-/// How a request whose body is whole went on.
-enum Attempt<R, E> {
-    /// The answer, without a run.
-    Answered(Response<ReplayBody>),
-    Started(Started<R, E>),
-    /// The store is being asked.
-    Asking(Asking<R, E>),
-}
-
-/// On the heap: a replay from a store at hand has none.
-type Asking<R, E> = Pin<Box<dyn Future<Output = Result<Started<R, E>, Box<Response<ReplayBody>>>> + Send>>;
-
-/// Steps 7 to 10: fingerprint, acquire, and what follows from its answer.
-fn attempt<B, R, E, F, Fut>(
-    asker: Asker<F>,
-    named: Named,
-    collected: Result<Collected, CollectError>,
-) -> Attempt<R, E>
-where
-    B: FromReplay + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    E: Send + 'static,
-    F: FnOnce(Request<B>) -> Fut + Send + 'static,
-    Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
-{
-    let prepared = match asker.keyed.prepare(&asker.parts, named, collected) {
-        Ok(prepared) => prepared,
-        Err(answer) => return Attempt::Answered(answer),
-    };
-    match asker.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
-        Some(Ok(Acquisition::Granted(held))) => Attempt::Started(asker.start(prepared, held)),
-        Some(other) => Attempt::Answered(asker.judge(&prepared).answer(other)),
-        None => Attempt::Asking(Box::pin(async move {
-            match asker.keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
-                Ok(Acquisition::Granted(held)) => Ok(asker.start(prepared, held)),
-                other => Err(Box::new(asker.judge(&prepared).answer(other))),
-            }
-        })),
-    }
-}
-
-impl<F> Asker<F> {
-    fn judge<'a>(&'a self, prepared: &'a Prepared) -> Judge<'a> {
-        let target = Target::Of(Head::of_parts(&self.parts));
-        let asked = self.keyed.asked(&self.parts);
-        Judge { asked, target, ctx: &prepared.ctx, body: &prepared.body }
-    }
-
-    fn start<B, R, E, Fut>(self, prepared: Prepared, held: Held) -> Started<R, E>
-    where
-        B: FromReplay,
-        R: Body<Data = Bytes> + Send + 'static,
-        E: Send + 'static,
-        F: FnOnce(Request<B>) -> Fut,
-        Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
-    {
-        let Self { keyed, parts, awaited, run } = self;
-        let granted = keyed.grant(*parts, prepared, awaited, held.lease());
-        Started { action: start(granted, held, run), filter: keyed.filter }
-    }
-}
-
-/// A request that is ready to be acquired for.
-struct Prepared {
-    ctx: IdempotencyContext,
-    body: Bytes,
-    trailers: Option<Box<HeaderMap>>,
-}
-
 impl Keyed {
-    /// For a body that comes piece by piece.
-    fn hasher(&self, parts: &Parts) -> Option<Hasher> {
-        match &self.filter.0.fingerprint {
-            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                let route = Head::of_parts(parts);
-                Some(Hasher::new(*algorithm, route.method.as_str(), route.target()))
-            }
-            Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
-        }
-    }
-
-    /// Step 5. An `Err` is the answer.
-    fn named(&self, parts: &Parts) -> Result<Named, Response<ReplayBody>> {
-        let scope = match self.policy.scope() {
-            Some(scope) => scope.into_scope(),
-            None => Head::of_parts(parts).default_scope(),
-        };
-        let scope = scope.map_err(|error| {
-            tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
-            self.asked(parts).refuse(Finding::NoScope)
-        })?;
-        match self.filter.0.caller.as_ref().map(|hook| hook(parts)) {
-            None | Some(Caller::Absent) => Ok(Named { scope, caller: None }),
-            Some(Caller::Named(caller)) => Ok(Named { scope, caller: Some(caller) }),
-            Some(Caller::Refused(response)) => Err(response.map(ReplayBody::from)),
-        }
-    }
-
-    /// Step 7, and what the engine is asked with. An `Err` is the answer.
-    fn prepare(
-        &self,
-        parts: &Parts,
-        Named { scope, caller }: Named,
-        collected: Result<Collected, CollectError>,
-    ) -> Result<Prepared, Response<ReplayBody>> {
-        let Self { filter, policy, key } = self;
-        let collected = collected.map_err(|error| {
-            self.asked(parts).refuse(match error {
-                CollectError::TooLarge(read) => Finding::BodyTooLarge(read),
-                CollectError::Unreadable => Finding::BodyUnreadable,
-            })
-        })?;
-        let fingerprint = match (collected.digest, &filter.0.fingerprint) {
-            (Some(digest), _) => digest,
-            (None, fingerprinter) => {
-                let route = Head::of_parts(parts);
-                let asked = RequestParts::new(route.method.as_str(), route.target(), &collected.data);
-                match fingerprinter {
-                    Fingerprinter::BuiltIn(algorithm) => fingerprint(*algorithm, &asked),
-                    Fingerprinter::Custom(custom) => {
-                        Fingerprint::tagged(custom.algorithm(), &custom.digest(&asked))
-                    }
-                }
-            }
-        };
-        let ctx = folded(caller.as_deref(), key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-        let mut ctx = ctx.fingerprint(fingerprint);
-        if let Some(ttl) = policy.ttl() {
-            ctx = ctx.ttl(ttl);
-        }
-        if let Some(lease) = policy.lease() {
-            ctx = ctx.lease(lease);
-        }
-        if let Some(wait) = policy.wait_timeout() {
-            ctx = ctx.wait_timeout(wait);
-        }
-        match ctx.build() {
-            Ok(ctx) => Ok(Prepared { ctx, body: collected.data, trailers: collected.trailers }),
-            Err(error) => Err(self.asked(parts).fail(&error)),
-        }
-    }
-
-    fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
+    pub(crate) fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
         Asked { filter: &self.filter.0, method: &parts.method, version: parts.version }
     }
 
     /// From here on the request is running: whoever waits for the lease hears of it, and further inside the request is
     /// known to be guarded.
-    fn grant<B: FromReplay>(
-        &self,
+    pub(crate) fn grant<B: FromReplay>(
+        self,
         mut parts: Parts,
         prepared: Prepared,
         awaited: Option<Box<Awaited>>,
@@ -410,11 +304,13 @@ impl Keyed {
                 let _ = tx.set(wanted);
             }
         }
+        #[cfg(feature = "axum")]
+        let limit = self.filter.0.web.max_body_bytes;
         let granted = Guarded(Arc::new(Granted {
-            filter: self.filter.clone(),
+            filter: self.filter,
             route: Route::of(&Head::of_parts(&parts)),
             version: parts.version,
-            key: self.key.clone(),
+            key: self.key,
             lease: lease.clone(),
             tx,
         }));
@@ -425,7 +321,7 @@ impl Keyed {
         #[cfg(feature = "axum")]
         let request = {
             let mut request = request;
-            axum_core::extract::DefaultBodyLimit::max(self.filter.0.web.max_body_bytes).apply(&mut request);
+            axum_core::extract::DefaultBodyLimit::max(limit).apply(&mut request);
             request
         };
         (Call { granted, ctx, body }, request)

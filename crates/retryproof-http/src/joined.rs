@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::fate::{AnswerFate, Fate};
 use crate::guard::Guarded;
+use crate::problem::{Code, Problem, retry_after_spread};
 
 /// The transaction of a guarded handler. What is written in it commits with the record of the handler's answer, or not at all.
 ///
@@ -75,7 +76,11 @@ impl<T: Send + 'static> GuardedTx<T> {
     /// The transaction of a running request behind the layer; `None` when the request is not guarded, or has a transaction of another type.
     #[must_use]
     pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
-        let shared = request.get::<Guarded>()?.tx(|| {
+        Self::of_guarded(request.get()?, joined)
+    }
+
+    pub(crate) fn of_guarded(running: &Guarded, joined: &JoinedEngine<T>) -> Option<Self> {
+        let shared = running.tx(|| {
             let shared = Shared::new(joined);
             shared.granted();
             Arc::new(shared)
@@ -83,7 +88,6 @@ impl<T: Send + 'static> GuardedTx<T> {
         Self::from_shared(shared)
     }
 
-    #[cfg(feature = "axum")]
     pub(crate) fn unopened(joined: &JoinedEngine<T>) -> Arc<dyn HandlerTx> {
         Arc::new(Shared::new(joined))
     }
@@ -251,6 +255,28 @@ impl<T: Send + 'static> Ending for (JoinedEngine<T>, T) {
     }
 }
 
+impl TxError {
+    /// What the client is told; the log hears why.
+    pub(crate) fn problem(&self) -> Problem {
+        match self {
+            Self::Unavailable(error) => {
+                tracing::warn!(%error, "no transaction could be opened; nothing was written");
+                Problem {
+                    retry_after: Some(retry_after_spread(0)),
+                    ..Problem::new(
+                        Code::StoreUnavailable,
+                        "the database gave no transaction; nothing was written",
+                    )
+                }
+            }
+            Self::NotGranted | Self::Ended => {
+                tracing::error!("{self}");
+                Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
+            }
+        }
+    }
+}
+
 #[cfg(feature = "axum")]
 mod into_response {
     use axum_core::response::{IntoResponse, Response};
@@ -258,27 +284,10 @@ mod into_response {
     use super::TxError;
     use crate::answer::to_response;
     use crate::fate::Fate as _;
-    use crate::problem::{Code, Problem, retry_after_spread};
 
     impl IntoResponse for TxError {
         fn into_response(self) -> Response {
-            let problem = match &self {
-                Self::Unavailable(error) => {
-                    tracing::warn!(%error, "no transaction could be opened; nothing was written");
-                    Problem {
-                        retry_after: Some(retry_after_spread(0)),
-                        ..Problem::new(
-                            Code::StoreUnavailable,
-                            "the database gave no transaction; nothing was written",
-                        )
-                    }
-                }
-                Self::NotGranted | Self::Ended => {
-                    tracing::error!("{self}");
-                    Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
-                }
-            };
-            self.fate().mark(to_response(&problem)).map(axum_core::body::Body::from)
+            self.fate().mark(to_response(&self.problem())).map(axum_core::body::Body::from)
         }
     }
 }

@@ -23,6 +23,11 @@ impl IdempotencyLayer {
     pub(crate) fn new(filter: IdempotencyFilter, policy: Policy) -> Self {
         Self { filter, policy: AtHand::Shared(Arc::new(policy)) }
     }
+
+    #[cfg(feature = "grpc")]
+    pub(crate) fn filter(&self) -> &IdempotencyFilter {
+        &self.filter
+    }
 }
 
 impl<S> Layer<S> for IdempotencyLayer {

@@ -127,9 +127,14 @@
 //! # Features
 //!
 //! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope from the matched route, [`AnswerFate`] as a part of response tuples.
+//!
+//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC statuses).
 
 mod action;
+#[doc(hidden)]
+pub mod adapter;
 mod answer;
+mod ask;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
@@ -140,6 +145,8 @@ mod digest;
 mod fate;
 mod filter;
 mod future;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 mod guard;
 mod headers;
 mod joined;
@@ -153,6 +160,7 @@ mod scope;
 mod service;
 mod stored;
 mod then;
+mod waiting;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};

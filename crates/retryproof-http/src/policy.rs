@@ -107,9 +107,10 @@ impl Default for Policy {
 
 /// A policy at hand: that of an annotated handler is a constant, that of a layer is shared by its services.
 #[derive(Debug, Clone)]
-pub(crate) enum AtHand {
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "only axum's handlers have one"))]
+pub enum AtHand {
+    /// That of an annotated handler.
     Constant(&'static Policy),
+    /// That of a layer.
     Shared(Arc<Policy>),
 }
 

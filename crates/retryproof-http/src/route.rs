@@ -17,6 +17,10 @@ pub(crate) struct Route {
     target: Option<PathAndQuery>,
 }
 
+/// A request extension: the matched route, told by the router of another framework, in axum's syntax: `{name}`, `{*rest}`.
+#[derive(Debug, Clone)]
+pub struct RouteTemplate(pub String);
+
 #[cfg(feature = "axum")]
 type Template = axum::extract::MatchedPath;
 #[cfg(not(feature = "axum"))]
@@ -55,6 +59,11 @@ impl Route {
     }
 }
 
+/// A request extension of the gRPC form: the path is a method's, and no template.
+#[cfg(feature = "grpc")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrpcMethod;
+
 /// What of a request's head tells its route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head<'a> {
@@ -89,19 +98,29 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// `POST /orders/{}`.
+    /// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.
     pub(crate) fn default_scope(&self) -> Result<Scope, Error> {
-        match template_of(self.extensions) {
+        let template = template_of(self.extensions);
+        #[cfg(feature = "grpc")]
+        if is_open(template) && self.extensions.get::<GrpcMethod>().is_some() {
+            return Scope::new(self.uri.path().trim_start_matches('/').to_owned());
+        }
+        match template {
             #[cfg(feature = "axum")]
             Some(template) => {
                 Scope::new(crate::scope::default_scope(self.method.as_str(), template.as_str()))
             }
             #[cfg(not(feature = "axum"))]
             Some(never) => match *never {},
-            None => Err(Error::new(
-                ErrorKind::Invalid,
-                "no router told the matched route, so the endpoint needs a policy with a scope of its own",
-            )),
+            None => match self.extensions.get() {
+                Some(RouteTemplate(template)) => {
+                    Scope::new(crate::scope::default_scope(self.method.as_str(), template))
+                }
+                None => Err(Error::new(
+                    ErrorKind::Invalid,
+                    "no router told the matched route, so the endpoint needs a policy with a scope of its own",
+                )),
+            },
         }
     }
 }
@@ -114,6 +133,17 @@ fn template_of(extensions: &Extensions) -> Option<&Template> {
 #[cfg(not(feature = "axum"))]
 fn template_of(_: &Extensions) -> Option<&Template> {
     None
+}
+
+/// Whether more than one method may be behind a route: tonic mounts a service by `/pay.v1.Payments/{*rest}`.
+#[cfg(all(feature = "grpc", feature = "axum"))]
+fn is_open(template: Option<&Template>) -> bool {
+    template.is_none_or(|template| template.as_str().ends_with('}'))
+}
+
+#[cfg(all(feature = "grpc", not(feature = "axum")))]
+fn is_open(_: Option<&Template>) -> bool {
+    true
 }
 
 #[cfg(feature = "axum")]

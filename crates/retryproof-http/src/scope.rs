@@ -10,7 +10,6 @@ const MAX_PLAIN_CALLER: usize = 240;
 
 /// Method and route template with the parameters' names erased, so that renaming one orphans no record:
 /// `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
-#[cfg(any(feature = "axum", test))]
 pub(crate) fn default_scope(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());
     scope.push_str(method);

@@ -56,23 +56,23 @@ where
 pin_project! {
     /// A future of the usual way, or one of the rare ways, which may cost an allocation.
     #[project = EitherProjection]
-    pub(crate) enum Either<A, T> {
+    pub(crate) enum Either<A, B> {
         Usual { #[pin] future: A },
-        Rare { future: Pin<Box<dyn Future<Output = T> + Send>> },
+        Rare { future: Pin<Box<B>> },
     }
 }
 
-impl<A, T> Either<A, T> {
+impl<A, B> Either<A, B> {
     pub(crate) fn usual(future: A) -> Self {
         Self::Usual { future }
     }
 
-    pub(crate) fn rare(future: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(crate) fn rare(future: B) -> Self {
         Self::Rare { future: Box::pin(future) }
     }
 }
 
-impl<A: Future> Future for Either<A, A::Output> {
+impl<A: Future, B: Future<Output = A::Output>> Future for Either<A, B> {
     type Output = A::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<A::Output> {

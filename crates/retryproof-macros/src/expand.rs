@@ -4,6 +4,7 @@
 //! The emitted code is thin: it names, evaluates and passes on. Whatever decides stands in the library, behind
 //! `::retryproof::__private`.
 
+mod actix;
 mod http;
 mod method;
 
@@ -18,8 +19,15 @@ use crate::debug;
 use crate::item::Function;
 use crate::validate::{Plan, validate};
 
+/// Whose handlers `http` makes.
+#[derive(Clone, Copy)]
+pub(crate) enum Framework {
+    Axum,
+    Actix,
+}
+
 /// The attribute.
-pub(crate) fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn idempotent(framework: Framework, arguments: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = attr::parse(arguments, &mut errors);
     let function = match syn::parse2::<Function>(item.clone()) {
@@ -33,13 +41,16 @@ pub(crate) fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStre
             return refused(errors, item);
         }
     };
-    let plan = validate(&args, &function, &mut errors);
+    let plan = validate(framework, &args, &function, &mut errors);
     let Some(plan) = plan.filter(|_| errors.is_empty()) else {
         return refused(errors, function.without_second());
     };
     let name = function.sig.ident.to_string();
     let expansion = match plan {
-        Plan::Endpoint(common) => http::expand(&common, function),
+        Plan::Endpoint(common) => match framework {
+            Framework::Axum => http::expand(&common, function),
+            Framework::Actix => actix::expand(&common, function),
+        },
         Plan::Keyed(common, keyed) => method::expand(&common, *keyed, function),
     };
     debug::print(&name, &expansion);

@@ -16,6 +16,8 @@ mod validate;
 
 use proc_macro::TokenStream;
 
+use crate::expand::Framework;
+
 /// Runs a function once per key.
 ///
 /// Two forms: `#[idempotent(http, ..)]` makes an axum endpoint, whose key is sent by the client;
@@ -146,5 +148,38 @@ use proc_macro::TokenStream;
 /// `RETRYPROOF_MACROS_DEBUG=pay cargo check` prints the expansion of the function `pay`, `*` those of all.
 #[proc_macro_attribute]
 pub fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    expand::idempotent(arguments.into(), item.into()).into()
+    expand::idempotent(Framework::Axum, arguments.into(), item.into()).into()
+}
+
+/// Runs a function once per key, as [`idempotent`] does; its endpoints are those of actix-web. Use it as
+/// `retryproof::actix::idempotent`.
+///
+/// ```
+/// # // The library is out of reach here; the guide page on HTTP has a program that is compiled.
+/// # #[cfg(any())] fn main() {
+/// use retryproof::actix::idempotent;
+///
+/// #[idempotent(http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT10S", scope = "payments")]
+/// async fn pay(payments: web::Data<Payments>, order: web::Json<Order>) -> Result<web::Json<Receipt>, PayError> {
+///     Ok(web::Json(payments.charge(&order).await?))
+/// }
+///
+/// App::new().app_data(payments).route("/payments", web::post().to(pay(filter.clone())))
+/// # }
+/// # #[cfg(not(any()))] fn main() {}
+/// ```
+///
+/// The function becomes a tuple struct of the same name around an `IdempotencyFilter`, which is an actix `Handler`: `pay(filter)` is the guarded
+/// handler, and there is no other to mount; `web::post().to(pay)` does not compile. actix's router has no type for its state, so the filter is
+/// handed over where the handler is mounted: a missing one is a compile error here too.
+///
+/// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` is what the attribute says.
+/// * Arguments are extracted before the key is looked at, on every call, replays included, but for the one that reads the body, which is extracted
+///   after the grant. Which one that is is seen at run time: the one that takes the payload, wherever it stands. A rejection is
+///   answered unstored, and the key stays free.
+/// * The routing attributes of actix (`#[post("/payments")]`) want a function, and do not stand on an annotated one: mount it by `.to(pay(filter))`.
+/// * Everything else, and functions and methods with a `key`, are as in [`idempotent`].
+#[proc_macro_attribute]
+pub fn idempotent_actix(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand::idempotent(Framework::Actix, arguments.into(), item.into()).into()
 }

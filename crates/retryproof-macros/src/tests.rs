@@ -3,13 +3,18 @@
 
 mod snapshot;
 
+use proc_macro2::TokenStream;
 use quote::quote;
 
-use crate::expand::idempotent;
+use crate::expand::Framework;
 
 /// A function for which every argument of the second form is right.
 const METHOD: &str = "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
 const ENDPOINT: &str = "async fn pay(Json(order): Json<Order>) -> String { String::new() }";
+
+fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    crate::expand::idempotent(Framework::Axum, arguments, item)
+}
 
 /// The messages of an expansion, in order.
 fn messages(arguments: &str, item: &str) -> Vec<String> {

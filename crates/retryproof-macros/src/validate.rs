@@ -10,6 +10,7 @@ use proc_macro2::Span;
 use syn::{Expr, FnArg, Lit, LitStr, Path, ReturnType, Safety, Type};
 
 use crate::attr::{Arg, Args, Errors};
+use crate::expand::Framework;
 use crate::item::{Function, elides_a_lifetime, mentions};
 
 const MOST_SCOPE_BYTES: usize = 255;
@@ -69,7 +70,12 @@ pub(crate) enum Completion {
 }
 
 /// Judges; `None` if and only if an error was noted.
-pub(crate) fn validate(args: &Args, function: &Function, errors: &mut Errors) -> Option<Plan> {
+pub(crate) fn validate(
+    framework: Framework,
+    args: &Args,
+    function: &Function,
+    errors: &mut Errors,
+) -> Option<Plan> {
     let common = Common {
         root: args.get("crate").and_then(|arg| root(arg, errors)),
         scope: args.get("scope").and_then(|arg| scope(arg, errors)),
@@ -90,19 +96,35 @@ pub(crate) fn validate(args: &Args, function: &Function, errors: &mut Errors) ->
     }
     match args.http {
         Some(_) => {
-            endpoint(args, function, errors);
+            endpoint(framework, args, function, errors);
             Some(Plan::Endpoint(common))
         }
         None => keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed))),
     }
 }
 
-fn endpoint(args: &Args, function: &Function, errors: &mut Errors) {
+fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut Errors) {
+    let layer = match framework {
+        Framework::Axum => {
+            "guard its route by the layer instead: `.layer(filter.guard(Policy::new(\"..\")))`"
+        }
+        Framework::Actix => {
+            "guard its resource by the middleware instead: `.wrap(Idempotency::new(&filter, Policy::new(\"..\")))`"
+        }
+    };
+    let structure = match framework {
+        Framework::Axum => "unit struct",
+        Framework::Actix => "struct",
+    };
+    let engine = match framework {
+        Framework::Axum => "the filter in the router's state brings its own",
+        Framework::Actix => "the filter that the handler is mounted with brings its own",
+    };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
         ("codec", "the response is stored as it is"),
         ("completion", "the filter's configuration decides (`completion-failure-policy`)"),
-        ("engine", "the filter in the router's state brings its own"),
+        ("engine", engine),
     ] {
         if let Some(arg) = args.get(name) {
             errors.at(
@@ -127,15 +149,14 @@ fn endpoint(args: &Args, function: &Function, errors: &mut Errors) {
     if !matches!(sig.safety, Safety::Default) || sig.abi.is_some() {
         errors.at(&sig.ident, "an HTTP endpoint is neither `unsafe` nor `extern`");
     }
-    const LAYER: &str = "guard its route by the layer instead: `.layer(filter.guard(Policy::new(\"..\")))`";
     if !sig.generics.params.is_empty() {
         errors.at(
             &sig.generics,
-            format!("a generic handler cannot be annotated, because it becomes a unit struct; {LAYER}"),
+            format!("a generic handler cannot be annotated, because it becomes a {structure}; {layer}"),
         );
     }
     if let Some(clause) = &sig.generics.where_clause {
-        errors.at(clause, format!("a handler with a `where` clause cannot be annotated; {LAYER}"));
+        errors.at(clause, format!("a handler with a `where` clause cannot be annotated; {layer}"));
     }
     if sig.inputs.len() > MOST_ARGUMENTS {
         errors.at(
@@ -153,7 +174,7 @@ fn endpoint(args: &Args, function: &Function, errors: &mut Errors) {
             ),
             FnArg::Typed(input) if mentions(&input.ty, "impl") => errors.at(
                 &input.ty,
-                format!("a handler with an `impl Trait` argument is generic and cannot be annotated; {LAYER}"),
+                format!("a handler with an `impl Trait` argument is generic and cannot be annotated; {layer}"),
             ),
             FnArg::Typed(input) if mentions(&input.ty, "Self") => {
                 errors.at(&input.ty, "an endpoint is a free function; `Self` has no meaning there");

@@ -38,13 +38,25 @@ pub use retryproof_core::{
     Payload, PendingCommit, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult,
     Tombstone, WebConfig,
 };
-pub use retryproof_core::{clock, codec, config, observe, store};
+pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
 pub use connect::{connect, connect_with, migrate, migrate_with};
+
+/// The caller's half: a middleware for reqwest.
+#[cfg(feature = "client")]
+pub use retryproof_client as client;
 
 /// The HTTP filter.
 #[cfg(feature = "http")]
 pub use retryproof_http as http;
+
+/// The HTTP filter in actix-web: the middleware, extractors, and `idempotent` for its handlers.
+#[cfg(feature = "actix")]
+pub mod actix {
+    pub use retryproof_actix::*;
+    #[cfg(feature = "macros")]
+    pub use retryproof_macros::idempotent_actix as idempotent;
+}
 
 #[cfg(feature = "macros")]
 pub use retryproof_macros::idempotent;
@@ -53,9 +65,17 @@ pub use retryproof_macros::idempotent;
 #[cfg(feature = "mysql")]
 pub use retryproof_mysql as mysql;
 
+/// Consumers of NATS JetStream.
+#[cfg(feature = "nats")]
+pub use retryproof_nats as nats;
+
 /// The PostgreSQL store.
 #[cfg(feature = "postgres")]
 pub use retryproof_postgres as postgres;
+
+/// Consumers of RabbitMQ.
+#[cfg(feature = "rabbitmq")]
+pub use retryproof_rabbitmq as rabbitmq;
 
 /// The Redis store.
 #[cfg(feature = "redis")]
@@ -65,10 +85,16 @@ pub use retryproof_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use retryproof_sqlite as sqlite;
 
+/// Any tower service, once per key.
+#[cfg(feature = "tower")]
+pub use retryproof_tower as tower;
+
 /// What the expansion of `#[idempotent]` names. Not for use by hand: it changes without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};
+    #[cfg(feature = "actix")]
+    pub use retryproof_actix as actix;
     pub use retryproof_core::annotated::*;
     #[cfg(feature = "http")]
     pub use retryproof_http as http;

@@ -60,7 +60,7 @@ async fn plain(_user: User, headers: HeaderMap, body: Bytes) -> Response {
 }
 
 /// A tenant's name; bytes that are no text are told apart too, behind a character that no text of a header has.
-fn named(name: &HeaderValue) -> String {
+pub(crate) fn named(name: &HeaderValue) -> String {
     match std::str::from_utf8(name.as_bytes()) {
         Ok(text) => text.to_owned(),
         Err(_) => format!("\u{1}{:?}", name.as_bytes()),

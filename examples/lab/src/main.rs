@@ -4,6 +4,8 @@
 //! The project's end-to-end, load and kill tests drive it over real sockets, and anyone who evaluates the library can.
 //! It is the one place where a handler takes orders from its input; `examples/payments` is the clean program.
 
+#[cfg(feature = "actix")]
+mod actix;
 mod body;
 mod endpoints;
 mod run;
@@ -15,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use retryproof::{Error, IdempotencyConfig, IdempotencyEngine};
+use retryproof::{Error, IdempotencyConfig, IdempotencyEngine, WebConfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -23,7 +25,7 @@ use tracing_subscriber::EnvFilter;
 /// How long tracked work may take to end after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
 
-const USAGE: &str = "usage: lab [--listen 127.0.0.1:PORT] [--store URL] [--config FILE]\n\
+const USAGE: &str = "usage: lab [--listen 127.0.0.1:PORT] [--store URL] [--config FILE] [--framework axum|actix]\n\
     the store: --store, else IDEMPOTENCY_STORE, else the file, else memory:\n\
     its URL: memory:, sqlite:FILE, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT/DATABASE,\n\
     redis://HOST:PORT, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE\n";
@@ -33,11 +35,20 @@ struct Options {
     listen: SocketAddr,
     store: Option<String>,
     config: Option<PathBuf>,
+    framework: Framework,
+}
+
+/// Whose server it is.
+#[derive(Debug, Clone, Copy)]
+enum Framework {
+    Axum,
+    #[cfg(feature = "actix")]
+    Actix,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let listen = SocketAddr::from(([127, 0, 0, 1], 4808));
-    let mut options = Options { listen, store: None, config: None };
+    let mut options = Options { listen, store: None, config: None, framework: Framework::Axum };
     while let Some(option) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
         match option.as_str() {
@@ -47,6 +58,14 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--store" => options.store = Some(value()?),
             "--config" => options.config = Some(value()?.into()),
+            "--framework" => {
+                options.framework = match value()?.as_str() {
+                    "axum" => Framework::Axum,
+                    #[cfg(feature = "actix")]
+                    "actix" => Framework::Actix,
+                    other => return Err(format!("--framework cannot be {other:?}")),
+                }
+            }
             _ => return Err(format!("unknown argument {option:?}")),
         }
     }
@@ -127,9 +146,6 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .config(config)
         .build()
         .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
-    let (router, filter) =
-        endpoints::router(&engine, &web).map_err(|error| Failure::Start(format!("no filter: {error}")))?;
-
     let listener = TcpListener::bind(options.listen)
         .await
         .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
@@ -140,6 +156,21 @@ async fn serve(options: Options) -> Result<(), Failure> {
     println!("listening on http://{address}");
     std::io::Write::flush(&mut std::io::stdout()).map_err(|error| Failure::Start(error.to_string()))?;
 
+    match options.framework {
+        Framework::Axum => serve_axum(&engine, &web, listener, stop).await,
+        #[cfg(feature = "actix")]
+        Framework::Actix => serve_actix(&engine, &web, listener, stop).await,
+    }
+}
+
+async fn serve_axum(
+    engine: &IdempotencyEngine,
+    web: &WebConfig,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Failure> {
+    let (router, filter) =
+        endpoints::router(engine, web).map_err(|error| Failure::Start(format!("no filter: {error}")))?;
     let (stopping, mut stopped) = tokio::sync::watch::channel(false);
     let stop = async move {
         stop.await;
@@ -166,8 +197,40 @@ async fn serve(options: Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A worker of actix takes its tasks with it when it ends, so the filter is shut down before the server: no connection is accepted meanwhile, and on
+/// those that are open nothing new is granted.
+#[cfg(feature = "actix")]
+async fn serve_actix(
+    engine: &IdempotencyEngine,
+    web: &WebConfig,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let failure = |error: std::io::Error| Failure::Start(error.to_string());
+    let listener = listener.into_std().map_err(failure)?;
+    let (server, filter) = actix::server(engine, web, listener)
+        .map_err(|error| Failure::Start(format!("no server: {error}")))?;
+    let handle = server.handle();
+    let drained = async {
+        stop.await;
+        handle.pause().await;
+        let left = filter.shutdown(DRAIN).await;
+        if left > 0 {
+            tracing::warn!(left, "stopped with actions unfinished; their leases run out");
+        }
+        // Answers on their way out.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    // A connection that never ends does not hold the exit back.
+    tokio::select! {
+        served = server => served.map_err(failure)?,
+        () = drained => handle.stop(false).await,
+    }
+    Ok(())
+}
+
 /// Resolves at SIGTERM or SIGINT, also at one that comes before it is polled.
-fn termination() -> std::io::Result<impl Future<Output = ()>> {
+fn termination() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

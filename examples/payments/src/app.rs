@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service: two routes, one of them guarded by its annotation, with its charge and its record in one commit.
+//! The service: two routes, one of them guarded by its annotation, with its charge and its record in one commit; and the page around it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRef, State};
@@ -18,10 +19,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::BoxError;
+use crate::checkout::{self, Delay, Feed, Wire, Wires};
 use crate::ledger::{self, Charge, Ledger, Order, Receipt};
 use crate::logs::{self, Log};
 
-/// What the payment provider takes to answer, for want of a real one.
+/// What the payment provider takes to answer, for want of a real one; the checkout page may ask for a slower one.
 const PROVIDER: Duration = Duration::from_millis(25);
 
 /// What it takes to hand the receipt to the mail system, where that is done in the handler.
@@ -114,10 +116,11 @@ impl IntoResponse for PayError {
 async fn pay(
     tx: GuardedTx<SqliteTx>,
     lease: Lease,
+    delay: Delay,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
     order.check()?;
-    order.authorize(&lease).await;
+    order.authorize(&lease, delay).await;
     let receipt = ledger::in_sqlite(&**tx.begin().await?, &order).map_err(PayError::Ledger)?;
     // The mail would be a row too, for a sender to find. A process that dies here has charged nothing.
     tracing::info!(payment = receipt.payment, "charged");
@@ -129,10 +132,11 @@ async fn pay(
 async fn pay_on_postgres(
     tx: GuardedTx<PostgresTx>,
     lease: Lease,
+    delay: Delay,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
     order.check()?;
-    order.authorize(&lease).await;
+    order.authorize(&lease, delay).await;
     let receipt = ledger::in_postgres(&mut *tx.begin().await?, &order).await.map_err(PayError::Ledger)?;
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
@@ -145,9 +149,9 @@ impl Order {
 
     /// What is slow comes before the transaction, which on SQLite holds up every other write to the file. A real provider gets a key of its own, the
     /// same for this run and for whoever takes over from it: no commit of ours covers what happens over there.
-    async fn authorize(&self, lease: &Lease) {
+    async fn authorize(&self, lease: &Lease, delay: Delay) {
         let _provider_key = lease.downstream_key("charge");
-        tokio::time::sleep(PROVIDER).await;
+        tokio::time::sleep(delay.0.unwrap_or(PROVIDER)).await;
     }
 }
 
@@ -157,10 +161,11 @@ impl Order {
 async fn pay_apart(
     State(ledger): State<Ledger>,
     lease: Lease,
+    delay: Delay,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
     order.check()?;
-    order.authorize(&lease).await;
+    order.authorize(&lease, delay).await;
     let receipt = ledger.charge_apart(&order).await.map_err(PayError::Ledger)?;
     tracing::info!(payment = receipt.payment, "charged");
     // A process that dies here has charged and not completed: the window that the storm aims at.
@@ -172,15 +177,29 @@ async fn list(State(ledger): State<Ledger>) -> Result<Json<Vec<Charge>>, PayErro
     ledger.newest(100).await.map(Json).map_err(PayError::Ledger)
 }
 
+/// What to serve.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) listen: SocketAddr,
+    /// The URL of the database of ledger and records.
+    pub(crate) store: String,
+    /// Charge and record in two commits.
+    pub(crate) apart: bool,
+    /// With the checkout page, and what it may ask for.
+    pub(crate) page: bool,
+}
+
 /// Runs until SIGTERM or Ctrl-C, then lets what runs come to its end.
-pub(crate) async fn serve(listen: SocketAddr, store: &str, apart: bool) -> Result<(), BoxError> {
+pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     logs::start();
+    let Service { listen, ref store, apart, page } = service;
     let config = IdempotencyConfig::load(None)?;
     // A service of this size may migrate at start; a larger one does it where its other migrations run.
     retryproof::migrate(store).await?;
     let web = config.web.clone();
-    let engine =
-        IdempotencyEngine::builder(retryproof::connect(store).await?).config(config).observer(Log).build()?;
+    let feed = Feed::new();
+    let engine = IdempotencyEngine::builder(retryproof::connect(store).await?).config(config);
+    let engine = engine.observer(Log).observer(Arc::clone(&feed)).build()?;
     let ledger = Ledger::open(store).await?;
     let filter = IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
 
@@ -200,6 +219,7 @@ pub(crate) async fn serve(listen: SocketAddr, store: &str, apart: bool) -> Resul
             Router::new().route("/payments", payments.get(list)).with_state(app)
         }
     };
+    let router = if page { checkout::around(router, &feed) } else { router };
     let listener =
         TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
     // Heard from before the line on: whoever reads it may send SIGTERM at once.
@@ -209,7 +229,15 @@ pub(crate) async fn serve(listen: SocketAddr, store: &str, apart: bool) -> Resul
     println!(
         "  --json '{{\"account\":\"alice\",\"amount\":4200,\"reference\":\"one bicycle bell\"}}'   (then again)"
     );
-    axum::serve(listener, router).with_graceful_shutdown(stop).await?;
+    if page {
+        println!("or open http://{}/ in a browser", listener.local_addr()?);
+    }
+    let stop = async move {
+        stop.await;
+        feed.close();
+    };
+    let service = router.into_make_service_with_connect_info::<Wire>();
+    axum::serve(Wires(listener), service).with_graceful_shutdown(stop).await?;
     let left = filter.shutdown(Duration::from_secs(10)).await;
     if left > 0 {
         tracing::warn!(left, "stopping with payments unfinished; their leases run out");

@@ -34,7 +34,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         return Err("this is not what was promised: please report it".into());
     }
     println!(
-        "\nNext: `cargo run -p payments` serves it for curl; `cargo run -p payments -- storm` kills it."
+        "\nNext: `cargo run -p payments` serves it for curl and browsers; `cargo run -p payments -- storm` kills it."
     );
     Ok(())
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A payment service whose `POST /payments` charges once per `Idempotency-Key`, however often it is retried.
 //!
-//! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL.
+//! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL, with a checkout page at `/`.
 //! - `payments demo`: starts it, pays once, retries, and shows both answers.
 //! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the end.
 
 mod app;
+mod checkout;
 mod client;
 mod demo;
 mod ledger;
@@ -30,6 +31,7 @@ usage: payments [serve|demo|storm] [options]
             --store URL       ledger and records in the database of that URL: sqlite:FILE, or
                               postgres://USER:PASSWORD@HOST/DATABASE; also the variable PAYMENTS_STORE
             --apart           charge and record in two commits instead of one
+            --no-page         without the checkout page at / and the headers by which it loses answers
   demo    one payment and its retry, shown as a client sees them
   storm   thousands of payments, retried, cut and killed; ends with an account
             --keys N          how many payments; default 3000
@@ -42,7 +44,7 @@ usage: payments [serve|demo|storm] [options]
 
 /// What the command line asks for.
 enum Command {
-    Serve { listen: SocketAddr, store: String, apart: bool },
+    Serve(app::Service),
     Demo,
     Storm(storm::Plan),
     Help,
@@ -51,7 +53,7 @@ enum Command {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 4807));
     let mut store = std::env::var(STORE).unwrap_or_else(|_| "sqlite:payments.db".to_owned());
-    let mut apart = false;
+    let (mut apart, mut page) = (false, true);
     let mut plan = storm::Plan::default();
     let mut args = args.by_ref().peekable();
     let verb = match args.peek().map(String::as_str) {
@@ -67,6 +69,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
             ("serve", "--store") => store = known(value()?)?,
             ("storm", "--store") => plan.store = Some(known(value()?)?),
             ("serve", "--apart") => apart = true,
+            ("serve", "--no-page") => page = false,
             ("storm", "--apart") => plan.apart = true,
             ("storm", "--keys") => plan.keys = number(&option, &value()?)?,
             ("storm", "--clients") => plan.clients = number(&option, &value()?)?,
@@ -82,7 +85,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
     Ok(match verb.as_str() {
         "demo" => Command::Demo,
         "storm" => Command::Storm(plan),
-        _ => Command::Serve { listen, store, apart },
+        _ => Command::Serve(app::Service { listen, store, apart, page }),
     })
 }
 
@@ -104,7 +107,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match parse(std::env::args().skip(1)) {
-        Ok(Command::Serve { listen, store, apart }) => app::serve(listen, &store, apart).await,
+        Ok(Command::Serve(service)) => app::serve(service).await,
         Ok(Command::Demo) => demo::run().await,
         Ok(Command::Storm(plan)) => match storm::run(plan).await {
             Ok(true) => Ok(()),

@@ -30,7 +30,7 @@ impl Server {
     ) -> Result<Self, BoxError> {
         let log = File::options().create(true).append(true).open(log)?;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--listen", &listen.to_string()])
+            .args(["serve", "--no-page", "--listen", &listen.to_string()])
             .args(apart.then_some("--apart"))
             .env(crate::STORE, store)
             .env("NO_COLOR", "1")

@@ -3,7 +3,7 @@
 
 use super::server::SERVERS;
 use super::site::Site;
-use super::{SERVICES, mariadb, postgres, redis};
+use super::{SERVICES, chromium, mariadb, nats, postgres, rabbitmq, redis};
 
 /// Said at the top of the file.
 const HEAD: &str = "\
@@ -16,6 +16,9 @@ const HEAD: &str = "\
 # RETRYPROOF_TEST_MARIADB    all privileges; ..._MARIADB_PASSWORD: the user `app`, confined to the database `app`
 # RETRYPROOF_TEST_REDIS      alone, append-only file on
 # RETRYPROOF_TEST_SENTINEL   three sentinels of one primary with two replicas
+# RETRYPROOF_TEST_CHROMIUM   a WebDriver; its browser needs `--no-sandbox` in containers
+# RETRYPROOF_TEST_NATS       JetStream on, streams on disk; nobody needs to log in
+# RETRYPROOF_TEST_RABBITMQ   the default virtual host; the user `guest`, who may do everything
 # RETRYPROOF_SERVER_x_...    each process: port, folder, pid file (its first line), log, and a script that starts it again on
 #                            the same port with the same data and becomes it, for tests that kill";
 
@@ -29,6 +32,9 @@ pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
             "pgbouncer" => postgres::bouncer_urls(site),
             "mariadb" => mariadb::urls(site),
             "redis" => redis::urls(site),
+            "chromium" => chromium::urls(site),
+            "nats" => nats::urls(site),
+            "rabbitmq" => rabbitmq::urls(site),
             _ => redis::group_urls(site),
         };
         urls.into_iter().for_each(|(name, url)| set(format!("RETRYPROOF_TEST_{name}"), url));

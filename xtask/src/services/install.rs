@@ -23,6 +23,8 @@ impl Tools {
             versions.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         majors.sort_unstable_by(|a, b| b.cmp(a));
         folders.extend(majors.iter().map(|major| PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))));
+        // The programs of RabbitMQ behind their wrappers.
+        folders.push(PathBuf::from("/usr/lib/rabbitmq/bin"));
         Self(folders)
     }
 

@@ -28,7 +28,7 @@ const fn kind(name: &'static str, service: &'static str) -> Kind {
 }
 
 /// In the order of their start; stopped the other way round.
-pub(super) const SERVERS: [Kind; 10] = [
+pub(super) const SERVERS: [Kind; 14] = [
     // TERM would wait for its clients.
     Kind { pid_file: "data/postmaster.pid", stop: "INT", ..kind("postgres", "postgres") },
     // The meaning of its TERM and INT changed with 1.23, and then waits as well.
@@ -41,6 +41,10 @@ pub(super) const SERVERS: [Kind; 10] = [
     kind("sentinel-1", "sentinel"),
     kind("sentinel-2", "sentinel"),
     kind("sentinel-3", "sentinel"),
+    kind("chromium", "chromium"),
+    kind("nats", "nats"),
+    Kind { pid_file: "data/pid", ..kind("rabbitmq-epmd", "rabbitmq") },
+    Kind { pid_file: "data/pid", ..kind("rabbitmq", "rabbitmq") },
 ];
 
 /// How one server is made and started.

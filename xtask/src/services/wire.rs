@@ -63,6 +63,58 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     }
 }
 
+/// A WebDriver: it says that it takes sessions.
+pub(super) fn webdriver(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
+    let (mut answer, mut part) = (Vec::new(), [0; 1024]);
+    loop {
+        // It may keep the connection, so the answer is read for what it says.
+        let read = stream.read(&mut part)?;
+        answer.extend_from_slice(&part[..read]);
+        if String::from_utf8_lossy(&answer).contains("\"ready\":true") {
+            return Ok(());
+        }
+        if read == 0 || answer.len() > 1 << 16 {
+            return Err(io::Error::other("it does not say that it is ready"));
+        }
+    }
+}
+
+/// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets its pings answered.
+pub(super) fn nats(port: u16) -> io::Result<()> {
+    let mut stream = BufReader::new(connect(port)?);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    if !(line.starts_with("INFO ") && line.contains("\"jetstream\":true")) {
+        return Err(io::Error::other("it does not say that JetStream is on"));
+    }
+    stream.get_mut().write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n")?;
+    line.clear();
+    stream.read_line(&mut line)?;
+    if line.starts_with("PONG") { Ok(()) } else { Err(io::Error::other(line.trim().to_string())) }
+}
+
+/// The daemon that tells where Erlang nodes are: it lists them, behind its own port.
+pub(super) fn epmd(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(&[0, 1, b'n'])?;
+    let mut own = [0; 4];
+    stream.read_exact(&mut own)?;
+    if own == u32::from(port).to_be_bytes() { Ok(()) } else { Err(io::Error::other("it is another's")) }
+}
+
+/// RabbitMQ: it opens the conversation, which it does only when all of it has started.
+pub(super) fn rabbitmq(port: u16) -> io::Result<()> {
+    let mut stream = connect(port)?;
+    stream.write_all(b"AMQP\0\0\x09\x01")?;
+    let mut frame = [0; 11];
+    stream.read_exact(&mut frame)?;
+    // A method frame of channel 0; its length; connection, start.
+    let starts = frame[..3] == [1, 0, 0] && frame[7..] == [0, 10, 0, 10];
+    if starts { Ok(()) } else { Err(io::Error::other("it does not open a conversation")) }
+}
+
 /// The fields of an error message end in zero bytes.
 fn readable(message: &[u8]) -> String {
     let fields = message.split(|byte| *byte == 0).filter(|field| field.first() == Some(&b'M'));
@@ -102,6 +154,17 @@ mod tests {
         assert!(mariadb(server(b"\x4a\0\0\0\xffno")).is_err());
         assert!(redis(server(b"+PONG\r\n")).is_ok());
         assert_eq!(ask_redis(server(b"$4\r\na\r\nb\r\n"), "INFO").expect("a text"), "a\r\nb");
+        assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":true}}")).is_ok());
+        assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":false}}")).is_err());
+        assert!(nats(server(b"INFO {\"jetstream\":true}\r\nPONG\r\n")).is_ok());
+        assert!(nats(server(b"INFO {\"port\":1}\r\nPONG\r\n")).is_err());
+        assert_eq!(
+            nats(server(b"INFO {\"jetstream\":true}\r\n-ERR 'x'\r\n")).expect_err("no").to_string(),
+            "-ERR 'x'"
+        );
+        assert!(rabbitmq(server(b"\x01\0\0\0\0\x01\xe0\0\x0a\0\x0a")).is_ok());
+        assert!(rabbitmq(server(b"AMQP\0\0\x09\x01\0\0\0")).is_err(), "it speaks another version");
+        assert!(epmd(server(&[0, 0, 0, 0])).is_err(), "another port than the one that was asked");
         assert_eq!(redis(server(b"-LOADING\r\n")).expect_err("not yet").to_string(), "-LOADING");
     }
 }

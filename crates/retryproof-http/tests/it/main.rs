@@ -12,6 +12,8 @@ mod fate;
 mod faulty;
 mod first_steps;
 mod flight;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod layers;
 mod logs;
 mod replay;

@@ -59,7 +59,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
 }
 
 /// For arguments whose own names are patterns.
-fn names(count: usize) -> Vec<Ident> {
+pub(super) fn names(count: usize) -> Vec<Ident> {
     (1..=count).map(|at| format_ident!("argument_{at}", span = Span::mixed_site())).collect()
 }
 
@@ -114,7 +114,7 @@ fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -
     }
 }
 
-fn policy(common: &Common) -> TokenStream {
+pub(super) fn policy(common: &Common) -> TokenStream {
     let rp = private(common.root.as_ref());
     let mut policy = match &common.scope {
         Some(scope) => quote!(#rp::http::Policy::new(#scope)),
@@ -131,7 +131,7 @@ fn policy(common: &Common) -> TokenStream {
     policy
 }
 
-fn argument_type(input: &FnArg) -> Option<Type> {
+pub(super) fn argument_type(input: &FnArg) -> Option<Type> {
     match input {
         FnArg::Typed(input) => Some((*input.ty).clone()),
         FnArg::Receiver(_) => None,
@@ -139,6 +139,6 @@ fn argument_type(input: &FnArg) -> Option<Type> {
 }
 
 /// Attributes of that name, and the others.
-fn split(attrs: Vec<Attribute>, name: &str) -> (Vec<Attribute>, Vec<Attribute>) {
+pub(super) fn split(attrs: Vec<Attribute>, name: &str) -> (Vec<Attribute>, Vec<Attribute>) {
     attrs.into_iter().partition(|attr| attr.path().is_ident(name))
 }

@@ -11,7 +11,7 @@ use quote::{ToTokens, quote};
 use syn::Item;
 
 use crate::debug::pretty;
-use crate::expand::idempotent;
+use crate::expand::{Framework, idempotent};
 use crate::item::Function;
 
 const HEAD: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0\n";
@@ -37,7 +37,8 @@ fn ann_1_ann_2_ann_3_ann_4_expansions_are_as_recorded() {
 fn check(name: &str, input: &Path) {
     let input = std::fs::read_to_string(input).expect("a readable input");
     let file = syn::parse_file(&input).expect("an input that parses");
-    let expansion: TokenStream = file.items.into_iter().map(expand).collect();
+    let framework = if name.starts_with("actix_") { Framework::Actix } else { Framework::Axum };
+    let expansion: TokenStream = file.items.into_iter().map(|item| expand(framework, item)).collect();
     let recorded = folder().join(format!("{name}.out.rs"));
     if std::env::var_os("RETRYPROOF_BLESS").is_some() {
         std::fs::write(&recorded, format!("{HEAD}{}", pretty(&expansion))).expect("a writable snapshot");
@@ -49,23 +50,23 @@ fn check(name: &str, input: &Path) {
 }
 
 /// Expands what carries the attribute, within an `impl` too; the rest stays.
-fn expand(item: Item) -> TokenStream {
+fn expand(framework: Framework, item: Item) -> TokenStream {
     match item {
         Item::Impl(mut item) => {
             let inner = std::mem::take(&mut item.items);
-            let inner = inner.into_iter().map(|inner| annotated(inner.to_token_stream()));
+            let inner = inner.into_iter().map(|inner| annotated(framework, inner.to_token_stream()));
             let attrs = &item.attrs;
             let (_, generics, clause) = item.generics.split_for_impl();
             let ty = &item.self_ty;
             assert!(item.trait_.is_none() && generics.to_token_stream().is_empty(), "write a plain `impl`");
             quote!(#(#attrs)* impl #ty #clause { #(#inner)* })
         }
-        other => annotated(other.to_token_stream()),
+        other => annotated(framework, other.to_token_stream()),
     }
 }
 
 /// Takes `#[idempotent(..)]` off, as the compiler does, and expands; an item without it stays.
-fn annotated(item: TokenStream) -> TokenStream {
+fn annotated(framework: Framework, item: TokenStream) -> TokenStream {
     let Ok(mut function) = syn::parse2::<Function>(item.clone()) else { return item };
     let Some(at) = function.attrs.iter().position(|attr| attr.path().is_ident("idempotent")) else {
         return item;
@@ -74,7 +75,7 @@ fn annotated(item: TokenStream) -> TokenStream {
     let Ok(list) = attribute.meta.require_list() else {
         panic!("write arguments: {}", attribute.to_token_stream())
     };
-    idempotent(list.tokens.clone(), function.to_token_stream())
+    idempotent(framework, list.tokens.clone(), function.to_token_stream())
 }
 
 /// Without what a formatter adds and removes: the comma before a closing bracket.

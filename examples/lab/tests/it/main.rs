@@ -3,9 +3,11 @@
 
 mod answers;
 mod bad_input;
+mod caller;
 mod client;
 mod disconnect;
 mod duplicates;
+mod front;
 mod hostile;
 mod outage;
 mod place;

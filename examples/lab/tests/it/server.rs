@@ -65,6 +65,7 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
     command
         .args(["--listen", "127.0.0.1:0"])
+        .args(std::env::var("RETRYPROOF_LAB_FRAMEWORK").iter().flat_map(|name| ["--framework", name]))
         .args(args)
         .env_remove("IDEMPOTENCY_STORE")
         .envs(variables.iter().copied())

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: the demo, a small storm, and what it says to bad arguments.
+//! The program as a newcomer runs it: the demo, a small storm, the checkout page, and what it says to bad arguments.
+
+mod browser;
+mod checkout;
+mod http;
 
 use std::process::{Command, Output};
 
@@ -19,6 +23,18 @@ fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
     for part in ["201 Created   (executed)", "Idempotent-Replayed: true", "422", "The ledger has 1 charge"] {
         assert!(said.contains(part), "{part:?} is missing in {said}");
     }
+}
+
+/// Where a server for tests is: a variable of that name, or what `cargo xtask services` wrote down.
+fn service(variable: &str, name: &str) -> String {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let variable = format!("RETRYPROOF_TEST_{variable}");
+    let written = || {
+        let lines = std::fs::read_to_string(file).ok()?;
+        lines.lines().find_map(|line| Some(line.strip_prefix(&variable)?.strip_prefix('=')?.to_owned()))
+    };
+    let url = std::env::var(&variable).ok().filter(|url| !url.is_empty()).or_else(written);
+    url.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
 }
 
 fn storm(more: &[&str]) -> String {
@@ -52,14 +68,7 @@ fn cmp_7_a_storm_with_kills_charges_no_key_twice() {
 
 #[test]
 fn cmp_7_a_storm_on_postgres_charges_no_key_twice() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
-    let name = "RETRYPROOF_TEST_POSTGRES";
-    let written = || {
-        let lines = std::fs::read_to_string(file).ok()?;
-        lines.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
-    };
-    let url = std::env::var(name).ok().or_else(written);
-    let url = url.expect("no PostgreSQL for this test: run `cargo xtask services up postgres`");
+    let url = service("POSTGRES", "postgres");
     let said = storm(&["--store", &url]);
     assert_eq!(count(&said, "keys charged more than once"), 0, "{said}");
     assert_eq!(count(&said, "charges"), 600, "{said}");

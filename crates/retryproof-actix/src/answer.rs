@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers between actix and the guard. A handler's own head goes to the connection as it was: it knows more than fields
+//! (an upgrade, a reason). What the guard puts in its place is made anew.
+
+use std::cell::Cell;
+
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, BoxBody, MessageBody, None as NoBody};
+use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::http::{ConnectionType, StatusCode};
+use http::header::{CONNECTION, TRAILER};
+use http::{HeaderMap, Response};
+use retryproof_core::Recorded;
+use retryproof_http::adapter::Pieces;
+use retryproof_http::{AnswerFate, GuardedBody, ReplayBody};
+
+use crate::body::{Answer, LengthAlone, Outgoing};
+use crate::head::{actix_headers, headers};
+
+/// The head of the handler's answer, kept while the guard records its body.
+#[derive(Default)]
+pub(crate) struct Own {
+    head: Cell<Option<HttpResponse<()>>>,
+    lines: Cell<usize>,
+    /// It had no body, which is less than an empty one.
+    bodiless: Cell<bool>,
+}
+
+impl Own {
+    /// A handler's answer for the guard.
+    pub(crate) fn part<B: MessageBody>(&self, response: HttpResponse<B>) -> Response<Answer<B>> {
+        let (head, body) = response.into_parts();
+        let fate = head.extensions().get::<AnswerFate>().copied();
+        let status = http::StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
+        let fields = headers(head.headers());
+        self.bodiless.set(body.size() == BodySize::None);
+        self.lines.set(fields.len());
+        self.head.set(Some(head));
+        let mut response = Response::new(Answer::new(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = fields;
+        if let Some(fate) = fate {
+            response.extensions_mut().insert(fate);
+        }
+        response
+    }
+
+    /// The guard's answer for the connection.
+    pub(crate) fn join<B>(&self, response: Response<GuardedBody<Answer<B>>>) -> HttpResponse
+    where
+        B: MessageBody + 'static,
+    {
+        let (parts, body) = response.into_parts();
+        let recorded = parts.extensions.get::<Recorded>().copied();
+        // The guard marks the handler's answers with one of these, and no other.
+        let is_own = recorded.is_some() || parts.extensions.get::<AnswerFate>().is_some();
+        let body = Pieces::from(body);
+        let Some(mut head) = self.head.take().filter(|_| is_own) else {
+            let body = match body {
+                Pieces::Whole(data, _) => BoxBody::new(data),
+                Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
+            };
+            return made(parts.status, &parts.headers, body);
+        };
+        if self.lines.get() != parts.headers.len() {
+            // Something was taken off: a forged mark, or framing that does not fit.
+            head.headers_mut().clear();
+            actix_headers(&parts.headers, head.headers_mut());
+        }
+        if let Some(recorded) = recorded {
+            head.extensions_mut().insert(recorded);
+        }
+        head.set_body(match body {
+            Pieces::Whole(data, _) if data.is_empty() && self.bodiless.get() => BoxBody::new(NoBody::new()),
+            Pieces::Whole(data, _) => BoxBody::new(data),
+            Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
+        })
+    }
+}
+
+/// An answer that is the filter's from the beginning.
+pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
+    let (parts, body) = response.into_parts();
+    match Pieces::<ReplayBody>::from(body) {
+        Pieces::Whole(data, _) => made(parts.status, &parts.headers, BoxBody::new(data)),
+        Pieces::Streaming(_) => made(parts.status, &parts.headers, BoxBody::new(NoBody::new())),
+    }
+}
+
+/// A head of fields alone. Trailers have no place in an answer of actix, so they are not announced either.
+fn made(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
+    let status = StatusCode::from_u16(status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = HttpResponse::with_body(status, body);
+    actix_headers(fields, response.headers_mut());
+    if fields.contains_key(TRAILER) {
+        response.headers_mut().remove(actix_web::http::header::TRAILER);
+    }
+    if fields.get(CONNECTION).is_some_and(|value| value == "close") {
+        // actix makes this field from the head's own word.
+        response.headers_mut().remove(actix_web::http::header::CONNECTION);
+        response.head_mut().set_connection_type(ConnectionType::Close);
+    }
+    // To HEAD: the length of a body that is not there.
+    let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    match (length, response.body().size()) {
+        (Some(length), BodySize::Sized(0)) if length > 0 => {
+            response.set_body(BoxBody::new(LengthAlone(length)))
+        }
+        _ => response,
+    }
+}

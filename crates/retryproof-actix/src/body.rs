@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bodies between actix and the guard: a request's payload, its bytes once more, and an answer's body in both directions.
+
+use std::cell::RefCell;
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::dev::Payload;
+use actix_web::error::PayloadError;
+use bytes::Bytes;
+use futures_core::Stream;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use retryproof_http::adapter::Pieces;
+use retryproof_http::{FromReplay, GuardedBody, ReplayBody};
+
+/// A request's body: from the wire, or from the guard's buffer (HTTP-5).
+pub(crate) enum Incoming {
+    Wire { payload: Payload, declared: u64 },
+    Buffered(Bytes),
+}
+
+impl Incoming {
+    /// The buffered bytes. actix has no place for trailers of a request.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Buffered(data) => data,
+            Self::Wire { .. } => Bytes::new(),
+        }
+    }
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = PayloadError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, PayloadError>>> {
+        let frame = match self.get_mut() {
+            Self::Wire { payload, .. } => ready!(Pin::new(payload).poll_next(cx)),
+            Self::Buffered(data) if data.is_empty() => None,
+            Self::Buffered(data) => Some(Ok(std::mem::take(data))),
+        };
+        Poll::Ready(frame.map(|data| data.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(match self {
+            Self::Wire { declared, .. } => *declared,
+            Self::Buffered(data) => data.len() as u64,
+        });
+        hint
+    }
+}
+
+impl FromReplay for Incoming {
+    fn from_replay(body: ReplayBody) -> Self {
+        match Pieces::<Self>::from(body) {
+            Pieces::Whole(data, _) => Self::Buffered(data),
+            Pieces::Streaming(_) => Self::Buffered(Bytes::new()),
+        }
+    }
+}
+
+/// A payload for arguments that are extracted before the grant: it has its bytes after the grant (ANN-6).
+#[derive(Clone, Default)]
+pub(crate) struct Deferred(Rc<RefCell<Promised>>);
+
+#[derive(Default)]
+struct Promised {
+    data: Option<Bytes>,
+    /// Who looked too early.
+    reader: Option<Waker>,
+}
+
+impl Deferred {
+    pub(crate) fn payload(&self) -> Payload {
+        Payload::Stream { payload: Box::pin(self.clone()) }
+    }
+
+    pub(crate) fn fill(&self, data: Bytes) {
+        let mut promised = self.0.borrow_mut();
+        promised.data = Some(data);
+        if let Some(reader) = promised.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+impl Stream for Deferred {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut promised = self.0.borrow_mut();
+        match &mut promised.data {
+            Some(data) if data.is_empty() => Poll::Ready(None),
+            Some(data) => Poll::Ready(Some(Ok(std::mem::take(data)))),
+            None => {
+                promised.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+pin_project! {
+    /// The body of a handler's answer, as the guard reads it.
+    pub(crate) struct Answer<B> {
+        #[pin]
+        body: B,
+    }
+}
+
+impl<B> Answer<B> {
+    pub(crate) fn new(body: B) -> Self {
+        Self { body }
+    }
+}
+
+impl<B: MessageBody> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.project().body.poll_next(cx).map(|data| data.map(|data| data.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.body.size() {
+            BodySize::None => SizeHint::with_exact(0),
+            BodySize::Sized(len) => SizeHint::with_exact(len),
+            BodySize::Stream => SizeHint::default(),
+        }
+    }
+}
+
+pin_project! {
+    /// An answer's body that is not all there, on its way to the connection.
+    pub(crate) struct Outgoing<B> {
+        #[pin]
+        body: GuardedBody<Answer<B>>,
+    }
+}
+
+impl<B> Outgoing<B> {
+    pub(crate) fn new(body: GuardedBody<Answer<B>>) -> Self {
+        Self { body }
+    }
+}
+
+impl<B: MessageBody> MessageBody for Outgoing<B> {
+    type Error = Box<dyn StdError>;
+
+    fn size(&self) -> BodySize {
+        self.body.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let mut body = self.project().body;
+        loop {
+            match ready!(body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Trailers have no place in an answer of actix.
+                    if let Ok(data) = frame.into_data() {
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// No bytes, but the length of those that a GET would have: the answer to a HEAD request.
+pub(crate) struct LengthAlone(pub(crate) u64);
+
+impl MessageBody for LengthAlone {
+    type Error = std::convert::Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.0)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a guarded handler may ask for: the key, the lease, the transaction.
+
+use std::fmt;
+use std::future::{Ready, ready};
+use std::ops::Deref;
+use std::rc::Rc;
+
+use actix_web::dev::Payload;
+use actix_web::http::StatusCode;
+use actix_web::web::Data;
+use actix_web::{FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError};
+use retryproof_core::JoinedEngine;
+use retryproof_http::adapter::{LeaseSlot, Running, Waiting, tx_answer};
+use retryproof_http::{Fate as _, OpenTx};
+
+use crate::answer::of_filter;
+use crate::fate::WithFate as _;
+
+/// What the extensions of a request tell: its arguments are being extracted, or it runs.
+enum Guarded {
+    Waiting(Rc<Waiting>),
+    Running(Running),
+}
+
+impl Guarded {
+    fn of(request: &HttpRequest) -> Option<Self> {
+        let extensions = request.extensions();
+        let waiting = extensions.get::<Rc<Waiting>>().map(|waiting| Self::Waiting(Rc::clone(waiting)));
+        waiting.or_else(|| extensions.get::<Running>().cloned().map(Self::Running))
+    }
+}
+
+/// The handler asked for something that only a guarded request has: 500, for it is a mistake of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotGuarded {
+    /// The request has no key, or its route is not guarded. Where keys are optional, take the argument as an `Option`.
+    Unguarded,
+    /// Nothing in the app's data says where transactions of this type come from: `.app_data(web::Data::new(joined))`.
+    NoJoinedEngine,
+    /// Another argument has a transaction of another type, and one answer cannot end two.
+    AnotherTx,
+}
+
+impl fmt::Display for NotGuarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unguarded => {
+                "the request is not guarded: it has no key, or the route has neither `#[idempotent(http)]` nor the \
+                 middleware; take the argument as an `Option` where keys are optional"
+            }
+            Self::NoJoinedEngine => {
+                "the app's data has no `JoinedEngine` for this transaction: `.app_data(web::Data::new(joined))`"
+            }
+            Self::AnotherTx => "a guarded request has one transaction; two arguments ask for different ones",
+        })
+    }
+}
+
+impl std::error::Error for NotGuarded {}
+
+impl ResponseError for NotGuarded {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::INTERNAL_SERVER_ERROR
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        tracing::error!("{self}");
+        HttpResponse::build(self.status_code()).body("the endpoint is not set up")
+    }
+}
+
+/// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).
+#[derive(Clone)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// The key, decoded. It may be personal data or a credential: do not log it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdempotencyKey({} bytes)", self.0.len())
+    }
+}
+
+impl FromRequest for IdempotencyKey {
+    type Error = NotGuarded;
+    type Future = Ready<Result<Self, NotGuarded>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(match Guarded::of(request) {
+            Some(Guarded::Waiting(waiting)) => Ok(Self(waiting.key().to_owned())),
+            Some(Guarded::Running(running)) => Ok(Self(running.key().to_owned())),
+            None => Err(NotGuarded::Unguarded),
+        })
+    }
+}
+
+/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`, `lease.attempt()`, ….
+///
+/// # Panics
+/// Dereferenced before the lease was granted. The extractors of an annotated endpoint run before that, so an extractor of
+/// one's own must not use it; a handler always may.
+#[derive(Clone)]
+pub struct Lease(LeaseSlot);
+
+impl Lease {
+    /// The lease; `None` before it was granted, so never in a handler.
+    #[must_use]
+    pub fn get(&self) -> Option<&retryproof_core::Lease> {
+        self.0.get()
+    }
+}
+
+impl Deref for Lease {
+    type Target = retryproof_core::Lease;
+
+    fn deref(&self) -> &retryproof_core::Lease {
+        self.get().expect("a handler runs after its lease was granted; an extractor before")
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.get()).finish()
+    }
+}
+
+impl FromRequest for Lease {
+    type Error = NotGuarded;
+    type Future = Ready<Result<Self, NotGuarded>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(match Guarded::of(request) {
+            Some(Guarded::Waiting(waiting)) => Ok(Self(waiting.lease())),
+            Some(Guarded::Running(running)) => Ok(Self(LeaseSlot::from(&running))),
+            None => Err(NotGuarded::Unguarded),
+        })
+    }
+}
+
+/// The transaction of a guarded handler: what is written in it commits with the record of the handler's answer, or not at all
+/// (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
+///
+/// It comes from a `web::Data<JoinedEngine<T>>` in the app's data. A handle: extracting it opens nothing (ANN-6).
+pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
+
+impl<T: Send + 'static> GuardedTx<T> {
+    /// The transaction, opened by the first call. While the result is alive, others wait.
+    ///
+    /// # Errors
+    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes it.
+    ///
+    /// # Cancel safety
+    /// A drop leaves none open.
+    pub async fn begin(&self) -> Result<OpenTx<T>, TxError> {
+        self.0.begin().await.map_err(TxError)
+    }
+}
+
+impl<T> Clone for GuardedTx<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for GuardedTx<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: Send + 'static> FromRequest for GuardedTx<T> {
+    type Error = NotGuarded;
+    type Future = Ready<Result<Self, NotGuarded>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let tx = || {
+            let guarded = Guarded::of(request).ok_or(NotGuarded::Unguarded)?;
+            let joined = request.app_data::<Data<JoinedEngine<T>>>().ok_or(NotGuarded::NoJoinedEngine)?;
+            let tx = match guarded {
+                Guarded::Waiting(waiting) => waiting.guarded_tx(joined),
+                Guarded::Running(running) => running.tx(joined),
+            };
+            tx.map(Self).ok_or(NotGuarded::AnotherTx)
+        };
+        ready(tx())
+    }
+}
+
+/// Why there is no transaction. As an answer: 503 when the database gave none, unstored, and the key is free.
+#[derive(Debug)]
+pub struct TxError(pub retryproof_http::TxError);
+
+impl fmt::Display for TxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for TxError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl ResponseError for TxError {
+    fn status_code(&self) -> StatusCode {
+        match self.0 {
+            retryproof_http::TxError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        of_filter(tx_answer(&self.0).map(Into::into)).with_fate(self.0.fate())
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`WithFate`]: an answer of actix, marked (HTTP-7).
+
+use actix_web::HttpResponse;
+use retryproof_http::AnswerFate;
+
+/// Marks an answer, so that the guard knows what becomes of it.
+///
+/// An error type states its own fate in its `error_response`:
+///
+/// ```
+/// use actix_web::{HttpResponse, ResponseError, http::StatusCode};
+/// use retryproof_actix::WithFate;
+/// use retryproof_http::{AnswerFate, Fate};
+///
+/// #[derive(Debug)]
+/// enum PayError { Throttled, ProviderTimeout }
+///
+/// impl Fate for PayError {
+///     fn fate(&self) -> AnswerFate {
+///         match self {
+///             Self::Throttled => AnswerFate::Release,    // surely nothing happened
+///             Self::ProviderTimeout => AnswerFate::Hold, // it may have charged
+///         }
+///     }
+/// }
+///
+/// impl std::fmt::Display for PayError {
+///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+///         f.write_str("not paid")
+///     }
+/// }
+///
+/// impl ResponseError for PayError {
+///     fn status_code(&self) -> StatusCode { StatusCode::SERVICE_UNAVAILABLE }
+///     fn error_response(&self) -> HttpResponse {
+///         HttpResponse::build(self.status_code()).body(self.to_string()).with_fate(self.fate())
+///     }
+/// }
+/// ```
+/// An `Err` without a mark is an answer like any other, and stored: nothing turns any error into
+/// [`Release`](AnswerFate::Release) by itself.
+pub trait WithFate {
+    /// Marks it.
+    #[must_use]
+    fn with_fate(self, fate: AnswerFate) -> Self;
+}
+
+impl<B> WithFate for HttpResponse<B> {
+    fn with_fate(mut self, fate: AnswerFate) -> Self {
+        self.extensions_mut().insert(fate);
+        self
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Heads between actix (`http` 0.2) and the guard (`http` 1): what is converted, and when.
+
+use std::borrow::Cow;
+
+use actix_web::http::Version as ActixVersion;
+use actix_web::http::header::{
+    self, HeaderMap as ActixHeaders, HeaderName as ActixName, HeaderValue as ActixValue,
+};
+use actix_web::{HttpMessage as _, HttpRequest};
+use bytes::Bytes;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use retryproof_http::adapter::{RequestHead, RouteTemplate, Running, key_header, needs_fields};
+use retryproof_http::{IdempotencyFilter, Policy};
+
+static KEY: ActixName = ActixName::from_static("idempotency-key");
+
+/// The name of the key's field as actix spells names; nothing is allocated for the usual one.
+pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
+    let name = key_header(filter).as_str();
+    if name == KEY.as_str() {
+        return Cow::Borrowed(&KEY);
+    }
+    // A name to one crate is a name to the other.
+    ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
+}
+
+/// A request as the guard looks at it. Nothing is converted before somebody asks.
+pub(crate) struct Head<'a> {
+    pub(crate) request: &'a HttpRequest,
+    pub(crate) key: &'a ActixName,
+    pub(crate) filter: &'a IdempotencyFilter,
+    pub(crate) policy: &'a Policy,
+}
+
+impl RequestHead for Head<'_> {
+    fn key_lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.request.headers().get_all(self.key).map(ActixValue::as_bytes)
+    }
+
+    fn declared_length(&self) -> u64 {
+        let declared = self.request.headers().get(header::CONTENT_LENGTH);
+        declared.and_then(|length| length.to_str().ok()?.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn asked(&self) -> (Method, Version) {
+        (method(self.request), version(self.request.version()))
+    }
+
+    fn running(&self) -> Option<Running> {
+        self.request.extensions().get::<Running>().cloned()
+    }
+
+    fn parts(&self) -> Parts {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        parts.method = method(self.request);
+        parts.version = version(self.request.version());
+        let target = self.request.uri().path_and_query().map_or("/", |target| target.as_str());
+        // What one crate takes for a target the other does too.
+        parts.uri = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(target.as_bytes()))
+            .map_or_else(|_| Uri::default(), Uri::from);
+        if needs_fields(self.filter) {
+            parts.headers = headers(self.request.headers());
+        }
+        if self.policy.scope().is_none()
+            && let Some(pattern) = self.request.match_pattern()
+        {
+            parts.extensions.insert(RouteTemplate(template(&pattern)));
+        }
+        parts
+    }
+}
+
+fn method(request: &HttpRequest) -> Method {
+    Method::from_bytes(request.method().as_str().as_bytes()).unwrap_or_default()
+}
+
+fn version(version: ActixVersion) -> Version {
+    match version {
+        ActixVersion::HTTP_09 => Version::HTTP_09,
+        ActixVersion::HTTP_10 => Version::HTTP_10,
+        ActixVersion::HTTP_2 => Version::HTTP_2,
+        ActixVersion::HTTP_3 => Version::HTTP_3,
+        _ => Version::HTTP_11,
+    }
+}
+
+/// actix's map has no order among fields; the lines of one field stay in theirs.
+pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
+    let mut to = HeaderMap::with_capacity(from.len());
+    for (name, value) in from {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_str().as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
+        {
+            to.append(name, value);
+        }
+    }
+    to
+}
+
+/// The way back.
+pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
+    for (name, value) in from {
+        if let (Ok(name), Ok(value)) =
+            (ActixName::from_bytes(name.as_str().as_bytes()), ActixValue::from_bytes(value.as_bytes()))
+        {
+            to.append(name, value);
+        }
+    }
+}
+
+/// A pattern of actix's router in the syntax that default scopes are made of (HTTP-16): `{id:\d+}` is `{id}`, and what
+/// matches the rest of a path, `{tail:.*}` and `{tail}*`, is `{*tail}`.
+fn template(pattern: &str) -> String {
+    let mut template = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some(start) = rest.find('{') {
+        template.push_str(&rest[..start]);
+        let Some(end) = closing(&rest[start..]).map(|end| start + end) else { break };
+        let (name, regex) = rest[start + 1..end].split_once(':').unwrap_or((&rest[start + 1..end], ""));
+        rest = &rest[end + 1..];
+        let tail = rest.strip_prefix('*').filter(|after| after.is_empty());
+        template.push_str(if tail.is_some() || regex == ".*" { "{*" } else { "{" });
+        template.push_str(name.trim());
+        template.push('}');
+        rest = tail.unwrap_or(rest);
+    }
+    template.push_str(rest);
+    template
+}
+
+/// Where the brace that opens `text` is closed; a regular expression may have braces of its own.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    text.char_indices().find_map(|(at, c)| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_16_a_pattern_of_actix_makes_the_scope_that_axum_makes() {
+        for (pattern, expected) in [
+            ("/orders", "/orders"),
+            ("/orders/{id}", "/orders/{id}"),
+            (r"/orders/{id:\d{4,}}/items/{item}", "/orders/{id}/items/{item}"),
+            ("/files/{path:.*}", "/files/{*path}"),
+            ("/files/{path}*", "/files/{*path}"),
+            ("/v{major}.{minor}", "/v{major}.{minor}"),
+            ("/odd{", "/odd{"),
+            ("", ""),
+        ] {
+            assert_eq!(template(pattern), expected, "{pattern}");
+        }
+    }
+}

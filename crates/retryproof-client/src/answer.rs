@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An answer whose body has arrived: a line that is cut in the middle of it is a failed attempt, not the caller's surprise.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, Method};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use reqwest::{Body, Response, ResponseBuilderExt as _};
+
+use crate::problem::{self, Problem};
+
+/// What has arrived, then what is still under way.
+struct HeldBody {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    rest: Option<Body>,
+}
+
+impl http_body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = reqwest::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, reqwest::Error>>> {
+        if !self.data.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.data)))));
+        }
+        match &mut self.rest {
+            Some(rest) => Pin::new(rest).poll_frame(cx),
+            None => Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let nothing_left = self.data.is_empty() && self.trailers.is_none();
+        nothing_left && self.rest.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = self.data.len() as u64;
+        let Some(rest) = &self.rest else { return SizeHint::with_exact(held) };
+        let (rest, mut hint) = (rest.size_hint(), SizeHint::new());
+        hint.set_lower(rest.lower().saturating_add(held));
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(held)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+/// Whether the attempt should last until this answer's body is there. Bodies that no server could replay go on as streams.
+pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
+    let headers = response.headers();
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_events = text(CONTENT_TYPE).is_some_and(|value| value.starts_with("text/event-stream"));
+    // By the header: a decompressed body is longer than it says, and is counted while it is read.
+    let declared: Option<u64> = text(CONTENT_LENGTH).and_then(|value| value.parse().ok());
+    let is_large = declared.is_some_and(|length| length > limit as u64);
+    let is_upgrade = response.status().is_informational() || method == Method::CONNECT;
+    !is_events && !is_large && !is_upgrade
+}
+
+/// Reads the body, up to `limit` bytes; what is beyond them stays a stream. With it, what it says as a problem.
+///
+/// # Errors
+/// When the body breaks off before its end or the limit.
+pub(crate) async fn hold(
+    response: Response,
+    limit: usize,
+) -> Result<(Response, Option<Problem>), reqwest::Error> {
+    let url = response.url().clone();
+    let (mut head, mut body) = http::Response::<Body>::from(response).into_parts();
+    let (mut data, mut trailers) = (BytesMut::new(), None);
+    let mut rest = None;
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(bytes) => data.extend_from_slice(&bytes),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+        if data.len() > limit {
+            rest = Some(body);
+            break;
+        }
+    }
+    let data = data.freeze();
+    let is_problem = rest.is_none() && problem::is_problem(&head.headers);
+    let problem = is_problem.then(|| problem::read(&data));
+    // The one way to give a response its URL back.
+    if let Ok(named) = http::Response::builder().url(url).body(()) {
+        head.extensions.extend(named.into_parts().0.extensions);
+    }
+    let held = http::Response::from_parts(head, Body::wrap(HeldBody { data, trailers, rest }));
+    Ok((held.into(), problem))
+}

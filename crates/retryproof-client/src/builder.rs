@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The middleware's settings, refused as a whole where they make no sense.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::HeaderName;
+
+use crate::error::{CallError, ErrorKind};
+use crate::middleware::IdempotencyMiddleware;
+
+/// No call is waited for longer.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(crate) type Bits = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub(crate) type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// Settings of an [`IdempotencyMiddleware`]; start at [`IdempotencyMiddleware::builder`].
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    pub(crate) attempts: u32,
+    pub(crate) deadline: Duration,
+    pub(crate) attempt_timeout: Duration,
+    pub(crate) backoff_base: Duration,
+    pub(crate) backoff_cap: Duration,
+    pub(crate) header: HeaderName,
+    pub(crate) given_keys_only: bool,
+    pub(crate) held_bytes: usize,
+    pub(crate) bits: Bits,
+    pub(crate) wall_clock: WallClock,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        Self {
+            attempts: 8,
+            deadline: Duration::from_secs(60),
+            attempt_timeout: Duration::from_secs(20),
+            backoff_base: Duration::from_millis(200),
+            backoff_cap: Duration::from_secs(5),
+            header: HeaderName::from_static("idempotency-key"),
+            given_keys_only: false,
+            held_bytes: 8 << 20,
+            bits: Arc::new(random_bits),
+            wall_clock: Arc::new(wall_clock),
+        }
+    }
+
+    /// How often a request is sent at most, the first time included; 1 never retries. Default: 8.
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// How long a call lasts at most, all attempts and pauses together; up to a day. Default: 60 s, so that it outlives the default lease
+    /// (30 s) of a server that died, and the wait (10 s) of the one that takes over.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How long one attempt lasts at most, from connecting to the end of the answer. Longer than the server lets a duplicate wait (10 s by
+    /// default), or its 409 is never heard. Default: 20 s.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// The pause before a retry is random, between nothing and a ceiling that begins at `base`, doubles, and ends at `cap`; on top of what
+    /// `Retry-After` asks for. Defaults: 200 ms, 5 s.
+    pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
+        (self.backoff_base, self.backoff_cap) = (base, cap);
+        self
+    }
+
+    /// The header that carries the key, as the server's `web.key-header` names it. Default: `Idempotency-Key`.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.header = name;
+        self
+    }
+
+    /// Never draws a key: a call that needs one and was not given one is refused. For clients that are used inside of guarded actions, where a
+    /// drawn key would be another one in every run, and protect from nothing.
+    pub fn given_keys_only(mut self) -> Self {
+        self.given_keys_only = true;
+        self
+    }
+
+    /// How much of an answer is waited for before it is handed on; what is longer arrives as a stream, and a line that is cut in it is the
+    /// caller's to notice. Default: 8 MiB, the largest answer that a server keeps by default.
+    pub fn held_bytes(mut self, bytes: usize) -> Self {
+        self.held_bytes = bytes;
+        self
+    }
+
+    /// Where the random bits of the pauses come from, for tests. Default: the operating system. Keys are always drawn there.
+    pub fn jitter_source(mut self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.bits = Arc::new(bits);
+        self
+    }
+
+    /// The wall clock that a `Retry-After` date is judged by where the answer has no `Date`, for tests. All else goes by tokio's clock, which
+    /// tests can pause.
+    pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.wall_clock = Arc::new(now);
+        self
+    }
+
+    /// The middleware.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`]: no attempts, a time of zero or over a day, a base above its cap.
+    pub fn build(self) -> Result<IdempotencyMiddleware, CallError> {
+        let refuse = |detail: String| Err(CallError::new(ErrorKind::Config, detail));
+        if self.attempts == 0 {
+            return refuse("attempts cannot be 0; 1 never retries".to_owned());
+        }
+        for (name, time) in [("deadline", self.deadline), ("attempt_timeout", self.attempt_timeout)] {
+            if time.is_zero() || time > LONGEST {
+                return refuse(format!("{name} is above 0 and at most a day, not {time:?}"));
+            }
+        }
+        if self.backoff_base > self.backoff_cap || self.backoff_cap > LONGEST {
+            let (base, cap) = (self.backoff_base, self.backoff_cap);
+            return refuse(format!(
+                "backoff begins at no more than its cap, which is at most a day, not {base:?} to {cap:?}"
+            ));
+        }
+        Ok(IdempotencyMiddleware::with(self))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("attempts", &self.attempts)
+            .field("deadline", &self.deadline)
+            .field("attempt_timeout", &self.attempt_timeout)
+            .field("backoff", &(self.backoff_base..=self.backoff_cap))
+            .field("header", &self.header)
+            .field("given_keys_only", &self.given_keys_only)
+            .field("held_bytes", &self.held_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Without random bits a pause has its full length: nobody comes back too early.
+fn random_bits() -> u64 {
+    let mut bits = [0; 8];
+    getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where this crate asks for the time of day")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The key of a logical call: drawn once or chosen by the caller, and how it is spelled in a header (HTTP-2).
+
+use std::fmt;
+
+use http::HeaderValue;
+
+/// The longest key that a server takes, in bytes (HTTP-2).
+const MAX: usize = 255;
+
+/// The key of one logical call, the same on each of its attempts.
+///
+/// Its `Debug` shows the length alone (ID-4): whoever knows a key can ask for its answer.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// Draws a key of 128 random bits from the operating system, as 32 hex digits.
+    ///
+    /// # Errors
+    /// When the operating system has no random bits to give.
+    pub fn random() -> Result<Self, NoRandom> {
+        let mut bits = [0; 16];
+        getrandom::fill(&mut bits).map_err(NoRandom)?;
+        Ok(Self(bits.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+
+    /// Takes the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). Spaces and commas are sent quoted.
+    ///
+    /// # Errors
+    /// When it is anything else.
+    pub fn new(key: impl Into<String>) -> Result<Self, InvalidKey> {
+        let key = key.into();
+        if key.bytes().all(|byte| byte == b' ') {
+            return Err(InvalidKey::Blank);
+        }
+        if key.len() > MAX {
+            return Err(InvalidKey::TooLong);
+        }
+        if !key.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
+            return Err(InvalidKey::Unprintable);
+        }
+        Ok(Self(key))
+    }
+
+    /// The key itself, to be stored beside what it was used for. Not for logs.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Bare where every server takes it so, else as an RFC 9651 String. Marked as sensitive: `Debug` of a request hides it, and
+    /// HTTP/2 keeps it out of its tables.
+    pub(crate) fn to_header(&self) -> Option<HeaderValue> {
+        let bare = !self.0.starts_with('"') && !self.0.contains([' ', ',']);
+        let mut value = if bare {
+            HeaderValue::from_str(&self.0)
+        } else {
+            HeaderValue::from_str(&format!("\"{}\"", self.0.replace('\\', "\\\\").replace('"', "\\\"")))
+        }
+        // Printable ASCII always is one.
+        .ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl fmt::Debug for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdempotencyKey({} bytes)", self.0.len())
+    }
+}
+
+/// Why a text cannot be a key. Never carries the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidKey {
+    /// Nothing, or nothing but spaces.
+    Blank,
+    /// Over 255 bytes.
+    TooLong,
+    /// Something beside printable ASCII.
+    Unprintable,
+}
+
+impl fmt::Display for InvalidKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Blank => "an idempotency key cannot be empty or blank",
+            Self::TooLong => "an idempotency key has at most 255 bytes; hash what is longer",
+            Self::Unprintable => "an idempotency key is printable ASCII; encode or hash anything else",
+        })
+    }
+}
+
+impl std::error::Error for InvalidKey {}
+
+/// The operating system had no random bits for a key.
+#[derive(Debug, Clone, Copy)]
+pub struct NoRandom(getrandom::Error);
+
+impl fmt::Display for NoRandom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no random bits for an idempotency key: {}", self.0)
+    }
+}
+
+impl std::error::Error for NoRandom {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn http_2_a_drawn_key_is_printable_and_never_comes_twice() {
+        let keys: HashSet<String> =
+            (0..10_000).map(|_| IdempotencyKey::random().unwrap().expose().to_owned()).collect();
+        assert_eq!(keys.len(), 10_000);
+        assert!(keys.iter().all(|key| key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        // No bit of the 128 stands still.
+        let (mut ones, mut zeros) = (0_u128, 0_u128);
+        for key in &keys {
+            let bits = u128::from_str_radix(key, 16).unwrap();
+            (ones, zeros) = (ones | bits, zeros | !bits);
+        }
+        assert_eq!((ones, zeros), (u128::MAX, u128::MAX));
+    }
+
+    #[test]
+    fn http_2_a_key_is_bare_where_it_can_be_and_quoted_where_it_must() {
+        for (key, line) in [
+            ("order-17", "order-17"),
+            ("a\"b\\c", "a\"b\\c"),
+            ("order 17, again", "\"order 17, again\""),
+            ("\"x\\ y", "\"\\\"x\\\\ y\""),
+        ] {
+            assert_eq!(IdempotencyKey::new(key).unwrap().to_header().unwrap().as_bytes(), line.as_bytes());
+        }
+    }
+
+    #[test]
+    fn http_2_what_no_server_takes_is_refused_here() {
+        assert_eq!(IdempotencyKey::new(""), Err(InvalidKey::Blank));
+        assert_eq!(IdempotencyKey::new("   "), Err(InvalidKey::Blank));
+        assert_eq!(IdempotencyKey::new("x".repeat(256)), Err(InvalidKey::TooLong));
+        assert!(IdempotencyKey::new("x".repeat(255)).is_ok());
+        for key in ["a\nb", "a\tb", "é", "\u{7f}", "\0"] {
+            assert_eq!(IdempotencyKey::new(key), Err(InvalidKey::Unprintable), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn id_4_no_form_of_debug_shows_a_key() {
+        let key = IdempotencyKey::new("canary-key").unwrap();
+        assert_eq!(format!("{key:?}"), "IdempotencyKey(10 bytes)");
+        assert!(!format!("{:?}", key.to_header()).contains("canary"));
+    }
+
+    proptest! {
+        #[test]
+        fn http_2_every_key_that_is_taken_has_a_header(key in "[ -~]{1,255}") {
+            if let Ok(key) = IdempotencyKey::new(key) {
+                prop_assert!(key.to_header().is_some());
+            }
+        }
+    }
+}

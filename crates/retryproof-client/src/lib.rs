@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#![doc = include_str!("../README.md")]
+
+mod answer;
+mod backoff;
+mod builder;
+mod error;
+mod key;
+mod middleware;
+mod problem;
+mod report;
+mod retry_after;
+mod verdict;
+
+pub use builder::Builder;
+pub use error::{CallError, ErrorKind};
+pub use key::{IdempotencyKey, InvalidKey, NoRandom};
+pub use middleware::IdempotencyMiddleware;
+pub use report::{CallReport, GaveUp, IdempotentRequest, IdempotentResponse, SendOnce, WithoutKey};
+/// Of the versions that this crate speaks.
+pub use {reqwest, reqwest_middleware};
+
+/// Whoever shares them between threads finds out here, not in a user's program.
+const _: () = {
+    const fn shared<T: Clone + Send + Sync + 'static>() {}
+    shared::<IdempotencyMiddleware>();
+    shared::<Builder>();
+    shared::<CallReport>();
+    shared::<IdempotencyKey>();
+    const fn error<T: std::error::Error + Send + Sync + 'static>() {}
+    error::<CallError>();
+};

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One logical call: its key once, then attempts until an answer is final or something runs out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Extensions;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Middleware, Next};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::answer;
+use crate::backoff;
+use crate::builder::Builder;
+use crate::error::{CallError, ErrorKind};
+use crate::key::{IdempotencyKey, InvalidKey};
+use crate::problem::Problem;
+use crate::report::{CallReport, GaveUp, SendOnce, WithoutKey, is_replay};
+use crate::retry_after;
+use crate::verdict::{self, Seen};
+
+/// Gives each logical call one key, and repeats the call, with that key and the same bytes, until it has an answer. See the
+/// [crate's page](crate).
+///
+/// # Cancel safety
+/// Dropping a call drops the attempt that is under way. What the server has begun goes on there; a later call with the same key gets its answer.
+#[derive(Debug, Clone)]
+pub struct IdempotencyMiddleware {
+    settings: Arc<Builder>,
+}
+
+impl Default for IdempotencyMiddleware {
+    fn default() -> Self {
+        Self::with(Builder::new())
+    }
+}
+
+impl IdempotencyMiddleware {
+    /// Settings other than the default ones.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(crate) fn with(settings: Builder) -> Self {
+        Self { settings: Arc::new(settings) }
+    }
+}
+
+/// What one attempt came to.
+enum Attempt {
+    /// An answer; whether it asks for another attempt, and what it says.
+    Answered { response: Response, retryable: bool, after: Option<Duration>, problem: Option<Problem> },
+    /// No answer, and another attempt may bring one.
+    Failed(reqwest_middleware::Error),
+    /// No answer in time.
+    TimedOut,
+    /// No answer, and none to be had.
+    Refused(reqwest_middleware::Error),
+}
+
+/// What stays the same over all attempts of a call.
+struct Call<'a> {
+    settings: &'a Builder,
+    /// The request carries a key, drawn, given or written by hand.
+    has_key: bool,
+    key: Option<IdempotencyKey>,
+    once: bool,
+    deadline: Instant,
+}
+
+#[async_trait::async_trait]
+impl Middleware for IdempotencyMiddleware {
+    async fn handle(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<Response> {
+        if extensions.get::<WithoutKey>().is_some() {
+            return next.run(request, extensions).await;
+        }
+        let call = Call::prepare(&self.settings, &mut request, extensions)
+            .map_err(reqwest_middleware::Error::middleware)?;
+        call.make(request, extensions, next).await
+    }
+}
+
+impl<'a> Call<'a> {
+    /// Puts the key into the request, and refuses what could not be repeated.
+    fn prepare(
+        settings: &'a Builder,
+        request: &mut Request,
+        extensions: &Extensions,
+    ) -> Result<Self, CallError> {
+        let once = extensions.get::<SendOnce>().is_some();
+        if !once && request.body().is_some_and(|body| body.as_bytes().is_none()) {
+            let way_out = "collect it into bytes, or say `send_once()`";
+            return Err(CallError::new(ErrorKind::BodyNotReplayable, way_out));
+        }
+        if let Some(why) = extensions.get::<InvalidKey>() {
+            return Err(CallError::new(ErrorKind::InvalidKey, "").because(*why));
+        }
+        let mut key = extensions.get::<IdempotencyKey>().cloned();
+        // Written by hand: the caller knows what it does. A safe request needs none.
+        let by_hand = request.headers().contains_key(&settings.header);
+        if key.is_none() && !by_hand && !request.method().is_safe() {
+            if settings.given_keys_only {
+                let way_out = "give it one with `idempotency_key(..)`";
+                return Err(CallError::new(ErrorKind::KeyMissing, way_out));
+            }
+            let drawn = IdempotencyKey::random();
+            key = Some(drawn.map_err(|why| CallError::new(ErrorKind::NoRandom, "").because(why))?);
+        }
+        if let Some(line) = key.as_ref().and_then(IdempotencyKey::to_header) {
+            request.headers_mut().insert(settings.header.clone(), line);
+        }
+        let has_key = key.is_some() || by_hand;
+        Ok(Self { settings, has_key, key, once, deadline: Instant::now() + settings.deadline })
+    }
+
+    async fn make(
+        self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<Response> {
+        let mut kept = Some(request);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
+            // A body that says that it is bytes can be copied, so the request goes out whole only where there is one attempt.
+            let Some(request) = copy.or_else(|| kept.take()) else {
+                return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
+            };
+            let attempt = self.attempt(request, extensions, next.clone()).await;
+            let pause = self.pause(attempts, &attempt);
+            match (attempt, pause) {
+                (Attempt::Refused(error), _) => return Err(error),
+                (Attempt::Answered { response, retryable, problem, .. }, Err(ran_out)) => {
+                    return Ok(self.report(response, attempts, retryable.then_some(ran_out), problem));
+                }
+                (Attempt::Answered { response, retryable: false, problem, .. }, Ok(_)) => {
+                    return Ok(self.report(response, attempts, None, problem));
+                }
+                (Attempt::Failed(error), Err(ran_out)) => {
+                    return Err(self.gave_up(attempts, said(ran_out), Some(error)));
+                }
+                (Attempt::TimedOut, Err(ran_out)) => {
+                    let detail = format!("the last attempt timed out, {}", said(ran_out));
+                    return Err(self.gave_up(attempts, detail, None));
+                }
+                (attempt, Ok(pause)) => {
+                    tracing::debug!(attempts, ?pause, why = %attempt.why(), "another attempt");
+                    drop(attempt);
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Attempt {
+        let method = request.method().clone();
+        let answered = async {
+            let response = next.run(request, extensions).await?;
+            // Without a key an answer may be a download; what it says as a problem is wanted all the same.
+            let wanted = self.has_key || crate::problem::is_problem(response.headers());
+            if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
+                return Ok(answer::hold(response, self.settings.held_bytes).await?);
+            }
+            Ok((response, None))
+        };
+        let limit = self.deadline.min(Instant::now() + self.settings.attempt_timeout);
+        let (response, problem) = match timeout_at(limit, answered).await {
+            Err(_) => return Attempt::TimedOut,
+            Ok(Err(error)) if verdict::is_passing(&error) => return Attempt::Failed(error),
+            Ok(Err(error)) => return Attempt::Refused(error),
+            Ok(Ok(answered)) => answered,
+        };
+        let headers = response.headers();
+        let after = retry_after::read(headers, || (self.settings.wall_clock)());
+        let retryable = verdict::is_retryable(Seen {
+            status: response.status(),
+            replayed: is_replay(headers),
+            problem: problem.as_ref(),
+            retry_after: after.is_some(),
+        });
+        Attempt::Answered { response, retryable, after, problem }
+    }
+
+    /// How long to wait before the next attempt, or what has run out.
+    fn pause(&self, attempts: u32, attempt: &Attempt) -> Result<Duration, GaveUp> {
+        let settings = self.settings;
+        if self.once {
+            return Err(GaveUp::SentOnce);
+        }
+        if attempts >= settings.attempts {
+            return Err(GaveUp::Attempts);
+        }
+        let asked = match attempt {
+            Attempt::Answered { after, .. } => after.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        // On top of what the server asked for: those whom it turned away together do not come back together.
+        let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
+        let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if pause < left { Ok(pause) } else { Err(GaveUp::Deadline) }
+    }
+
+    fn report(
+        self,
+        mut response: Response,
+        attempts: u32,
+        gave_up: Option<GaveUp>,
+        problem: Option<Problem>,
+    ) -> Response {
+        let replayed = is_replay(response.headers());
+        let code = problem.and_then(|problem| problem.code);
+        response.extensions_mut().insert(CallReport { attempts, replayed, gave_up, code, key: self.key });
+        response
+    }
+
+    fn gave_up(
+        self,
+        attempts: u32,
+        detail: impl Into<String>,
+        source: Option<reqwest_middleware::Error>,
+    ) -> reqwest_middleware::Error {
+        let mut error = CallError::new(ErrorKind::GaveUp, detail).after(attempts, self.key);
+        if let Some(source) = source {
+            error = error.because(source);
+        }
+        reqwest_middleware::Error::middleware(error)
+    }
+}
+
+impl Attempt {
+    fn why(&self) -> String {
+        match self {
+            Self::Answered { response, .. } => response.status().to_string(),
+            Self::Failed(error) | Self::Refused(error) => error.to_string(),
+            Self::TimedOut => "no answer in time".to_owned(),
+        }
+    }
+}
+
+fn said(ran_out: GaveUp) -> &'static str {
+    match ran_out {
+        GaveUp::Attempts => "and there are no attempts left",
+        GaveUp::Deadline => "and there is no time left",
+        GaveUp::SentOnce => "and its body could be sent only once",
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which answers and which failures are worth another attempt: one pure function each.
+
+use http::StatusCode;
+
+use crate::problem::Problem;
+
+/// What is known of an answer when it is judged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) status: StatusCode,
+    /// `Idempotent-Replayed: true`.
+    pub(crate) replayed: bool,
+    /// The members of its problem, if it is one.
+    pub(crate) problem: Option<&'a Problem>,
+    /// It has a `Retry-After` that can be read.
+    pub(crate) retry_after: bool,
+}
+
+/// Whether the same request, sent again with the same key, may get another answer.
+pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
+    // What was replayed is what every retry gets.
+    if seen.replayed {
+        return false;
+    }
+    let code = seen.problem.and_then(|problem| problem.code.as_deref());
+    let said = seen.problem.and_then(|problem| problem.retryable);
+    match (code, said) {
+        // Whatever else they say: the one is refused for good, the other is done.
+        (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => return false,
+        // The status of this one is a setting of the server (HTTP-10).
+        (Some("in-flight"), _) => return true,
+        _ => {}
+    }
+    match seen.status.as_u16() {
+        400 | 422 => false,
+        // A conflict without a word on retrying is one of the application's.
+        409 => said == Some(true) || seen.retry_after,
+        408 | 425 | 429 | 502 | 503 | 504 => true,
+        status => status >= 400 && said == Some(true),
+    }
+}
+
+/// Whether a request that got no answer may get one at the next attempt. A request that cannot be built, an endless redirect and what another
+/// middleware refused stay what they are.
+pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
+    match error {
+        reqwest_middleware::Error::Middleware(_) => false,
+        reqwest_middleware::Error::Reqwest(error) => {
+            !(error.is_builder() || error.is_redirect() || error.is_status())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(status: u16, code: Option<&str>, retryable: Option<bool>, retry_after: bool) -> bool {
+        let problem = Problem { code: code.map(str::to_owned), retryable };
+        let problem = (code.is_some() || retryable.is_some()).then_some(&problem);
+        let status = StatusCode::from_u16(status).unwrap();
+        let seen = Seen { status, replayed: false, problem, retry_after };
+        let verdict = is_retryable(seen);
+        assert!(!is_retryable(Seen { replayed: true, ..seen }), "a replay is final: {seen:?}");
+        verdict
+    }
+
+    #[test]
+    fn http_11_bare_statuses() {
+        for status in 100..600 {
+            let expected = matches!(status, 408 | 425 | 429 | 502 | 503 | 504);
+            assert_eq!(judged(status, None, None, false), expected, "{status}");
+            // `Retry-After` turns a conflict into a wait, and nothing else.
+            assert_eq!(judged(status, None, None, true), expected || status == 409, "{status}");
+        }
+    }
+
+    #[test]
+    fn http_11_every_code_of_the_filter_is_obeyed() {
+        for (status, code, retryable, expected) in [
+            (400, "key-missing", false, false),
+            (400, "key-invalid", false, false),
+            (413, "body-too-large", false, false),
+            (400, "body-unreadable", true, false),
+            (422, "fingerprint-mismatch", false, false),
+            (409, "in-flight", true, true),
+            (409, "result-not-replayable", false, false),
+            (503, "store-unavailable", true, true),
+            (503, "shutting-down", true, true),
+            (503, "too-busy", true, true),
+            (500, "response-failed", false, false),
+            (500, "completion-failed", true, true),
+            (500, "completion-failed", false, false),
+            (500, "record-unreadable", false, false),
+            (500, "store-error", false, false),
+            (500, "scope-invalid", false, false),
+        ] {
+            assert_eq!(judged(status, Some(code), Some(retryable), false), expected, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn fp_1_a_mismatch_is_never_retried_whatever_stands_beside_it() {
+        for status in [409, 422, 429, 500, 503] {
+            for retryable in [None, Some(true), Some(false)] {
+                for code in ["fingerprint-mismatch", "result-not-replayable"] {
+                    assert!(!judged(status, Some(code), retryable, true), "{status} {code} {retryable:?}");
+                }
+            }
+        }
+        assert!(!judged(422, None, Some(true), true));
+        assert!(!judged(400, None, Some(true), true));
+    }
+
+    #[test]
+    fn http_10_in_flight_is_retried_at_whatever_status_the_server_gives_it() {
+        for status in [400, 409, 422, 423, 425, 500, 503] {
+            assert!(judged(status, Some("in-flight"), None, false), "{status}");
+        }
+    }
+
+    #[test]
+    fn http_11_a_problem_that_says_no_is_believed_and_one_that_says_yes_from_500_on() {
+        for status in [408, 425, 429, 502, 503, 504] {
+            assert!(!judged(status, None, Some(false), true), "{status}");
+        }
+        assert!(judged(500, None, Some(true), false));
+        assert!(!judged(500, None, Some(false), false));
+        assert!(!judged(500, None, None, true), "500 without a word may have happened for good");
+        assert!(!judged(200, None, Some(true), true));
+    }
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The middleware as a whole, on tokio's paused clock: behind it stands a server that is a list of replies.
+
+mod answers;
+mod keys;
+mod pauses;
+mod server;
+mod words;

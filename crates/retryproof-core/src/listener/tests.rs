@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LST-2 row by row, as an execute result and as what an annotated function returns; and messages side by side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{Barrier, Notify, mpsc};
+
+use super::*;
+use crate::outcome::{CompletionError, InFlight, settle};
+use crate::payload::Tombstone;
+
+type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
+
+const NOW: Duration = Duration::ZERO;
+
+fn action() -> ExecuteError<Rejected> {
+    // An error of the work that looks like a refusal is still the work's.
+    ExecuteError::Action(Rejected::Mismatch)
+}
+
+fn store(kind: ErrorKind) -> ExecuteError<Rejected> {
+    ExecuteError::Store(Error::new(kind, "planted").during("acquire"))
+}
+
+fn completion(recorded: Recorded) -> ExecuteError<Rejected> {
+    ExecuteError::Completion(CompletionError::new(Error::unavailable("planted"), recorded))
+}
+
+/// The verdict of the result, and of the same result as an annotated function gives it.
+fn both(result: Executed) -> (Verdict, Verdict) {
+    (Verdict::of(&result), Verdict::of_function(&settle(result)))
+}
+
+fn row(result: Executed, verdict: Verdict) {
+    assert_eq!(both(result), (verdict, verdict));
+}
+
+#[test]
+fn lst_2_ann_5_executed_and_replayed_are_acknowledged() {
+    row(Ok(Outcome::Executed(1)), Verdict::Ack { why: Reason::Executed });
+    let (of_engine, of_function) = both(Ok(Outcome::Replayed(1)));
+    assert_eq!(of_engine, Verdict::Ack { why: Reason::Replayed });
+    assert_eq!(of_function, Verdict::Ack { why: Reason::Executed }, "a function tells them not apart");
+}
+
+#[test]
+fn lst_2_ann_5_not_replayable_is_acknowledged() {
+    let done = Verdict::Ack { why: Reason::NotReplayable };
+    row(Err(ExecuteError::NotReplayable(Tombstone::new())), done);
+    row(Err(completion(Recorded::Tombstone)), done);
+}
+
+#[test]
+fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_failure() {
+    for (remaining, after) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (90_000, 90), (86_400_000, 86_400)] {
+        let busy = InFlight::new(Duration::from_millis(remaining));
+        let verdict = Verdict::put_off(Duration::from_secs(after));
+        row(Ok(Outcome::InFlight(busy)), verdict);
+        assert!(!verdict.is_failure());
+    }
+}
+
+#[test]
+fn lst_2_mismatch_and_poison_are_dead_letters() {
+    row(Err(ExecuteError::Mismatch), Verdict::DeadLetter { why: Reason::Mismatch });
+    row(Err(store(ErrorKind::Invalid)), Verdict::poison(Poison::BadKey));
+    for why in [Poison::NoKey, Poison::BadKey, Poison::Unreadable] {
+        assert_eq!(Verdict::poison(why), Verdict::DeadLetter { why: Reason::Poison(why) });
+    }
+}
+
+#[test]
+fn lst_2_cmp_8_an_unreadable_result_is_acknowledged_unless_it_is_to_be_sent_on() {
+    let ack = Verdict::Ack { why: Reason::Unreadable };
+    row(Err(ExecuteError::Codec(Error::new(ErrorKind::Codec, "planted"))), ack);
+    row(Err(ExecuteError::Store(Error::corrupt("planted"))), ack);
+    assert_eq!(ack.replying(), Verdict::DeadLetter { why: Reason::Unreadable });
+    let executed = Verdict::Ack { why: Reason::Executed };
+    assert_eq!(executed.replying(), executed);
+}
+
+#[test]
+fn lst_2_cmp_8_a_record_whose_state_nobody_knows_is_never_acknowledged() {
+    row(Err(store(ErrorKind::Corrupt)), Verdict::DeadLetter { why: Reason::Unreadable });
+}
+
+#[test]
+fn lst_2_lost_lease_store_away_and_failures_come_again() {
+    let again = |why| Verdict::Nack { after: NOW, why };
+    row(Err(ExecuteError::LeaseLost), again(Reason::LeaseLost));
+    row(Err(completion(Recorded::No)), again(Reason::NotRecorded));
+    let kinds = [
+        ErrorKind::Unavailable,
+        ErrorKind::ShuttingDown,
+        ErrorKind::TooBusy,
+        ErrorKind::Full,
+        ErrorKind::Schema,
+        ErrorKind::Unexpected,
+    ];
+    kinds.into_iter().for_each(|kind| row(Err(store(kind)), again(Reason::Store)));
+    assert_eq!(Verdict::of::<u8, _>(&Err(action())), again(Reason::Failed));
+    assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
+}
+
+#[test]
+fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_not() {
+    assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { why: Reason::Failed });
+    let done = Verdict::Ack { why: Reason::Replayed };
+    assert_eq!(done.given_up(), done);
+}
+
+#[test]
+fn lst_2_ann_5_a_boxed_error_keeps_what_it_says() {
+    type Boxed = Box<dyn StdError + Send + Sync>;
+    let of = |error: Boxed| Verdict::of_function(&Err::<(), _>(error));
+    assert_eq!(of(Rejected::Mismatch.into()), Verdict::DeadLetter { why: Reason::Mismatch });
+    assert_eq!(of("the mail server is away".into()), Verdict::failed());
+}
+
+#[test]
+fn fp_1_another_body_has_another_fingerprint() {
+    let empty = body_fingerprint(b"");
+    assert_eq!((empty.algorithm(), empty.as_bytes().len()), (64, 33));
+    assert_eq!(empty.as_bytes()[1..5], [0xe3, 0xb0, 0xc4, 0x42], "SHA-256");
+    assert_eq!(body_fingerprint(b"a"), body_fingerprint(b"a"));
+    assert_ne!(body_fingerprint(b"a"), empty);
+}
+
+#[tokio::test]
+async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself() {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (told, mut answers) = mpsc::unbounded_channel();
+    // Four have to be inside together before any of them goes on.
+    let four = Arc::new(Barrier::new(4));
+    let work = |n: &usize| {
+        let (n, now, most, four) = (*n, Arc::clone(&now), Arc::clone(&most), Arc::clone(&four));
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            four.wait().await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            assert!(n != 7, "message 7 panics");
+            if n == 9 { Verdict::poison(Poison::Unreadable) } else { Verdict::ack(Reason::Executed) }
+        }
+    };
+    batch(0..100_usize, 4, work, move |n, verdict| {
+        told.send((n, verdict)).expect("heard");
+        std::future::ready(())
+    })
+    .await;
+    let mut all = Vec::new();
+    while let Some(answer) = answers.recv().await {
+        all.push(answer);
+    }
+    all.sort_unstable_by_key(|(n, _)| *n);
+    assert_eq!(all.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    assert_eq!(most.load(Ordering::SeqCst), 4);
+    assert_eq!(all[7].1, Verdict::Nack { after: NOW, why: Reason::Panicked });
+    assert_eq!(all[9].1.why(), Reason::Poison(Poison::Unreadable));
+    assert!(all.iter().filter(|(n, _)| ![7, 9].contains(n)).all(|(_, v)| v.why() == Reason::Executed));
+}
+
+#[tokio::test]
+async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
+    let (told, mut answers) = mpsc::unbounded_channel();
+    let go = Arc::new(Notify::new());
+    let slow = Arc::clone(&go);
+    let running = tokio::spawn(async move {
+        let work = |n: &usize| {
+            let (first, slow) = (*n == 0, Arc::clone(&slow));
+            async move {
+                if first {
+                    slow.notified().await;
+                }
+                Verdict::ack(Reason::Executed)
+            }
+        };
+        batch(0..10_usize, 2, work, move |n, _| {
+            told.send(n).expect("heard");
+            std::future::ready(())
+        })
+        .await;
+    });
+    for n in 1..10 {
+        assert_eq!(answers.recv().await, Some(n));
+    }
+    go.notify_one();
+    assert_eq!(answers.recv().await, Some(0));
+    running.await.expect("ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_lanes_wait_for_their_work_and_say_what_was_left() {
+    let mut lanes = Lanes::new(0);
+    let lane = lanes.free().await;
+    lanes.run(lane, tokio::time::sleep(Duration::from_secs(5)));
+    assert_eq!(lanes.finish(Duration::from_secs(10)).await, 0);
+    let lane = lanes.free().await;
+    lanes.run(lane, std::future::pending());
+    assert_eq!(lanes.running(), 1);
+    assert_eq!(lanes.finish(Duration::from_secs(10)).await, 1);
+    assert_eq!(lanes.running(), 0);
+}

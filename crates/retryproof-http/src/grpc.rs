@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! gRPC behind the guard: unary calls of tonic, or of anything else that speaks gRPC over `tower` (HTTP-17).
+//!
+//! The key is the metadata entry `idempotency-key` (or whatever `web.key-header` names). The first call with a key runs;
+//! every retry gets its message, its metadata and its trailers again, `grpc-status` included, with `idempotent-replayed:
+//! true`. [`IdempotencyFilter::grpc`] makes the layer; in tonic it goes around one service:
+//!
+//! ```ignore
+//! use tonic::service::LayerExt as _;
+//!
+//! let filter = IdempotencyFilter::builder(engine).caller(tenant_of).build()?;
+//! let payments = filter.grpc(Policy::unnamed()).streaming("/pay.v1.Payments/Watch");
+//! Server::builder().add_service(payments.named_layer(PaymentsServer::new(service))).serve(address).await?;
+//! ```
+//! or, by `Server::layer`, around all of them; there keys should be optional (`web.required = false`), for health checks and
+//! reflection have none.
+//!
+//! # What a call gets
+//! A refusal is an answer with the HTTP status 200 and one of these, never stored ([`refusal`]):
+//!
+//! | the call | `grpc-status` | says when to come back |
+//! |---|---|---|
+//! | has no key, or none that is well-formed | 3 `INVALID_ARGUMENT` | |
+//! | repeats a key with another message or method | 3 `INVALID_ARGUMENT` | |
+//! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
+//! | repeats one that runs, for longer than the wait | 10 `ABORTED` | yes |
+//! | repeats one whose answer was not kept | 6 `ALREADY_EXISTS`: the work is done, and asking again gets no more | |
+//! | meets a store that is away or full, a full or closing service; or broke off | 14 `UNAVAILABLE` | yes |
+//! | ran, and its answer broke off or could not be recorded; meets a record that cannot be read, or a server without a scope | 13 `INTERNAL` | |
+//!
+//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (domain `retryproof`, the reason is the problem's [`Code`] in capitals,
+//! such as `IN_FLIGHT`) and, where there is something to wait for, a `google.rpc.RetryInfo`. The same time stands in the metadata
+//! `retry-after` (seconds) and `grpc-retry-pushback-ms`, which the retry policies of gRPC clients heed.
+//!
+//! # What becomes of an answer
+//! A status other than `OK` that the handler returns is an answer: it is stored and replayed (HTTP-7). A handler says otherwise by
+//! [`AnswerFate`](crate::AnswerFate) in the extensions of its response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when
+//! surely nothing happened, `hold` when nobody knows. The entry does not leave the server.
+//!
+//! ```ignore
+//! let mut status = Status::unavailable("the provider turned us away");
+//! status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"));
+//! ```
+//!
+//! # Streams
+//! - An answer of more than one message reaches its client whole, and is recorded as "done, not replayable" as soon as its second message
+//!   begins (HTTP-13). Until then nothing of it is sent.
+//! - A method named with [`GrpcLayer::streaming`] is recorded so as soon as it answers, and its messages flow in both directions at once. Name
+//!   those that the client talks to while they answer, and those whose first messages come late. A request of theirs is not read before it
+//!   runs, so another one under the same key is not told apart.
+//! - A stream from the client that is not named so is gathered up to `web.max-body-bytes`, and is one call like any other.
+//!
+//! # What to know
+//! - **Scope.** A policy without one has the method's: `pay.v1.Payments/Charge`.
+//! - **The fingerprint** is over the encoded message. A retry has to send the same bytes: protobuf maps whose order is random
+//!   (`HashMap`) do not; `BTreeMap` does, and so does a request that was encoded once.
+//! - **Deadlines.** A duplicate waits for the policy's wait; a client with a shorter deadline sees that instead.
+//! - **A caller hook** that refuses does so with a gRPC status: `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
+
+mod peek;
+mod refusal;
+mod service;
+
+pub use peek::GrpcBody;
+pub use refusal::refusal;
+pub use service::{GrpcFuture, GrpcLayer, GrpcService};
+
+/// The metadata entry by which a status says its fate: `store`, `release` or `hold` (HTTP-7). It is taken off before the
+/// answer is stored or sent.
+pub const FATE: &str = "retryproof-fate";

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether an answer is one message or a stream of them: nothing but its bytes tells. A message is a flag, four bytes of
+//! length and that many bytes; what follows the first one is another, or the trailers.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::body::{Gathered, ReplayBody};
+
+/// The body of a guarded call's answer.
+pub struct GrpcBody<B: Body> {
+    first: ReplayBody,
+    rest: Rest<B>,
+    /// Not begun yet, and known to be a stream: longer than any limit, so that the guard lets it pass (HTTP-13).
+    endless: bool,
+}
+
+enum Rest<B: Body> {
+    Nothing,
+    /// Boxed: it was read in part already, or its type is not known to be movable.
+    Body(Pin<Box<B>>),
+    Error(Option<B::Error>),
+}
+
+impl<B: Body<Data = Bytes>> GrpcBody<B> {
+    /// As it comes.
+    pub(super) fn passed(body: B) -> Self {
+        Self { first: ReplayBody::default(), rest: Rest::Body(Box::pin(body)), endless: false }
+    }
+
+    /// As it comes, known to be a stream.
+    pub(super) fn stream(body: B) -> Self {
+        Self { endless: true, ..Self::passed(body) }
+    }
+
+    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes.
+    pub(super) async fn peek(body: B, limit: usize) -> Self {
+        let mut body = Box::pin(body);
+        let mut gathered = Gathered::default();
+        let mut message = Message::default();
+        let mut trailers = None::<Box<HeaderMap>>;
+        loop {
+            let rest = match poll_fn(|cx| body.as_mut().poll_frame(cx)).await.transpose() {
+                Ok(Some(frame)) => match frame.into_data() {
+                    Ok(data) => {
+                        let more = message.goes_on(&data);
+                        gathered.push(data, 0);
+                        if !more && gathered.len() <= limit {
+                            continue;
+                        }
+                        let first = ReplayBody::new(gathered.into_bytes(), None);
+                        return Self { first, rest: Rest::Body(body), endless: more };
+                    }
+                    Err(frame) => {
+                        if let Ok(more) = frame.into_trailers() {
+                            trailers.get_or_insert_default().extend(more);
+                        }
+                        continue;
+                    }
+                },
+                Ok(None) => Rest::Nothing,
+                Err(error) => Rest::Error(Some(error)),
+            };
+            return Self { first: ReplayBody::new(gathered.into_bytes(), trailers), rest, endless: false };
+        }
+    }
+}
+
+/// How far the first message has come.
+#[derive(Debug, Default)]
+struct Message {
+    /// Bytes of its head seen, up to five.
+    head: usize,
+    /// Bytes of it still to come, once the head is whole.
+    left: usize,
+}
+
+impl Message {
+    /// Takes more bytes of the body; true when there are some beyond the first message.
+    fn goes_on(&mut self, mut data: &[u8]) -> bool {
+        while self.head < 5 {
+            let Some((byte, rest)) = data.split_first() else { return false };
+            if self.head > 0 {
+                self.left = self.left << 8 | usize::from(*byte);
+            }
+            self.head += 1;
+            data = rest;
+        }
+        let beyond = data.len() > self.left;
+        self.left = self.left.saturating_sub(data.len());
+        beyond
+    }
+}
+
+/// The inner body is pinned where it is, and nothing else needs to be.
+impl<B: Body> Unpin for GrpcBody<B> {}
+
+impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.endless = false;
+        if let Some(Ok(frame)) = ready!(Pin::new(&mut self.first).poll_frame(cx)) {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        match &mut self.rest {
+            Rest::Nothing => Poll::Ready(None),
+            Rest::Body(body) => body.as_mut().poll_frame(cx),
+            Rest::Error(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_end_stream()
+            && match &self.rest {
+                Rest::Nothing => true,
+                Rest::Body(body) => body.is_end_stream(),
+                Rest::Error(error) => error.is_none(),
+            }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        match &self.rest {
+            _ if self.endless => hint.set_lower(u64::MAX),
+            Rest::Nothing => return self.first.size_hint(),
+            Rest::Body(body) => {
+                let (first, rest) = (self.first.size_hint().lower(), body.size_hint());
+                hint.set_lower(rest.lower().saturating_add(first));
+                if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
+                    hint.set_upper(upper);
+                }
+            }
+            Rest::Error(_) => hint.set_lower(self.first.size_hint().lower()),
+        }
+        hint
+    }
+}
+
+impl<B: Body> fmt::Debug for GrpcBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcBody").field("first", &self.first).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `goes_on` said last, for the bytes cut into pieces of `size`.
+    fn cut(bytes: &[u8], size: usize) -> bool {
+        let mut message = Message::default();
+        bytes.chunks(size).any(|piece| message.goes_on(piece))
+    }
+
+    #[test]
+    fn http_13_a_second_message_is_seen_wherever_the_frames_are_cut() {
+        let one = [0, 0, 0, 1, 2].iter().copied().chain([7; 258]).collect::<Vec<u8>>();
+        let two = [&one[..], &[0]].concat();
+        for size in 1..=two.len() {
+            assert!(!cut(&one, size), "{size}");
+            assert!(cut(&two, size), "{size}");
+        }
+        assert!(!cut(&[], 1));
+        assert!(!cut(&[0, 0, 0, 0, 0], 5), "an empty message");
+        assert!(cut(&[0, 0, 0, 0, 0, 0], 6));
+        assert!(!cut(&[0, 0xff, 0xff, 0xff, 0xff, 1], 6));
+    }
+}

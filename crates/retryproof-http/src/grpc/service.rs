@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`GrpcLayer`]: the guard in gRPC's form. One service outside of it makes the request one that can be replayed, one inside
+//! of it looks at the answer.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, Request, Response};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::peek::GrpcBody;
+use super::{FATE, refusal};
+use crate::answer::strip;
+use crate::body::{BoxError, GuardedBody, ReplayBody};
+use crate::fate::AnswerFate;
+use crate::filter::IdempotencyFilter;
+use crate::future::ResponseFuture;
+use crate::guard::Guarded;
+use crate::layer::IdempotencyLayer;
+use crate::policy::Policy;
+use crate::route::GrpcMethod;
+use crate::service::IdempotencyService;
+
+impl IdempotencyFilter {
+    /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and hooks; its own answers are gRPC statuses. See
+    /// the [module `grpc`](crate::grpc). A policy without a scope has that of each method: `pay.v1.Payments/Charge`.
+    #[must_use]
+    pub fn grpc(&self, policy: Policy) -> GrpcLayer {
+        GrpcLayer { guard: self.with_rejections(refusal).guard(policy), streaming: Arc::default() }
+    }
+}
+
+/// Guards gRPC services; made by [`IdempotencyFilter::grpc`].
+#[derive(Clone)]
+pub struct GrpcLayer {
+    guard: IdempotencyLayer,
+    streaming: Arc<Vec<&'static str>>,
+}
+
+impl GrpcLayer {
+    /// Names a streaming method, `/pay.v1.Payments/Watch`: once it answers it is recorded as "done, not replayable", and its messages flow in both
+    /// directions as they come (HTTP-13).
+    #[must_use]
+    pub fn streaming(mut self, path: &'static str) -> Self {
+        Arc::make_mut(&mut self.streaming).push(path);
+        self
+    }
+}
+
+impl<S> Layer<S> for GrpcLayer {
+    type Service = GrpcService<S>;
+
+    fn layer(&self, inner: S) -> GrpcService<S> {
+        let limit = self.guard.filter().0.max_response;
+        GrpcService {
+            guarded: self.guard.layer(Inside { inner, limit }),
+            streaming: Arc::clone(&self.streaming),
+        }
+    }
+}
+
+impl fmt::Debug for GrpcLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcLayer").field("guard", &self.guard).field("streaming", &self.streaming).finish()
+    }
+}
+
+/// A gRPC service behind the guard. The inner one gets its request in a [`GuardedBody`].
+#[derive(Clone)]
+pub struct GrpcService<S> {
+    guarded: IdempotencyService<Inside<S>>,
+    streaming: Arc<Vec<&'static str>>,
+}
+
+impl<S> fmt::Debug for GrpcService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcService").field("streaming", &self.streaming).finish_non_exhaustive()
+    }
+}
+
+/// The future of a [`GrpcService`]. Dropped, it is as that of the guard: what was granted runs to its end (HTTP-12).
+pub type GrpcFuture<R, E> = ResponseFuture<InsideFuture<R, E>, GrpcBody<R>, E>;
+
+impl<S, B, R> Service<Request<B>> for GrpcService<S>
+where
+    S: Service<Request<GuardedBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Send,
+{
+    type Response = Response<GuardedBody<GrpcBody<R>>>;
+    type Error = S::Error;
+    type Future = GrpcFuture<R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Service::<Request<GuardedBody<B>>>::poll_ready(&mut self.guarded, cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(GrpcMethod);
+        // The guard reads a request before it runs. A stream is handed past it.
+        let body = if self.streaming.contains(&parts.uri.path()) {
+            parts.extensions.insert(Live(Arc::new(Mutex::new(Some(body)))));
+            GuardedBody::replay(ReplayBody::default())
+        } else {
+            GuardedBody::inner(body)
+        };
+        self.guarded.call(Request::from_parts(parts, body))
+    }
+}
+
+/// The body of a stream on its way past the guard.
+struct Live<B>(Arc<Mutex<Option<B>>>);
+
+impl<B> Clone for Live<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// The inner service, as the guard sees it.
+#[derive(Clone)]
+struct Inside<S> {
+    inner: S,
+    /// Answers over it are not replayed.
+    limit: usize,
+}
+
+/// The future of the inner service, and of a look at its answer.
+pub(crate) type InsideFuture<R, E> = Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
+
+impl<S, B, R> Service<Request<GuardedBody<B>>> for Inside<S>
+where
+    S: Service<Request<GuardedBody<B>>, Response = Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Send,
+{
+    type Response = Response<GrpcBody<R>>;
+    type Error = S::Error;
+    type Future = InsideFuture<R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<GuardedBody<B>>) -> Self::Future {
+        let is_guarded = request.extensions().get::<Guarded>().is_some();
+        let live = request.extensions_mut().remove::<Live<B>>();
+        let is_stream = live.is_some();
+        if let Some(body) = live.and_then(|live| live.0.lock().unwrap_or_else(PoisonError::into_inner).take())
+        {
+            *request.body_mut() = GuardedBody::inner(body);
+        }
+        let running = self.inner.call(request);
+        let limit = self.limit;
+        Box::pin(async move {
+            let (mut parts, body) = running.await?.into_parts();
+            if let Some(fate) = take_fate(&mut parts.headers) {
+                parts.extensions.insert(fate);
+            }
+            let is_kept = AnswerFate::of(&parts.extensions) == AnswerFate::Store;
+            let body = if !(is_guarded && is_kept && is_grpc(&parts.headers)) {
+                GrpcBody::passed(body)
+            } else if is_stream {
+                GrpcBody::stream(body)
+            } else {
+                GrpcBody::peek(body, limit).await
+            };
+            Ok(Response::from_parts(parts, body))
+        })
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Takes the fate that a status carries off its metadata. An unknown word is a mistake of the program, and counts as the safe one:
+/// nothing is known, so the key is not freed.
+fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
+    const NAME: HeaderName = HeaderName::from_static(FATE);
+    let fate = match headers.get(&NAME)?.as_bytes() {
+        b"store" => AnswerFate::Store,
+        b"release" => AnswerFate::Release,
+        _ => AnswerFate::Hold,
+    };
+    strip(headers, &NAME);
+    Some(fate)
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The gRPC form over hand-made frames: what tonic would not send, and what its own services never do. Calls through tonic
+//! and real sockets are tested in `examples/grpc`.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use retryproof_http::grpc::{FATE, refusal};
+use retryproof_http::{AnswerFate, GuardedBody, Policy};
+use tokio::sync::Notify;
+use tower::{Layer, ServiceExt as _, service_fn};
+
+use crate::world::{Answer, Runs, STD, filter, filter_with};
+
+const PATH: &str = "/pay.v1.Payments/Charge";
+
+/// One frame of an answer's body.
+#[derive(Debug, Clone)]
+enum Piece {
+    Data(&'static [u8]),
+    Trailers(&'static [(&'static str, &'static str)]),
+    Error,
+    /// Waits for the test.
+    Wait(Arc<Notify>),
+}
+
+/// A body that does what it is told.
+struct Script {
+    pieces: VecDeque<Piece>,
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl http_body::Body for Script {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        loop {
+            if let Some(waiting) = &mut self.waiting {
+                std::task::ready!(waiting.as_mut().poll(cx));
+                self.waiting = None;
+            }
+            return Poll::Ready(match self.pieces.pop_front() {
+                None => None,
+                Some(Piece::Data(data)) => Some(Ok(Frame::data(Bytes::from_static(data)))),
+                Some(Piece::Trailers(lines)) => {
+                    let mut trailers = HeaderMap::new();
+                    for (name, value) in lines {
+                        trailers.append(*name, HeaderValue::from_static(value));
+                    }
+                    Some(Ok(Frame::trailers(trailers)))
+                }
+                Some(Piece::Error) => Some(Err(io::Error::other("the answer breaks off"))),
+                Some(Piece::Wait(until)) => {
+                    self.waiting = Some(Box::pin(async move { until.notified().await }));
+                    continue;
+                }
+            });
+        }
+    }
+}
+
+/// A method that always answers with these frames, and counts its runs.
+fn method(
+    runs: &Runs,
+    headers: &'static [(&'static str, &'static str)],
+    pieces: Vec<Piece>,
+) -> impl tower::Service<Request<GuardedBody<Body>>, Response = Response<Script>, Error = Infallible, Future: Send>
++ Clone
++ Send
++ 'static {
+    let runs = runs.clone();
+    service_fn(move |request: Request<GuardedBody<Body>>| {
+        let (run, pieces) = (runs.run(), pieces.clone());
+        async move {
+            assert_eq!(request.headers()["te"], "trailers", "what gRPC needs of a request stays");
+            let sent = request.into_body().collect().await.expect("the request is whole");
+            assert_eq!(sent.to_bytes(), &b"\0\0\0\0\x01a"[..]);
+            let mut response = Response::builder().header("content-type", "application/grpc");
+            for (name, value) in headers {
+                response = response.header(*name, *value);
+            }
+            let body = Script { pieces: pieces.into(), waiting: None };
+            Ok(response.header("x-run", run).body(body).expect("a response"))
+        }
+    })
+}
+
+fn call(path: &str, key: &str) -> Request<Body> {
+    Request::post(path)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("idempotency-key", key)
+        .body(Body::from(&b"\0\0\0\0\x01a"[..]))
+        .expect("a request")
+}
+
+/// Sends a call, and reads its answer whole.
+macro_rules! answer {
+    ($service:expr, $call:expr) => {{
+        let Ok(response) = $service.clone().oneshot($call).await;
+        Answer::of(response).await
+    }};
+}
+
+const MESSAGE: &[u8] = b"\0\0\0\0\x03abc";
+const OK: Piece = Piece::Trailers(&[("grpc-status", "0")]);
+
+#[tokio::test(start_paused = true)]
+async fn http_8_a_unary_answer_is_replayed_with_its_metadata_and_every_line_of_its_trailers() {
+    let runs = Runs::default();
+    let trailers = &[("grpc-status", "0"), ("x-cost", "3"), ("x-cost", "4"), ("idempotent-replayed", "true")];
+    let pieces = vec![Piece::Data(b"\0\0\0"), Piece::Data(b"\0\x03abc"), Piece::Trailers(trailers)];
+    let inner = method(&runs, &[("x-receipt-bin", "AAEC"), ("x-twice", "a"), ("x-twice", "b")], pieces);
+    let service = filter().grpc(STD).layer(inner);
+    let first = answer!(service, call(PATH, "k"));
+    let again = answer!(service, call(PATH, "k"));
+    for (answer, is_replay) in [(&first, false), (&again, true)] {
+        assert_eq!((answer.status, answer.is_replay()), (StatusCode::OK, is_replay));
+        assert_eq!(answer.body, MESSAGE);
+        assert_eq!(answer.header("content-type"), Some("application/grpc"));
+        assert_eq!((answer.header("x-receipt-bin"), answer.header("x-run")), (Some("AAEC"), Some("1")));
+        assert_eq!(answer.headers.get_all("x-twice").iter().collect::<Vec<_>>(), ["a", "b"]);
+        let trailers = answer.trailers.as_ref().expect("trailers");
+        assert_eq!(trailers["grpc-status"], "0");
+        assert_eq!(trailers.get_all("x-cost").iter().collect::<Vec<_>>(), ["3", "4"]);
+        assert!(!trailers.contains_key("idempotent-replayed"), "a handler cannot forge the mark");
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_status_returned_normally_is_stored_and_replayed() {
+    let runs = Runs::default();
+    let refused = &[("grpc-status", "9"), ("grpc-message", "no%20funds"), ("grpc-status-details-bin", "CAk")];
+    let service = filter().grpc(STD).layer(method(&runs, refused, Vec::new()));
+    for is_replay in [false, true, true] {
+        let answer = answer!(service, call(PATH, "k"));
+        assert_eq!((answer.header("grpc-status"), answer.is_replay()), (Some("9"), is_replay));
+        assert_eq!(answer.header("grpc-message"), Some("no%20funds"));
+        assert_eq!(answer.header("grpc-status-details-bin"), Some("CAk"));
+        assert!(answer.body.is_empty());
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_status_says_its_fate_by_metadata_that_does_not_leave_the_server() {
+    for (word, second_run, ends_in) in
+        [("store", "1", "14"), ("release", "2", "14"), ("hold", "", "10"), ("relase", "", "10")]
+    {
+        let runs = Runs::default();
+        let headers: &'static [_] = vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
+        let policy = STD.with_wait_timeout(Duration::ZERO);
+        let service = filter().grpc(policy).layer(method(&runs, headers, Vec::new()));
+        let first = answer!(service, call(PATH, "k"));
+        assert_eq!((first.header("grpc-status"), first.header(FATE)), (Some("14"), None), "{word}");
+        assert_eq!(first.header("x-last"), Some("z"));
+        let second = answer!(service, call(PATH, "k"));
+        assert_eq!(second.header("grpc-status"), Some(ends_in), "{word}");
+        assert_eq!(second.header("x-run").unwrap_or_default(), second_run, "{word}");
+        assert_eq!(second.header(FATE), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_an_answer_that_breaks_off_is_an_internal_error_and_does_not_run_again() {
+    let runs = Runs::default();
+    for pieces in [
+        vec![Piece::Data(MESSAGE), Piece::Error],
+        vec![Piece::Data(&MESSAGE[..6]), Piece::Error],
+        vec![Piece::Error],
+    ] {
+        let before = runs.count();
+        let service = filter().grpc(STD).layer(method(&runs, &[], pieces));
+        let first = answer!(service, call(PATH, "k"));
+        assert_eq!((first.header("grpc-status"), first.status), (Some("13"), StatusCode::OK));
+        assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"));
+        assert_eq!(runs.count(), before + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_second_message_makes_a_stream_which_flows_and_is_not_replayable() {
+    let runs = Runs::default();
+    let go_on = Arc::new(Notify::new());
+    let pieces = vec![
+        Piece::Data(MESSAGE),
+        Piece::Data(MESSAGE),
+        Piece::Wait(Arc::clone(&go_on)),
+        Piece::Data(MESSAGE),
+        OK,
+    ];
+    let service = filter().grpc(STD).layer(method(&runs, &[], pieces));
+    let Ok(first) = service.clone().oneshot(call(PATH, "k")).await;
+    let mut body = first.into_body();
+    // What had to be seen to know that it is a stream comes in one piece, the rest as it comes.
+    let frame = body.frame().await.expect("a frame").expect("whole");
+    assert_eq!(frame.into_data().expect("two messages"), [MESSAGE, MESSAGE].concat());
+    // Recorded already, while the stream is open.
+    let duplicate = answer!(service, call(PATH, "k"));
+    assert_eq!(duplicate.header("grpc-status"), Some("6"));
+    go_on.notify_one();
+    let rest = body.collect().await.expect("the rest");
+    assert_eq!(rest.trailers().expect("trailers")["grpc-status"], "0");
+    assert_eq!(rest.to_bytes(), MESSAGE);
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_named_stream_flows_from_its_first_byte_on() {
+    let runs = Runs::default();
+    let go_on = Arc::new(Notify::new());
+    let pieces = vec![Piece::Wait(Arc::clone(&go_on)), Piece::Data(MESSAGE), OK];
+    let service = filter().grpc(STD).streaming(PATH).layer(method(&runs, &[], pieces));
+    let Ok(first) = service.clone().oneshot(call(PATH, "k")).await;
+    let duplicate = answer!(service, call(PATH, "k"));
+    assert_eq!(duplicate.header("grpc-status"), Some("6"), "the head of the answer was enough");
+    go_on.notify_one();
+    let first = Answer::of(first).await;
+    assert_eq!(
+        (&first.body[..], first.trailers.expect("trailers")["grpc-status"].as_bytes()),
+        (MESSAGE, &b"0"[..])
+    );
+    // Another method of the same service is a call like any other.
+    go_on.notify_one();
+    assert_eq!(answer!(service, call("/pay.v1.Payments/Refund", "other")).header("x-run"), Some("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_an_answer_over_the_limit_arrives_whole_and_is_not_replayable() {
+    let runs = Runs::default();
+    let pieces =
+        vec![Piece::Data(b"\0\0\0\0\x14"), Piece::Data(b"0123456789"), Piece::Data(b"0123456789"), OK];
+    let filter = filter_with(|config| config.web.max_response_bytes = 12);
+    let service = filter.grpc(STD).layer(method(&runs, &[], pieces));
+    let first = answer!(service, call(PATH, "k"));
+    assert_eq!((first.body.len(), first.trailers.expect("trailers").len()), (25, 1));
+    assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"));
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_without_a_named_scope_each_method_has_its_own() {
+    let runs = Runs::default();
+    let service = filter().grpc(Policy::unnamed()).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
+    for (path, run) in [(PATH, "1"), ("/pay.v1.Payments/Refund", "2"), (PATH, "1")] {
+        let answer = answer!(service, call(path, "k"));
+        assert_eq!(answer.header("x-run"), Some(run), "{path}");
+    }
+    // Under one name, another method is another request.
+    let service = filter().grpc(STD).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
+    assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some("3"));
+    assert_eq!(answer!(service, call("/pay.v1.Payments/Refund", "k")).header("grpc-status"), Some("3"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_3_where_keys_are_optional_a_call_without_one_is_handed_on_untouched() {
+    let runs = Runs::default();
+    let filter = filter_with(|config| config.web.required = false);
+    let go_on = Arc::new(Notify::new());
+    let headers = &[(FATE, "release")];
+    let pieces = vec![Piece::Data(MESSAGE), Piece::Wait(Arc::clone(&go_on)), OK];
+    for layer in [filter.grpc(STD), filter.grpc(STD).streaming(PATH)] {
+        let service = layer.layer(method(&runs, headers, pieces.clone()));
+        let mut keyless = call(PATH, "k");
+        keyless.headers_mut().remove("idempotency-key");
+        let Ok(first) = service.oneshot(keyless).await;
+        assert!(!first.headers().contains_key(FATE), "it never leaves the server");
+        go_on.notify_one();
+        assert_eq!(Answer::of(first).await.body, MESSAGE);
+    }
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_11_the_form_of_refusals_is_the_hooks() {
+    let runs = Runs::default();
+    let codes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&codes);
+    let filter = filter().with_rejections(move |problem| {
+        seen.lock().push(problem.code.as_str());
+        refusal(problem)
+    });
+    let service = filter.guard(STD).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
+    let mut keyless = call(PATH, "k");
+    keyless.headers_mut().remove("idempotency-key");
+    let refused = answer!(service, keyless.map(GuardedBody::inner));
+    assert_eq!((refused.status, refused.header("grpc-status")), (StatusCode::OK, Some("3")));
+    assert!(
+        refused.header("grpc-message").is_some_and(|text| text.contains("Idempotency-Key")),
+        "{refused:?}"
+    );
+    assert_eq!(*codes.lock(), ["key-missing"]);
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_mark_in_the_extensions_counts_as_in_any_answer() {
+    let runs = Runs::default();
+    let inner = method(&runs, &[], vec![Piece::Data(MESSAGE), OK]);
+    let marked = inner.map_response(|response| AnswerFate::Release.mark(response));
+    let service = filter().grpc(STD).layer(marked);
+    for run in ["1", "2"] {
+        assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some(run));
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dead letters: the message as it was, with headers that say why it lies there.
+
+use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use retryproof_core::listener::Reason;
+
+use crate::delivery::Delivery;
+
+const REASON: &str = "Retryproof-Reason";
+const STREAM: &str = "Retryproof-Stream";
+const SEQUENCE: &str = "Retryproof-Sequence";
+const SUBJECT: &str = "Retryproof-Subject";
+const DELIVERIES: &str = "Retryproof-Deliveries";
+/// Put before the names of those headers that a server would act on.
+const ASIDE: &str = "Retryproof-Original-";
+
+/// The headers of the dead letter of `delivery`.
+///
+/// Headers named `Nats-…` are orders to the server (`Nats-Rollup` would empty the subject, `Nats-Expected-…` have it refuse the message,
+/// `Nats-Msg-Id` take two letters with one key for one), so they are set aside under another name.
+pub(crate) fn headers(delivery: &Delivery, why: Reason) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in delivery.headers().into_iter().flat_map(HeaderMap::iter) {
+        let name = renamed(name);
+        values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+    }
+    let place = delivery.place();
+    // The letter of this very message, whoever sends it again: the stream of the dead letters keeps one.
+    headers.insert(NATS_MESSAGE_ID, format!("{}:{}", place.stream, place.sequence).as_str());
+    headers.insert(REASON, why.as_str());
+    headers.insert(STREAM, place.stream.as_str());
+    headers.insert(SEQUENCE, HeaderValue::from(place.sequence));
+    headers.insert(SUBJECT, delivery.subject());
+    headers.insert(DELIVERIES, HeaderValue::from(place.deliveries));
+    headers
+}
+
+fn renamed(name: &HeaderName) -> HeaderName {
+    let text: &str = name.as_ref();
+    if text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
+        // Both parts were header names.
+        format!("{ASIDE}{text}").parse().unwrap_or_else(|_| name.clone())
+    } else {
+        name.clone()
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LST-2: what the server is told, seen on the wire.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::Config;
+use retryproof_core::listener::{Reason, Refusal, Verdict};
+use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
+use retryproof_nats::Delivery;
+use tokio::sync::Semaphore;
+
+use crate::support::{Place, SCOPE, counting, start};
+
+/// Somebody else at work on the key of the messages with this body.
+async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> Held {
+    let ctx = IdempotencyContext::builder(SCOPE, key)
+        .lease(lease)
+        .fingerprint(retryproof_core::listener::body_fingerprint(body.as_bytes()))
+        .build()
+        .expect("a context");
+    match engine.try_acquire(&ctx).await.expect("acquired") {
+        Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn lst_2_acknowledged_after_completion() {
+    let place = Place::new().await;
+    let mut wire = place.wire().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (engine, opens) = (place.engine.clone(), Arc::clone(&gate));
+    let listener = place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
+    let running = start(listener.build().await.expect("built"), move |delivery: Delivery| {
+        let (engine, opens) = (engine.clone(), Arc::clone(&opens));
+        async move {
+            let work = async || opens.acquire().await.map(|permit| permit.forget());
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    place.publish("o-1", "{}").await;
+    // While it runs, nothing but the news that it does.
+    assert_eq!(wire.next().await, "+WPI");
+    assert_eq!(wire.next().await, "+WPI");
+    gate.add_permits(100);
+    assert_eq!(wire.answer().await, "+ACK");
+    let ctx = IdempotencyContext::builder(SCOPE, "o-1").build().expect("a context");
+    assert!(matches!(place.engine.try_acquire(&ctx).await.expect("looked"), Acquisition::Complete(_)));
+    place.until_done().await;
+    running.stop().await;
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_1_a_message_published_twice_runs_once_and_both_are_acknowledged() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let tally = listener.tally();
+    place.publish("o-1", "{}").await;
+    place.publish("o-1", "{}").await;
+    let running = start(listener, counting(&place, &runs));
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
+    assert_eq!(tally.read().acks, 2);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut wire = place.wire().await;
+    // Its only delivery: giving it back would be the end of it.
+    let config = Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
+    let listener = place.listener(config).await.build().await.expect("built");
+    let tally = listener.tally();
+    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(2)).await;
+    let running = start(listener, counting(&place, &runs));
+    place.publish("o-1", "{}").await;
+    for _ in 0..6 {
+        // Twice the `ack_wait`, and then some.
+        assert_eq!(wire.next().await, "+WPI");
+    }
+    drop(held.complete_tombstone(Tombstone::new()).await);
+    assert_eq!(wire.answer().await, "+ACK");
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 0, "the holder's work is not repeated");
+    assert_eq!(tally.because(Reason::NotReplayable), 1);
+    assert_eq!(place.info().await.delivered.consumer_sequence, 1);
+    assert!(place.letters().await.is_empty());
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_ends() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut wire = place.wire().await;
+    let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
+    let tally = listener.tally();
+    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(3)).await;
+    let running = start(listener, counting(&place, &runs));
+    place.publish("o-1", "{}").await;
+    let told = wire.answer().await;
+    let delay =
+        told.strip_prefix("-NAK {\"delay\":").and_then(|rest| rest.strip_suffix('}')).expect("a delay");
+    // The remaining lease in whole seconds, rounded up; a heartbeat may have renewed it.
+    let delay = Duration::from_nanos(delay.parse().expect("a number"));
+    assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(3), "{told}");
+    drop(held.release().await);
+    assert_eq!(wire.answer().await, "+ACK");
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!((tally.because(Reason::InFlight), tally.read().acks), (1, 1));
+    assert_eq!(place.info().await.delivered.consumer_sequence, 2, "one redelivery for one look");
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_failure_comes_again_and_is_run_again() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut wire = place.wire().await;
+    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let tally = listener.tally();
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+        async move {
+            let run = counted.fetch_add(1, Ordering::SeqCst);
+            let work = async || {
+                assert!(run != 1, "the second run panics");
+                if run == 0 { Err("the first fails") } else { Ok(()) }
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    place.publish("o-1", "{}").await;
+    assert_eq!(wire.answer().await, "-NAK {\"delay\":20000000}");
+    assert_eq!(wire.answer().await, "-NAK {\"delay\":40000000}", "longer each time");
+    assert_eq!(wire.answer().await, "+ACK");
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    assert_eq!((tally.because(Reason::Failed), tally.because(Reason::Panicked)), (1, 1));
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
+    let place = Place::new().await;
+    let mut wire = place.wire().await;
+    let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
+    let running = start(listener, |_| async {
+        let returned: Result<(), _> = Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
+        assert!(!returned.as_ref().expect_err("refused").verdict().is_failure());
+        Ok(Verdict::of_function(&returned))
+    });
+    place.publish("o-1", "{}").await;
+    assert_eq!(wire.answer().await, "-NAK {\"delay\":90000000000}");
+    running.stop().await;
+    place.leave().await;
+}

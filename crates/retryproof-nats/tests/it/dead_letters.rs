@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LST-2: messages that cannot be handled lie where a person looks, whole, and only then leave their stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::pull::Config;
+use retryproof_core::listener::{Poison, Reason, Verdict};
+use retryproof_nats::Delivery;
+use serde::Deserialize;
+
+use crate::support::{Place, counting, header, start, until};
+
+#[derive(Deserialize)]
+struct Order {
+    number: u32,
+}
+
+#[tokio::test]
+async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_runs_nothing() {
+    let place = Place::new().await;
+    let mut wire = place.wire().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let tally = listener.tally();
+    place.publish_with(HeaderMap::new(), "{\"number\":1}").await;
+    place.publish(&"k".repeat(513), "{\"number\":2}").await;
+    place.publish("   ", "{\"number\":3}").await;
+    place.publish("o-4", "{\"number\":").await;
+    place.publish("o-5", "{\"number\":5}").await;
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+        async move {
+            let order: Order = delivery.json()?;
+            let work = async || {
+                counted.fetch_add(order.number as usize, Ordering::SeqCst);
+                Ok::<(), Poison>(())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    let mut letters = place.until_letters(4).await;
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
+    letters.sort_by(|a, b| header(&a.0, "Retryproof-Sequence").cmp(&header(&b.0, "Retryproof-Sequence")));
+    let said: Vec<_> = letters
+        .iter()
+        .map(|(headers, body)| (header(headers, "Retryproof-Reason").expect("why"), body.as_str()))
+        .collect();
+    let wanted = [
+        ("no-key", "{\"number\":1}"),
+        ("bad-key", "{\"number\":2}"),
+        ("bad-key", "{\"number\":3}"),
+        ("unreadable-message", "{\"number\":"),
+    ];
+    assert_eq!(said, wanted);
+    assert_eq!(tally.read().dead_letters, 4);
+    let mut told: Vec<String> = Vec::new();
+    for _ in 0..5 {
+        told.push(wire.answer().await);
+    }
+    told.sort_unstable();
+    assert_eq!(told, ["+ACK", "+TERM", "+TERM", "+TERM", "+TERM"]);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_server() {
+    let place = Place::new().await;
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", "the publisher's");
+    headers.insert("Nats-Expected-Stream", place.name.as_str());
+    headers.append("Trace", "a");
+    headers.append("Trace", "b");
+    place.publish_with(headers, "what was said").await;
+    let running = start(listener, |_| async { unreachable!("it has no key where this listener looks") });
+    let letters = place.until_letters(1).await;
+    place.until_done().await;
+    running.stop().await;
+    let (headers, body) = &letters[0];
+    assert_eq!(body, "what was said");
+    let of = |name| header(headers, name);
+    assert_eq!(of("Retryproof-Reason"), Some("no-key"));
+    assert_eq!(of("Retryproof-Stream"), Some(place.name.as_str()));
+    assert_eq!(of("Retryproof-Subject"), Some(place.subject().as_str()));
+    assert_eq!((of("Retryproof-Sequence"), of("Retryproof-Deliveries")), (Some("1"), Some("1")));
+    assert_eq!(of("Nats-Msg-Id"), Some(format!("{}:1", place.name).as_str()));
+    assert_eq!(of("Retryproof-Original-Nats-Msg-Id"), Some("the publisher's"));
+    assert_eq!(of("Retryproof-Original-Nats-Expected-Stream"), Some(place.name.as_str()));
+    let traces: Vec<_> = headers.get_all("Trace").map(async_nats::HeaderValue::as_str).collect();
+    assert_eq!(traces, ["a", "b"]);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_fp_1_another_body_under_a_known_key_is_refused_and_each_of_them_is_kept() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let listener = place.listener(Config::default()).await.batch(1).build().await.expect("built");
+    let tally = listener.tally();
+    place.publish("o-1", "100 euros").await;
+    let running = start(listener, counting(&place, &runs));
+    place.until_done().await;
+    for body in ["900 euros", "800 euros", "100 euros"] {
+        place.publish("o-1", body).await;
+    }
+    let letters = place.until_letters(2).await;
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let bodies: Vec<_> = letters.iter().map(|(_, body)| body.as_str()).collect();
+    assert_eq!(bodies, ["900 euros", "800 euros"]);
+    assert_eq!(tally.because(Reason::Mismatch), 2);
+    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_are_handled() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let tally = listener.tally();
+    for n in 0..200 {
+        place.publish("the same", "not json").await;
+        if n % 20 == 0 {
+            place.publish(&format!("o-{n}"), "{\"number\":1}").await;
+        }
+    }
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+        async move {
+            let order: Order = delivery.json()?;
+            let work = async || {
+                counted.fetch_add(order.number as usize, Ordering::SeqCst);
+                Ok::<(), Poison>(())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 10);
+    assert_eq!(place.letters().await.len(), 200, "each of them once");
+    assert_eq!((tally.read().acks, tally.read().dead_letters, tally.read().nacks), (10, 200, 0));
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
+    for config in [Config::default(), Config { max_deliver: 1, ..Config::default() }] {
+        let last = config.max_deliver == 1;
+        let place = Place::new().await;
+        let mut wire = place.wire().await;
+        let listener = place.listener(config).await.build().await.expect("built");
+        let tally = listener.tally();
+        place.jetstream.delete_stream(place.grave()).await.expect("removed");
+        let looked = Arc::new(AtomicUsize::new(0));
+        let looks = Arc::clone(&looked);
+        let running = start(listener, move |_| {
+            looks.fetch_add(1, Ordering::SeqCst);
+            async { Ok(Verdict::poison(Poison::Unreadable)) }
+        });
+        place.publish("o-1", "{}").await;
+        if last {
+            until("a look", || looked.load(Ordering::SeqCst) == 1).await;
+        } else {
+            assert!(wire.answer().await.starts_with("-NAK"));
+        }
+        assert_eq!(tally.read().dead_letters, 0);
+        place.restore_grave().await;
+        assert_eq!(place.until_letters(1).await.len(), 1);
+        place.until_done().await;
+        running.stop().await;
+        assert_eq!(place.letters().await.len(), 1);
+        assert_eq!(tally.read().dead_letters, 1);
+        place.leave().await;
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of a listener.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::Config;
+use retryproof_core::ErrorKind;
+use retryproof_core::listener::Verdict;
+use retryproof_nats::Delivery;
+use tokio::sync::Semaphore;
+
+use crate::support::{Place, counting, start, until};
+
+#[tokio::test]
+async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
+    let place = Place::new().await;
+    let listener = place.listener(Config::default()).await.concurrency(1).build().await.expect("built");
+    let tally = listener.tally();
+    for n in 0..5 {
+        place.publish(&format!("o-{n}"), "{}").await;
+    }
+    let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (opens, engine, counted) = (Arc::clone(&gate), place.engine.clone(), Arc::clone(&entered));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, opens, counted) = (engine.clone(), Arc::clone(&opens), Arc::clone(&counted));
+        async move {
+            let work = async || {
+                counted.fetch_add(1, Ordering::SeqCst);
+                opens.acquire().await.map(|permit| permit.forget())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    until("the first at work", || entered.load(Ordering::SeqCst) == 1).await;
+    running.begin_stop();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.add_permits(1);
+    running.ended().await.expect("no error");
+    assert_eq!((entered.load(Ordering::SeqCst), tally.read().acks), (1, 1));
+    // The others are there at once for the next one, and not after `ack_wait`.
+    gate.add_permits(10);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let next = place.listener(Config::default()).await.build().await.expect("built");
+    let running = start(next, counting(&place, &runs));
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn run_5_what_takes_longer_than_the_drain_time_is_dropped() {
+    let place = Place::new().await;
+    let builder = place.listener(Config::default()).await.drain(Duration::from_millis(20));
+    let entered = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&entered);
+    let running = start(builder.build().await.expect("built"), move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending()
+    });
+    place.publish("o-1", "{}").await;
+    until("at work", || entered.load(Ordering::SeqCst) == 1).await;
+    running.stop().await;
+    assert_eq!(place.info().await.num_ack_pending, 1, "it comes again");
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_deleted_consumer_ends_its_listener_with_an_error() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let running = start(listener, counting(&place, &runs));
+    place.publish("o-1", "{}").await;
+    place.until_done().await;
+    let stream = place.jetstream.get_stream(&place.name).await.expect("the stream");
+    stream.delete_consumer("invoices").await.expect("deleted");
+    let error = running.ended().await.expect_err("it says so");
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    assert!(error.to_string().contains("the consumer was deleted"), "{error}");
+    place.leave().await;
+}

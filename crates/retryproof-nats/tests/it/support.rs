@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A stream, a consumer and a stream of dead letters of a test's own, and what goes over the wire about them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, Info, PullConsumer, pull};
+use async_nats::jetstream::stream::{Config as StreamConfig, StorageType};
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, HeaderMap, Subscriber};
+use futures_util::StreamExt;
+use retryproof_core::listener::{Backoff, Poison, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_nats::{Delivery, NatsListener, NatsListenerBuilder};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const SCOPE: &str = "orders.paid";
+/// The key of most tests' messages. A stream drops a second message with one `Nats-Msg-Id`, and these want duplicates.
+const KEY: &str = "Event-Id";
+
+/// The server that `cargo xtask services up nats` has started: the variable, else the file that it wrote.
+pub(crate) fn url() -> String {
+    const NAME: &str = "RETRYPROOF_TEST_NATS";
+    if let Some(url) = std::env::var(NAME).ok().filter(|url| !url.is_empty()) {
+        return url;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix(NAME)?.strip_prefix('='))
+        .unwrap_or_else(|| panic!("no {NAME} for this test: run `cargo xtask services up nats`"))
+        .to_owned()
+}
+
+/// One test's own place on the server; [`leave`](Self::leave) takes it away again.
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) client: Client,
+    pub(crate) jetstream: Context,
+    pub(crate) engine: IdempotencyEngine,
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with(IdempotencyEngine::new(MemoryStore::new())).await
+    }
+
+    pub(crate) async fn with(engine: IdempotencyEngine) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let client = async_nats::connect(url()).await.expect("a nats-server");
+        let jetstream = jetstream::new(client.clone());
+        let place = Self { name, client, jetstream, engine };
+        place.stream(&place.name, &format!("{}.>", place.name)).await;
+        place.stream(&place.grave(), &place.dead()).await;
+        place
+    }
+
+    async fn stream(&self, name: &str, subject: &str) {
+        let config = StreamConfig {
+            name: name.to_owned(),
+            subjects: vec![subject.to_owned()],
+            storage: StorageType::Memory,
+            ..StreamConfig::default()
+        };
+        self.jetstream.create_stream(config).await.expect("a stream");
+    }
+
+    pub(crate) fn subject(&self) -> String {
+        format!("{}.orders", self.name)
+    }
+
+    /// The stream of the dead letters.
+    pub(crate) fn grave(&self) -> String {
+        format!("dead-{}", self.name)
+    }
+
+    /// Their subject.
+    pub(crate) fn dead(&self) -> String {
+        format!("dead.{}", self.name)
+    }
+
+    pub(crate) async fn restore_grave(&self) {
+        self.stream(&self.grave(), &self.dead()).await;
+    }
+
+    pub(crate) async fn consumer(&self, config: pull::Config) -> PullConsumer {
+        self.consumer_over(&self.jetstream, config).await
+    }
+
+    /// As seen by another connection.
+    pub(crate) async fn consumer_over(&self, jetstream: &Context, config: pull::Config) -> PullConsumer {
+        let config = pull::Config { durable_name: Some("invoices".into()), ..config };
+        jetstream.create_consumer_on_stream(config, self.name.clone()).await.expect("a consumer")
+    }
+
+    /// A listener whose failures come again soon.
+    pub(crate) async fn listener(&self, config: pull::Config) -> NatsListenerBuilder {
+        let consumer = self.consumer(config).await;
+        self.builder(self.jetstream.clone(), consumer)
+    }
+
+    pub(crate) fn builder(&self, jetstream: Context, consumer: PullConsumer) -> NatsListenerBuilder {
+        let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        NatsListener::builder(jetstream, consumer, SCOPE)
+            .dead_letters(self.dead())
+            .key(|message| Some(message.headers.as_ref()?.get(KEY)?.as_str().to_owned()))
+            .backoff(soon)
+            .pull_for(Duration::from_millis(300))
+    }
+
+    pub(crate) async fn publish(&self, key: &str, body: &str) {
+        let mut headers = HeaderMap::new();
+        headers.insert(KEY, key);
+        self.publish_with(headers, body).await;
+    }
+
+    pub(crate) async fn publish_with(&self, headers: HeaderMap, body: &str) {
+        let sent = self.jetstream.publish_with_headers(self.subject(), headers, body.to_owned().into()).await;
+        sent.expect("sent").await.expect("stored");
+    }
+
+    /// What the consumer looks like at the server.
+    pub(crate) async fn info(&self) -> Info {
+        let stream = self.jetstream.get_stream(&self.name).await.expect("the stream");
+        let consumer: PullConsumer = stream.get_consumer("invoices").await.expect("the consumer");
+        consumer.cached_info().clone()
+    }
+
+    /// Until every message was delivered and answered for good.
+    pub(crate) async fn until_done(&self) {
+        let done = async {
+            loop {
+                let info = self.info().await;
+                if info.num_pending == 0 && info.num_ack_pending == 0 {
+                    return;
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, done).await.expect("all messages answered");
+    }
+
+    /// The dead letters so far: headers and body.
+    pub(crate) async fn letters(&self) -> Vec<(HeaderMap, String)> {
+        // A reader that leaves everything where it is. (Read by its number a message shows one value of each header alone.)
+        let config = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
+        let reader = self.jetstream.create_consumer_on_stream(config, self.grave()).await.expect("a reader");
+        let mut letters = reader.fetch().max_messages(1_000).messages().await.expect("the dead letters");
+        let mut read = Vec::new();
+        while let Some(letter) = letters.next().await {
+            let letter = letter.expect("a letter").message;
+            read.push((
+                letter.headers.unwrap_or_default(),
+                String::from_utf8_lossy(&letter.payload).into_owned(),
+            ));
+        }
+        let name = reader.cached_info().name.clone();
+        self.jetstream.delete_consumer_from_stream(name, self.grave()).await.expect("removed");
+        read
+    }
+
+    pub(crate) async fn until_letters(&self, count: usize) -> Vec<(HeaderMap, String)> {
+        let there = async {
+            loop {
+                let letters = self.letters().await;
+                if letters.len() >= count {
+                    return letters;
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, there).await.expect("the dead letters")
+    }
+
+    /// Everything that the server is told of the consumer's messages from now on.
+    pub(crate) async fn wire(&self) -> Wire {
+        let subject = format!("$JS.ACK.{}.invoices.>", self.name);
+        let heard = self.client.subscribe(subject).await.expect("subscribed");
+        self.client.flush().await.expect("flushed");
+        Wire(heard)
+    }
+
+    pub(crate) async fn leave(self) {
+        self.jetstream.delete_stream(&self.name).await.expect("removed");
+        self.jetstream.delete_stream(self.grave()).await.expect("removed");
+    }
+}
+
+/// The answers on their way to the server.
+pub(crate) struct Wire(Subscriber);
+
+impl Wire {
+    pub(crate) async fn next(&mut self) -> String {
+        let next = timeout(PATIENCE, self.0.next()).await.expect("an answer").expect("subscribed");
+        String::from_utf8_lossy(&next.payload).into_owned()
+    }
+
+    /// The next one that is not `+WPI`.
+    pub(crate) async fn answer(&mut self) -> String {
+        loop {
+            let next = self.next().await;
+            if next != "+WPI" {
+                return next;
+            }
+        }
+    }
+}
+
+/// A listener at work.
+pub(crate) struct Running {
+    stop: Arc<Notify>,
+    task: JoinHandle<retryproof_core::Result<()>>,
+}
+
+pub(crate) fn start<H, Fut>(listener: NatsListener, handler: H) -> Running
+where
+    H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
+{
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let task = tokio::spawn(async move { listener.run(handler, stopped.notified()).await });
+    Running { stop, task }
+}
+
+impl Running {
+    pub(crate) async fn stop(self) {
+        self.stop.notify_one();
+        self.ended().await.expect("no error");
+    }
+
+    pub(crate) fn begin_stop(&self) {
+        self.stop.notify_one();
+    }
+
+    /// How it ended by itself, or after [`begin_stop`](Self::begin_stop).
+    pub(crate) async fn ended(self) -> retryproof_core::Result<()> {
+        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
+    }
+
+    /// As a process that dies: nothing is answered any more.
+    pub(crate) fn die(self) {
+        self.task.abort();
+    }
+}
+
+/// Counts runs, and handles messages by the engine of `place` with an action that does nothing else.
+pub(crate) fn counting(
+    place: &Place,
+    runs: &Arc<AtomicUsize>,
+) -> impl Fn(Delivery) -> std::pin::Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>
++ Send
++ Sync
++ 'static {
+    let (engine, runs) = (place.engine.clone(), Arc::clone(runs));
+    move |delivery: Delivery| {
+        let (engine, runs) = (engine.clone(), Arc::clone(&runs));
+        Box::pin(async move {
+            let done = engine
+                .execute(delivery.context()?, async || {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok::<(), std::io::Error>(())
+                })
+                .await;
+            Ok(Verdict::of(&done))
+        })
+    }
+}
+
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.as_str())
+}
+
+/// Waits for a condition.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let met = async {
+        while !holds() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, met).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`ConsumerBuilder`]: what a consumer is told once, checked when it is built.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::uri::AMQPUri;
+use serde::de::DeserializeOwned;
+
+use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
+use retryproof_core::{Error, ErrorKind, IdempotencyContext, IntoScope, Result, Scope};
+
+use crate::consumer::Consumer;
+use crate::message::Message;
+
+type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
+type BodyOf<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
+
+/// A queue's name is at most 255 bytes, and the names of the wait queues are longer than that of the work queue.
+const LONGEST_NAME: usize = 230;
+
+/// Builds a [`Consumer`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct ConsumerBuilder<T> {
+    server: Result<AMQPUri>,
+    scope: Result<Scope>,
+    settings: Settings<T>,
+}
+
+/// What a consumer keeps.
+pub(crate) struct Settings<T> {
+    pub(crate) queue: String,
+    pub(crate) dead_letters: String,
+    pub(crate) prefetch: u16,
+    pub(crate) at_once: usize,
+    pub(crate) most_failures: u32,
+    pub(crate) backoff: Backoff,
+    pub(crate) drain: Duration,
+    key: Arc<KeyOf>,
+    body: Arc<BodyOf<T>>,
+    fingerprints: bool,
+    wait: Duration,
+    ttl: Option<Duration>,
+    lease: Option<Duration>,
+}
+
+impl ConsumerBuilder<Arc<Message>> {
+    pub(crate) fn new(url: &str, queue: &str, scope: impl IntoScope) -> ConsumerBuilder<Vec<u8>> {
+        ConsumerBuilder {
+            server: server(url),
+            scope: scope.into_scope(),
+            settings: Settings {
+                queue: queue.into(),
+                dead_letters: dead_letters_of(queue),
+                prefetch: 100,
+                at_once: 16,
+                most_failures: 20,
+                backoff: Backoff::default(),
+                drain: Duration::from_secs(30),
+                key: Arc::new(|message| message.message_id().map(str::to_owned)),
+                body: Arc::new(|message| Ok(message.body().to_vec())),
+                fingerprints: true,
+                wait: Duration::ZERO,
+                ttl: None,
+                lease: None,
+            },
+        }
+    }
+}
+
+impl<T: Send + 'static> ConsumerBuilder<T> {
+    /// Takes bodies as JSON. One that does not decode is a dead letter, and nothing runs (LST-2).
+    pub fn json<U: DeserializeOwned + Send + 'static>(self) -> ConsumerBuilder<U> {
+        self.decode(Message::json)
+    }
+
+    /// Takes bodies by a decoder of your own.
+    pub fn decode<U>(
+        self,
+        decode: impl Fn(&Message) -> Result<U, Poison> + Send + Sync + 'static,
+    ) -> ConsumerBuilder<U> {
+        let Settings { queue, dead_letters, prefetch, at_once, most_failures, backoff, drain, key, .. } =
+            self.settings;
+        let Settings { fingerprints, wait, ttl, lease, .. } = self.settings;
+        let body = Arc::new(decode);
+        ConsumerBuilder {
+            server: self.server,
+            scope: self.scope,
+            settings: Settings {
+                queue,
+                dead_letters,
+                prefetch,
+                at_once,
+                most_failures,
+                backoff,
+                drain,
+                key,
+                body,
+                fingerprints,
+                wait,
+                ttl,
+                lease,
+            },
+        }
+    }
+
+    /// Where the key is, unless it is the property `message-id`. `None` is a message without a key: a dead letter.
+    pub fn key(mut self, key: impl Fn(&Message) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.settings.key = Arc::new(key);
+        self
+    }
+
+    /// The key is the header of this name: text, or a whole number.
+    pub fn key_header(self, name: &'static str) -> Self {
+        self.key(move |message| message.header(name))
+    }
+
+    /// Takes a message under a known key for a redelivery whatever its body. Without this, one with another body is refused (FP-1) and
+    /// goes to the dead letters.
+    pub fn any_body(mut self) -> Self {
+        self.settings.fingerprints = false;
+        self
+    }
+
+    /// As [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl): how long a redelivery is recognised. Longer than a message may lie in the
+    /// queue, the wait queues and the dead letters from where somebody may send it once more.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.ttl = Some(ttl);
+        self
+    }
+
+    /// As [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease): how long the messages of a consumer that was killed stay away.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = Some(lease);
+        self
+    }
+
+    /// How long a redelivery waits for the delivery that is being worked on. Zero, unless set: it is put off at once (LST-1).
+    pub fn wait_timeout(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// How many messages the broker hands over ahead of their answers: 100 unless set.
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.settings.prefetch = messages;
+        self
+    }
+
+    /// How many messages are worked on side by side: 16 unless set, and never more than the prefetch.
+    pub fn at_once(mut self, messages: usize) -> Self {
+        self.settings.at_once = messages;
+        self
+    }
+
+    /// After how many failures (the work's, the store's) a message is a dead letter: 20 unless set. A delivery that only found
+    /// another one in flight does not count, and a consumer that died counts with the broker
+    /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
+    pub fn most_failures(mut self, failures: u32) -> Self {
+        self.settings.most_failures = failures;
+        self
+    }
+
+    /// How long a message stays away after each failure: 1 s, doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.settings.backoff = backoff;
+        self
+    }
+
+    /// Another queue for the dead letters than `NAME.dead`.
+    pub fn dead_letters(mut self, queue: &str) -> Self {
+        self.settings.dead_letters = queue.into();
+        self
+    }
+
+    /// How long a consumer that is [stopped](crate::Stopper::stop) waits for what it works on: 30 s unless set.
+    pub fn drain(mut self, at_most: Duration) -> Self {
+        self.settings.drain = at_most;
+        self
+    }
+
+    /// Checks everything; connects to nothing yet.
+    ///
+    /// # Errors
+    /// `Config` for a URL that is none, a queue's name over 230 bytes, a prefetch or a number of failures of zero; `Invalid` for a scope or a
+    /// duration out of bounds (ID-3, CTX-2).
+    pub fn build(self) -> Result<Consumer<T>> {
+        let Self { server, scope, settings } = self;
+        let (server, scope) = (server?, scope?);
+        let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
+        for queue in [&settings.queue, &settings.dead_letters] {
+            if queue.is_empty() || queue.len() > LONGEST_NAME {
+                return refuse("a queue's name takes 1 to 230 bytes");
+            }
+        }
+        if settings.prefetch == 0 || settings.most_failures == 0 {
+            return refuse("the prefetch and the number of failures are at least 1");
+        }
+        settings.context(&scope, "checked", b"")?;
+        Ok(Consumer::new(server, scope, settings))
+    }
+}
+
+impl<T> Settings<T> {
+    /// What a message asks for, or why it cannot be handled.
+    pub(crate) fn read(&self, scope: &Scope, message: &Message) -> Result<(IdempotencyContext, T), Poison> {
+        let key = (self.key)(message).ok_or(Poison::NoKey)?;
+        let body = (self.body)(message)?;
+        let ctx = self.context(scope, &key, message.body()).map_err(|_| Poison::BadKey)?;
+        Ok((ctx, body))
+    }
+
+    fn context(&self, scope: &Scope, key: &str, body: &[u8]) -> Result<IdempotencyContext> {
+        let mut ctx = IdempotencyContext::builder(scope.clone(), key).wait_timeout(self.wait);
+        if let Some(ttl) = self.ttl {
+            ctx = ctx.ttl(ttl);
+        }
+        if let Some(lease) = self.lease {
+            ctx = ctx.lease(lease);
+        }
+        if self.fingerprints {
+            ctx = ctx.fingerprint(body_fingerprint(body));
+        }
+        ctx.build()
+    }
+}
+
+/// A URL that may hold a password: what is wrong with it is said without it (ID-4).
+pub(crate) fn server(url: &str) -> Result<AMQPUri> {
+    let mut server: AMQPUri = url.parse().map_err(|_| {
+        Error::new(
+            ErrorKind::Config,
+            "the broker's URL is none; it looks like `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
+        )
+    })?;
+    // Half a minute of silence, instead of the broker's whole one, and a connection counts as lost.
+    server.query.heartbeat.get_or_insert(30);
+    Ok(server)
+}
+
+pub(crate) fn dead_letters_of(queue: &str) -> String {
+    format!("{queue}.dead")
+}
+
+impl<T> fmt::Debug for ConsumerBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerBuilder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Settings<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("queue", &self.queue)
+            .field("dead_letters", &self.dead_letters)
+            .field("prefetch", &self.prefetch)
+            .field("at_once", &self.at_once)
+            .finish_non_exhaustive()
+    }
+}

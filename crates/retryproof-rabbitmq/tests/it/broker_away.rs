@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A broker that goes away at the worst moments: connections are cut between us and it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use retryproof_core::listener::{Reason, Verdict};
+use retryproof_core::observe::{LeaseEvent, Observer};
+use retryproof_core::{IdempotencyEngine, MemoryStore, Recorded};
+use retryproof_rabbitmq::Consumer;
+use retryproof_testkit::wire::WireProxy;
+use tokio::sync::Notify;
+
+use crate::support::{Desk, Running, eventually, url};
+
+/// A proxy to the broker, and the URL through it.
+async fn proxied() -> (Arc<WireProxy>, String) {
+    let url = url();
+    let (login, address) = url.rsplit_once('@').expect("user and server");
+    let proxy = WireProxy::to(address.parse().expect("an address")).await.expect("a proxy");
+    let through = format!("{login}@{}", proxy.addr());
+    (Arc::new(proxy), through)
+}
+
+/// Cuts the line when the work is recorded: the acknowledgement that follows is lost.
+struct CutAtCompletion(Arc<WireProxy>);
+
+impl Observer for CutAtCompletion {
+    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
+        self.0.refuse(true);
+        self.0.cut();
+    }
+}
+
+#[tokio::test]
+async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_skipped() {
+    let desk = Desk::new().await;
+    let (proxy, through) = proxied().await;
+    let observer = CutAtCompletion(Arc::clone(&proxy));
+    let engine = IdempotencyEngine::builder(MemoryStore::new()).observer(observer).build().expect("built");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let running = Running::counting(&consumer, &engine, &runs);
+    desk.publish("k", "paid").await;
+    running.answered(Reason::Executed, 1).await;
+    // Nobody heard the answer, so the broker has it again.
+    eventually("it is back in the queue", async || desk.ready(&desk.queue).await == 1).await;
+    proxy.refuse(false);
+    running.answered(Reason::Replayed, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    assert_eq!(desk.ready(&desk.queue).await, 0);
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
+    let desk = Desk::new().await;
+    let (proxy, through) = proxied().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let (runs, begun, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (counted, says, gate) = (Arc::clone(&runs), Arc::clone(&begun), Arc::clone(&go));
+    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests");
+    // Short, so that the redelivery that finds it in flight is not put off for long.
+    let consumer = consumer.lease(std::time::Duration::from_secs(1)).build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        let call = engine.call(incoming.ctx);
+        let (runs, says, gate) = (Arc::clone(&counted), Arc::clone(&says), Arc::clone(&gate));
+        async move {
+            let run = async || {
+                runs.fetch_add(1, Ordering::SeqCst);
+                says.notify_one();
+                gate.notified().await;
+                Ok::<_, std::io::Error>(())
+            };
+            Verdict::of(&call.execute(run).await)
+        }
+    });
+    desk.publish("k", "paid").await;
+    begun.notified().await;
+    let lines = proxy.lines();
+    proxy.cut();
+    eventually("it connects again", async || proxy.lines() > lines).await;
+    running.answered(Reason::InFlight, 1).await;
+    go.notify_one();
+    running.answered(Reason::Executed, 1).await;
+    running.answered(Reason::Replayed, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing() {
+    let desk = Desk::new().await;
+    let (proxy, through) = proxied().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let running = Running::counting(&consumer, &engine, &runs);
+    for n in 0..50 {
+        desk.publish(&format!("k{n}"), "paid").await;
+        if n % 10 == 5 {
+            let lines = proxy.lines();
+            proxy.cut();
+            eventually("it connects again", async || proxy.lines() > lines).await;
+        }
+    }
+    eventually("all ran", async || runs.load(Ordering::SeqCst) == 50).await;
+    running.answered(Reason::Executed, 50).await;
+    running.stop().await.expect("stopped");
+    assert_eq!(runs.load(Ordering::SeqCst), 50);
+    // Whatever came again was done, so a consumer with the same records has nothing left to run.
+    let again = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
+    desk.publish("last", "paid").await;
+    again.answered(Reason::Executed, 1).await;
+    again.stop().await.expect("stopped");
+    assert_eq!((runs.load(Ordering::SeqCst), desk.ready(&desk.dead()).await), (51, 0));
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
+    let desk = Desk::new().await;
+    let (proxy, through) = proxied().await;
+    proxy.refuse(true);
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let running = Running::counting(&consumer, &engine, &runs);
+    desk.publish("k", "paid").await;
+    proxy.refuse(false);
+    running.answered(Reason::Executed, 1).await;
+    // And one that waits in vain can be stopped.
+    proxy.refuse(true);
+    proxy.cut();
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}

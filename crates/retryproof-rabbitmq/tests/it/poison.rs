@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages that no repetition cures: each goes to the dead letters once, whole, and holds up nobody (LST-2).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use retryproof_core::listener::{Poison, Reason, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use serde::Deserialize;
+
+use crate::support::{CANARY, Desk, Running};
+
+#[derive(Debug, Deserialize)]
+struct Order {
+    id: u64,
+}
+
+fn under(key: &str) -> BasicProperties {
+    BasicProperties::default().with_message_id(key.into())
+}
+
+#[tokio::test]
+async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_nothing() {
+    let desk = Desk::new().await;
+    let long_key = {
+        let mut headers = FieldTable::default();
+        headers.insert("key".into(), AMQPValue::LongString("k".repeat(513).into()));
+        BasicProperties::default().with_headers(headers)
+    };
+    let consumer = desk
+        .consumer()
+        .json::<Order>()
+        .key(|message| message.header("key").or_else(|| message.message_id().map(str::to_owned)));
+    let cases: [(&str, BasicProperties, &[u8]); 6] = [
+        ("no-key", BasicProperties::default(), b"{\"id\":1}"),
+        ("bad-key", long_key, b"{\"id\":2}"),
+        ("bad-key", under("a\tb"), b"{\"id\":3}"),
+        ("bad-key", under(" "), b"{\"id\":4}"),
+        ("unreadable-message", under("k5"), b"not json at all"),
+        ("unreadable-message", under("k6"), b"{\"id\":\"\xff\"}"),
+    ];
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    // One at a time, so that they come to the dead letters in this order.
+    let running = Running::counting(&consumer.at_once(1).build().expect("built"), &engine, &runs);
+    for (_, properties, body) in &cases {
+        desk.send(body, properties.clone()).await;
+    }
+    for (why, _, body) in &cases {
+        let dead = desk.take(&desk.dead()).await;
+        assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some(*why), *body));
+        assert_eq!(dead.exchange.as_deref(), Some(""));
+    }
+    let counts = [Poison::NoKey, Poison::BadKey, Poison::Unreadable]
+        .map(|poison| running.tally.because(Reason::Poison(poison)));
+    assert_eq!((counts, runs.load(Ordering::SeqCst)), ([1, 3, 2], 0));
+    running.stop().await.expect("stopped");
+    assert_eq!(desk.ready(&desk.queue).await, 0);
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let running = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
+    desk.publish("k", "10 EUR").await;
+    running.answered(Reason::Executed, 1).await;
+    desk.publish("k", "99 EUR").await;
+    let dead = desk.take(&desk.dead()).await;
+    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("fingerprint-mismatch"), &b"99 EUR"[..]));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    // Unless bodies do not matter.
+    let any = Running::counting(&desk.consumer().any_body().build().expect("built"), &engine, &runs);
+    desk.publish("k", "99 EUR").await;
+    any.answered(Reason::Replayed, 1).await;
+    any.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_the_good_one_runs() {
+    let desk = Desk::new().await;
+    for _ in 0..300 {
+        desk.send(CANARY.as_bytes(), under("poison")).await;
+    }
+    desk.send(b"{\"id\":7}", under("good")).await;
+    let ids = Arc::new(AtomicUsize::new(0));
+    let sum = Arc::clone(&ids);
+    let consumer = desk.consumer().json::<Order>().build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        sum.fetch_add(usize::try_from(incoming.body.id).unwrap_or(0), Ordering::SeqCst);
+        async {
+            Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(retryproof_core::Outcome::Executed(())))
+        }
+    });
+    running.answered(Reason::Executed, 1).await;
+    running.answered(Reason::Poison(Poison::Unreadable), 300).await;
+    assert_eq!(ids.load(Ordering::SeqCst), 7);
+    let tally = running.tally.read();
+    assert_eq!((tally.acks, tally.nacks, tally.dead_letters), (1, 0, 300), "each was delivered once");
+    running.stop().await.expect("stopped");
+    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 300));
+    desk.clean().await;
+}

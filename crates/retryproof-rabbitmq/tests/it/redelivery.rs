@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is done is skipped, what failed comes again, and not for ever (LST-1, LST-2).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use retryproof_core::listener::{Backoff, Reason, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_testkit::{FaultStore, Faults, Outage};
+use tokio::sync::Barrier;
+
+use crate::support::{Desk, Running};
+
+const SOON: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
+
+#[tokio::test]
+async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bounded() {
+    let desk = Desk::new().await;
+    for _ in 0..2 {
+        for n in 0..100 {
+            desk.publish(&format!("k{n}"), "paid").await;
+        }
+    }
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let (runs, now, most) =
+        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    // Four have to be inside together before any of them goes on.
+    let four = Arc::new(Barrier::new(4));
+    let consumer = desk.consumer().prefetch(100).at_once(4).build().expect("built");
+    let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));
+    let running = Running::start(&consumer, move |incoming| {
+        let call = engine.call(incoming.ctx);
+        let (runs, now, most, four) =
+            (Arc::clone(&counted), Arc::clone(&now), Arc::clone(&highest), Arc::clone(&four));
+        async move {
+            let run = async || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                runs.fetch_add(1, Ordering::SeqCst);
+                four.wait().await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, std::io::Error>(())
+            };
+            Verdict::of(&call.execute(run).await)
+        }
+    });
+    running.answered(Reason::Executed, 100).await;
+    running.answered(Reason::Replayed, 100).await;
+    assert_eq!((runs.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (100, 4));
+    assert_eq!(running.tally.read().acks, 200);
+    running.stop().await.expect("stopped");
+    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 0));
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let tried = Arc::clone(&attempts);
+    let consumer = desk.consumer().backoff(SOON).build().expect("built");
+    let tally = consumer.tally();
+    let stopper = consumer.stopper();
+    let running = tokio::spawn(async move {
+        consumer
+            .run(&engine, move |_: Vec<u8>, _lease| {
+                let attempt = tried.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    assert!(attempt != 1, "the second attempt panics");
+                    if attempt == 0 { Err(std::io::Error::other("away")) } else { Ok(attempt) }
+                }
+            })
+            .await
+    });
+    desk.publish("k", "paid").await;
+    crate::support::eventually("it succeeds", async || tally.because(Reason::Executed) == 1).await;
+    assert_eq!(attempts.load(Ordering::SeqCst), 3);
+    assert_eq!((tally.because(Reason::Failed), tally.because(Reason::Panicked)), (1, 1));
+    stopper.stop();
+    running.await.expect("no panic").expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let consumer = desk.consumer().backoff(SOON).most_failures(3).build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        let (call, before) = (engine.call(incoming.ctx), incoming.message.failures());
+        async move { Verdict::of(&call.execute(async || Err::<u8, _>(before)).await) }
+    });
+    desk.publish("k", "paid").await;
+    let dead = desk.take(&desk.dead()).await;
+    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("failed"), &b"paid"[..]));
+    assert_eq!(running.tally.because(Reason::Failed), 3);
+    let tally = running.tally.read();
+    assert_eq!((tally.nacks, tally.dead_letters), (2, 1));
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_while_the_store_is_away_nothing_runs_and_the_message_comes_again() {
+    let desk = Desk::new().await;
+    let faults = Faults::none();
+    let engine =
+        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = desk.consumer().backoff(SOON).build().expect("built");
+    faults.begin_outage(Outage::Refuse);
+    let running = Running::counting(&consumer, &engine, &runs);
+    desk.publish("k", "paid").await;
+    running.answered(Reason::Store, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    faults.end_outage();
+    running.answered(Reason::Executed, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
+    let desk = Desk::new().await;
+    // Somebody else's queue has the name of the wait queue.
+    let taken = desk.wait(1);
+    let options = lapin::options::QueueDeclareOptions::durable();
+    desk.channel.queue_declare(taken.as_str().into(), options, Default::default()).await.expect("made");
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let failed = Arc::new(AtomicBool::new(false));
+    let consumer = desk.consumer().backoff(SOON).build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        let (call, failed) = (engine.call(incoming.ctx), Arc::clone(&failed));
+        async move {
+            let first = || !failed.swap(true, Ordering::SeqCst);
+            Verdict::of(&call.execute(async || if first() { Err("once") } else { Ok(1_u8) }).await)
+        }
+    });
+    desk.publish("k", "paid").await;
+    running.answered(Reason::Executed, 1).await;
+    assert_eq!(desk.ready(&taken).await, 0);
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}

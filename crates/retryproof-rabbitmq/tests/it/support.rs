@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue of one's own at the server of `cargo xtask services`, and a consumer that runs beside the test.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use retryproof_core::listener::{Reason, Tally, Verdict};
+use retryproof_core::{IdempotencyEngine, OwnerId, Result};
+use retryproof_rabbitmq::{Consumer, ConsumerBuilder, Incoming, Stopper, Topology};
+use tokio::task::JoinHandle;
+
+/// Longer than anything takes that ends well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Stands in keys and bodies; nothing that is shown may show it (ID-4).
+pub(crate) const CANARY: &str = "canary-4711";
+
+/// The URL of the server that `cargo xtask services up` has started: the variable, else the file that it wrote.
+pub(crate) fn url() -> String {
+    let variable = "RETRYPROOF_TEST_RABBITMQ";
+    if let Ok(url) = std::env::var(variable) {
+        return url;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    let line = written.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('='));
+    line.map(str::to_owned).expect("no rabbitmq for this test: run `cargo xtask services up rabbitmq`")
+}
+
+/// A work queue with its dead letters, and the test's own channel to both.
+pub(crate) struct Desk {
+    pub(crate) queue: String,
+    pub(crate) channel: Channel,
+    connection: Connection,
+}
+
+/// A dead letter, or what else lies in a queue.
+pub(crate) struct Found {
+    pub(crate) body: Vec<u8>,
+    pub(crate) why: Option<String>,
+    pub(crate) exchange: Option<String>,
+}
+
+impl Desk {
+    pub(crate) async fn new() -> Self {
+        let desk = Self::bare().await;
+        Topology::new(&desk.queue).declare(&url()).await.expect("declared");
+        desk
+    }
+
+    /// Without any queue.
+    pub(crate) async fn bare() -> Self {
+        let queue = OwnerId::new()
+            .as_bytes()
+            .iter()
+            .take(6)
+            .fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
+        let connection =
+            Connection::connect(&url(), ConnectionProperties::default()).await.expect("connected");
+        let channel = connection.create_channel().await.expect("a channel");
+        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        Self { queue, channel, connection }
+    }
+
+    pub(crate) fn dead(&self) -> String {
+        format!("{}.dead", self.queue)
+    }
+
+    pub(crate) fn wait(&self, seconds: u64) -> String {
+        format!("{}.wait.{seconds}s", self.queue)
+    }
+
+    pub(crate) fn consumer(&self) -> ConsumerBuilder<Vec<u8>> {
+        Consumer::builder(&url(), &self.queue, "rabbitmq.tests")
+    }
+
+    /// Publishes `body` under the key, and waits for the broker to have it.
+    pub(crate) async fn publish(&self, key: &str, body: &str) {
+        self.send(body.as_bytes(), BasicProperties::default().with_message_id(key.into())).await;
+    }
+
+    pub(crate) async fn send(&self, body: &[u8], properties: BasicProperties) {
+        let options = BasicPublishOptions::default();
+        let sent =
+            self.channel.basic_publish("".into(), self.queue.as_str().into(), options, body, properties);
+        let confirmed = sent.await.expect("sent").await.expect("confirmed");
+        assert!(confirmed.is_ack(), "{confirmed:?}");
+    }
+
+    /// How many messages of a queue wait for a consumer; none of a queue that is not there.
+    pub(crate) async fn ready(&self, queue: &str) -> u32 {
+        let channel = self.connection.create_channel().await.expect("a channel");
+        let look = QueueDeclareOptions::default().passive();
+        let found = channel.queue_declare(queue.into(), look, FieldTable::default()).await;
+        let count = found.map_or(0, |queue| queue.message_count());
+        let _ = channel.close(200, "done".into()).await;
+        count
+    }
+
+    /// The next message of a queue, waited for.
+    pub(crate) async fn take(&self, queue: &str) -> Found {
+        let mut found = None;
+        eventually("a message comes", async || {
+            found =
+                self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.expect("asked");
+            found.is_some()
+        })
+        .await;
+        let delivery = found.expect("there is one").delivery;
+        let header = |name: &str| match delivery.properties.headers().as_ref()?.inner().get(name)? {
+            AMQPValue::LongString(text) => Some(text.to_string()),
+            _ => None,
+        };
+        let (why, exchange) = (header("retryproof-why"), header("retryproof-exchange"));
+        Found { body: delivery.data, why, exchange }
+    }
+
+    /// Removes all queues. What a test that failed leaves behind ends with the server.
+    pub(crate) async fn clean(self) {
+        let waits = (0..18).map(|n| self.wait(1 << n));
+        for queue in waits.chain([self.dead(), self.queue.clone()]) {
+            let channel = self.connection.create_channel().await.expect("a channel");
+            drop(channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await);
+        }
+        drop(self.connection.close(200, "done".into()).await);
+    }
+}
+
+/// A consumer that runs on a task.
+pub(crate) struct Running {
+    pub(crate) tally: Arc<Tally>,
+    stopper: Stopper,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Running {
+    pub(crate) fn start<T, F, Fut>(consumer: &Consumer<T>, work: F) -> Self
+    where
+        T: Send + 'static,
+        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Verdict> + Send + 'static,
+    {
+        let (tally, stopper) = (consumer.tally(), consumer.stopper());
+        let consumer = consumer.clone();
+        let task = tokio::spawn(async move { consumer.run_with(work).await });
+        Self { tally, stopper, task }
+    }
+
+    /// Guarded by the engine; counts its runs.
+    pub(crate) fn counting<T: Send + 'static>(
+        consumer: &Consumer<T>,
+        engine: &IdempotencyEngine,
+        runs: &Arc<AtomicUsize>,
+    ) -> Self {
+        let (engine, runs) = (engine.clone(), Arc::clone(runs));
+        Self::start(consumer, move |incoming| {
+            let (call, runs) = (engine.call(incoming.ctx), Arc::clone(&runs));
+            async move {
+                let run = async || {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, std::io::Error>(())
+                };
+                Verdict::of(&call.execute(run).await)
+            }
+        })
+    }
+
+    /// Until so many were answered for this reason.
+    pub(crate) async fn answered(&self, why: Reason, times: u64) {
+        eventually(&format!("{times} x {why}"), async || self.tally.because(why) >= times).await;
+    }
+
+    /// Stops it, in order.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.stopper.stop();
+        tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").expect("it does not panic")
+    }
+}
+
+/// Waits for a condition.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "{what}: not within {PATIENCE:?}");
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Identify`]: which unit of work a request is.
+
+use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Lease};
+
+/// Says which unit of work a request is. Any `Fn(&Req) -> impl IntoContext` does; implement it by hand to hand the lease
+/// to the inner service as well.
+///
+/// ```
+/// use retryproof_core::Lease;
+/// use retryproof_tower::Identify;
+///
+/// struct Charge { order: String, provider_key: Option<String> }
+///
+/// #[derive(Clone)]
+/// struct ByOrder;
+///
+/// impl Identify<Charge> for ByOrder {
+///     type Context = (&'static str, String);
+///
+///     fn identify(&self, charge: &Charge) -> Self::Context {
+///         ("charges", charge.order.clone())
+///     }
+///
+///     fn granted(&self, charge: &mut Charge, lease: &Lease) {
+///         // The same for whoever takes over.
+///         charge.provider_key = Some(lease.downstream_key("charge"));
+///     }
+/// }
+/// ```
+pub trait Identify<Req> {
+    /// A scope and a key, a context, or a `Result` of these.
+    type Context: IntoContext;
+
+    /// The unit of work. Called once per call, before anything is acquired; it must not block. A panic is the caller's.
+    fn identify(&self, request: &Req) -> Self::Context;
+
+    /// Called after the grant and before the inner service, with the lease of this run: for its downstream keys, its
+    /// fencing token, or whether it is a takeover. Does nothing unless implemented. A panic counts as one of the service (RUN-4).
+    fn granted(&self, request: &mut Req, lease: &Lease) {
+        let _ = (request, lease);
+    }
+}
+
+impl<Req, F, X> Identify<Req> for F
+where
+    F: Fn(&Req) -> X,
+    X: IntoContext,
+{
+    type Context = X;
+
+    fn identify(&self, request: &Req) -> X {
+        self(request)
+    }
+}
+
+/// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a `Result` of
+/// these whose error refuses the request.
+pub trait IntoContext {
+    /// The context so far; the layer adds its own durations and checks it whole.
+    ///
+    /// # Errors
+    /// The extractor's own: the request has no usable key. Nothing runs.
+    fn into_context(self) -> Result<ContextBuilder, Error>;
+}
+
+impl<S: IntoScope, K: AsRef<str>> IntoContext for (S, K) {
+    fn into_context(self) -> Result<ContextBuilder, Error> {
+        Ok(IdempotencyContext::builder(self.0, self.1))
+    }
+}
+
+impl IntoContext for ContextBuilder {
+    fn into_context(self) -> Result<ContextBuilder, Error> {
+        Ok(self)
+    }
+}
+
+impl<C: IntoContext> IntoContext for Result<C, Error> {
+    fn into_context(self) -> Result<ContextBuilder, Error> {
+        self?.into_context()
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the server does, told to every open page as it happens.
+//!
+//! The engine's observer knows keys and not requests. It is called in the task of the request that it speaks of, so the middleware leaves
+//! that request's [`Visit`] in the task.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::Frame;
+use retryproof::Identity;
+use retryproof::observe::{LeaseEvent, Observer};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+/// How many pages may listen.
+const PAGES: usize = 64;
+/// How many events a page may be behind; one that is further behind is let go, and comes again.
+const BEHIND: usize = 1024;
+
+tokio::task_local! {
+    /// The request that this task answers.
+    pub(super) static VISIT: Arc<Visit>;
+}
+
+/// Everybody who listens.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    /// None once the service is stopping.
+    pages: Mutex<Option<Vec<mpsc::Sender<Bytes>>>>,
+    requests: AtomicU64,
+}
+
+/// One request, from its arrival on.
+#[derive(Debug)]
+pub(super) struct Visit {
+    feed: Arc<Feed>,
+    number: u64,
+    attempt: Option<String>,
+    /// Whether the handler ran for it.
+    pub(super) ran: AtomicBool,
+}
+
+/// What becomes of a request. Nothing of the key or the body stands in it.
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub(super) enum State {
+    Arrived,
+    Running,
+    Waiting,
+    Answered {
+        /// `executed`, `replayed`, `in flight`, `refused` or `failed`.
+        did: &'static str,
+        status: u16,
+        /// Those that this is about, in the order of the page.
+        headers: Vec<(&'static str, String)>,
+        ms: u64,
+        cut: bool,
+    },
+    /// The client went away before there was an answer. What ran goes on.
+    Left,
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    request: u64,
+    attempt: Option<&'a str>,
+    #[serde(flatten)]
+    state: State,
+}
+
+impl Feed {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { pages: Mutex::new(Some(Vec::new())), requests: AtomicU64::new(0) })
+    }
+
+    /// None when too many listen, or nobody may any more.
+    pub(super) fn subscribe(&self) -> Option<Lines> {
+        let (page, lines) = mpsc::channel(BEHIND);
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = pages.as_mut()?;
+        pages.retain(|page| !page.is_closed());
+        if pages.len() >= PAGES {
+            return None;
+        }
+        // At once, so that the page knows that it hears.
+        let _ = page.try_send(Bytes::from_static(b"retry: 1000\nevent: hello\ndata:\n\n"));
+        pages.push(page);
+        Some(Lines(lines))
+    }
+
+    /// Ends every stream: a server that waits for its connections to end would wait for ever.
+    pub(crate) fn close(&self) {
+        *self.pages.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn arrived(self: &Arc<Self>, attempt: Option<String>) -> Arc<Visit> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let visit = Visit { feed: Arc::clone(self), number, attempt, ran: AtomicBool::new(false) };
+        visit.tell(State::Arrived);
+        Arc::new(visit)
+    }
+}
+
+impl Visit {
+    pub(super) fn tell(&self, state: State) {
+        let event = Event { request: self.number, attempt: self.attempt.as_deref(), state };
+        let Ok(json) = serde_json::to_string(&event) else { return };
+        let line = Bytes::from(format!("data: {json}\n\n"));
+        if let Some(pages) = &mut *self.feed.pages.lock().unwrap_or_else(PoisonError::into_inner) {
+            pages.retain(|page| page.try_send(line.clone()).is_ok());
+        }
+    }
+}
+
+impl Observer for Feed {
+    fn acquired(&self, _: LeaseEvent<'_>) {
+        let _ = VISIT.try_with(|visit| {
+            visit.ran.store(true, Ordering::Relaxed);
+            visit.tell(State::Running);
+        });
+    }
+
+    fn waiting(&self, _: &Identity) {
+        let _ = VISIT.try_with(|visit| visit.tell(State::Waiting));
+    }
+}
+
+/// The body of one page's stream.
+pub(super) struct Lines(mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Lines {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|line| line.map(|line| Ok(Frame::data(line))))
+    }
+}
+
+impl IntoResponse for Lines {
+    fn into_response(self) -> Response {
+        Response::new(Body::new(self))
+    }
+}

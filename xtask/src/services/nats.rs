@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! NATS with JetStream, its streams on disk.
+
+use std::io;
+
+use super::account::Account;
+use super::install::Tools;
+use super::server::Server;
+use super::site::Site;
+use super::wire;
+
+pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
+    let (port, dir) = (site.port("nats"), site.dir("nats"));
+    // A message is written before it is acknowledged, so a crash of the server loses none. That it is on disk before as
+    // well is `sync_interval: always`, which Debian's 2.9 does not know: a power loss may cost what its last two minutes
+    // brought.
+    let settings = format!(
+        "listen: \"127.0.0.1:{port}\"\npid_file: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n",
+        dir.join("pid").display(),
+        dir.join("data").display()
+    );
+    Ok(Server {
+        name: "nats",
+        port,
+        // Root could run it; its own user is there where its package came from Debian.
+        account: Account::pick(&["nats", "nobody"])?,
+        files: vec![("nats.conf", settings)],
+        prepare: Vec::new(),
+        command: vec![tools.path("nats-server")?, "-c".into(), dir.join("nats.conf").display().to_string()],
+        dir,
+        ready: wire::nats,
+    })
+}
+
+pub(super) fn urls(site: &Site) -> Vec<(&'static str, String)> {
+    vec![("NATS", format!("nats://127.0.0.1:{}", site.port("nats")))]
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! RabbitMQ, and the `epmd` that an Erlang node wants to be known by: the node would start one of its own, which
+//! outlives it, so it finds ours.
+
+use std::io;
+use std::path::Path;
+
+use super::account::Account;
+use super::install::Tools;
+use super::server::Server;
+use super::site::Site;
+use super::wire;
+
+const EPMD: &str = "rabbitmq-epmd";
+const NODE: &str = "rabbitmq";
+
+/// In the order of their start.
+pub(super) fn servers(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
+    Ok(vec![epmd(site, tools)?, node(site, tools)?])
+}
+
+fn epmd(site: &Site, tools: &Tools) -> io::Result<Server> {
+    let (dir, port) = (site.dir(EPMD), site.port(EPMD));
+    let program =
+        [tools.path("epmd")?, "-port".into(), port.to_string(), "-address".into(), "127.0.0.1".into()];
+    // It writes no pid file, so the shell that becomes it does.
+    let shell = ["sh", "-c", r#"echo $$ >data/pid && exec "$0" "$@""#].map(String::from);
+    Ok(Server {
+        name: EPMD,
+        port,
+        account: Account::pick(&["rabbitmq", "nobody"])?,
+        files: Vec::new(),
+        prepare: Vec::new(),
+        command: [&shell[..], &program].concat(),
+        dir,
+        ready: wire::epmd,
+    })
+}
+
+fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
+    let (dir, port) = (site.dir(NODE), site.port(NODE));
+    let inside = |name: &str| dir.join(name).display().to_string();
+    let settings = format!(
+        "listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
+         # A full disk of the machine is not what the tests are about.\ndisk_free_limit.absolute = 1MB\n"
+    );
+    // The one on the path changes to another user; its own folder has the real one.
+    let folder = tools.path("rabbitmq-env")?;
+    let program = Path::new(&folder).with_file_name("rabbitmq-server").display().to_string();
+    let mut command = vec!["env".to_string()];
+    command.extend([
+        format!("HOME={}", inside("data")),
+        format!("ERL_EPMD_PORT={}", site.port(EPMD)),
+        "ERL_EPMD_ADDRESS=127.0.0.1".into(),
+        "RABBITMQ_NODENAME=retryproof@localhost".into(),
+        // Where other nodes would come in. It wants a number of its own; another address of the loopback makes do without.
+        format!("RABBITMQ_DIST_PORT={port}"),
+        format!("RABBITMQ_CONFIG_FILE={}", inside("rabbitmq.conf")),
+        format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", inside("plugins")),
+        format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
+        format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
+        format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
+        // Then the script becomes the node, instead of waiting for it; without a terminal all the same.
+        "RABBITMQ_ALLOW_INPUT=1".into(),
+        program,
+        "-noinput".into(),
+        "-kernel".into(),
+        "inet_dist_use_interface".into(),
+        "{127,0,0,2}".into(),
+    ]);
+    Ok(Server {
+        name: NODE,
+        port,
+        account: Account::pick(&["rabbitmq", "nobody"])?,
+        files: vec![("rabbitmq.conf", settings), ("plugins", "[].\n".into())],
+        prepare: Vec::new(),
+        command,
+        dir,
+        ready: wire::rabbitmq,
+    })
+}
+
+pub(super) fn urls(site: &Site) -> Vec<(&'static str, String)> {
+    vec![("RABBITMQ", format!("amqp://guest:guest@127.0.0.1:{}", site.port(NODE)))]
+}
