@@ -47,7 +47,11 @@ impl FromRequest for User {
 /// The script's field, as the script reads it.
 fn fields(request: &HttpRequest) -> http::HeaderMap {
     let script = request.headers().get("x-lab").map(|value| http::HeaderValue::from_bytes(value.as_bytes()));
-    script.and_then(Result::ok).map(|value| (http::HeaderName::from_static("x-lab"), value)).into_iter().collect()
+    script
+        .and_then(Result::ok)
+        .map(|value| (http::HeaderName::from_static("x-lab"), value))
+        .into_iter()
+        .collect()
 }
 
 /// Does what the header `x-lab` says, by the same hand as with axum.
@@ -85,10 +89,7 @@ impl MessageBody for Streamed {
         self.0.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
     }
 
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         loop {
             match std::task::ready!(Pin::new(&mut self.0).poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -165,9 +166,7 @@ pub(crate) fn server(
         IdempotencyFilter::builder(engine.clone()).config(web.clone()).callers_share_keys().build()?;
     let by_tenant = IdempotencyFilter::builder(engine.clone())
         .config(web.clone())
-        .caller(|request: &http::request::Parts| {
-            request.headers.get("x-tenant").map(crate::endpoints::named)
-        })
+        .caller(|request: &http::request::Parts| request.headers.get("x-tenant").map(crate::endpoints::named))
         .build()?;
     let layered = Policy::new("lab.layered")
         .with_ttl(Duration::from_secs(3600))
@@ -204,11 +203,10 @@ pub(crate) fn server(
 /// The outermost layer: a handler that panics is seen as 500.
 async fn caught<T>(answering: impl Future<Output = actix_web::Result<T>>) -> actix_web::Result<T> {
     let mut answering = pin!(answering);
-    let answered = std::future::poll_fn(|cx| {
-        match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
+    let answered =
+        std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),
-        }
-    });
+        });
     answered.await.unwrap_or_else(|_| Err(error::ErrorInternalServerError("the handler panicked")))
 }

@@ -52,7 +52,12 @@ impl Answer {
             "trailer",
         ];
         let lines = self.headers.iter().filter(|(name, _)| !own.contains(&name.as_str()));
-        let lines = lines.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+        let lines = lines.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
+        let mut lines: Vec<_> = lines.collect();
+        if crate::server::on_actix() {
+            // Its fields have no order, on a first answer neither; the lines of one field have.
+            lines.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
         (self.status, lines, self.body.clone(), self.trailers.clone())
     }
 }

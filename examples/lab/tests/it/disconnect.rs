@@ -81,7 +81,8 @@ async fn http_12_a_client_that_leaves_while_waiting_costs_nothing() {
     until_runs(lab.address, "wait", (1, 0, 0)).await;
     for _ in 0..20 {
         let left = timeout(Duration::from_millis(10), ask.send(lab.address)).await;
-        assert!(left.is_err());
+        // On a loaded machine the holder may have come to its end meanwhile.
+        assert!(left.is_err() || runs(lab.address, "wait").await == (1, 1, 0));
     }
     let first = holder.await.unwrap();
     assert_eq!(ask.send(lab.address).await.repeated(), first.repeated());

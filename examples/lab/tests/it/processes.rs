@@ -43,6 +43,7 @@ async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() 
         tokio::spawn(connection);
         let mut request = holder.request(server);
         *request.uri_mut() = "/lab/patient".parse().unwrap();
+        request.headers_mut().insert("host", server.to_string().parse().unwrap());
         sender.send_request(request).await.is_err()
     });
     until_runs(a.address, "dead", (1, 0, 0)).await;

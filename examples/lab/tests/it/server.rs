@@ -61,11 +61,20 @@ impl Lab {
     }
 }
 
+/// The web framework of the lab, if it is not the usual one.
+fn framework() -> Option<String> {
+    std::env::var("RETRYPROOF_LAB_FRAMEWORK").ok()
+}
+
+pub(crate) fn on_actix() -> bool {
+    framework().is_some_and(|name| name == "actix")
+}
+
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
     command
         .args(["--listen", "127.0.0.1:0"])
-        .args(std::env::var("RETRYPROOF_LAB_FRAMEWORK").iter().flat_map(|name| ["--framework", name]))
+        .args(framework().iter().flat_map(|name| ["--framework", name]))
         .args(args)
         .env_remove("IDEMPOTENCY_STORE")
         .envs(variables.iter().copied())

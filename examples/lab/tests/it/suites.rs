@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same end-to-end suite on every store: this binary runs itself once more for each, with `RETRYPROOF_LAB_STORE` set.
+//! The same end-to-end suite on every store, and on the other web framework: this binary runs itself once more for each, with
+//! `RETRYPROOF_LAB_STORE` and `RETRYPROOF_LAB_FRAMEWORK` set.
 //!
 //! The run without that variable is the one in memory, with SQLite where processes share a store.
 
@@ -19,19 +20,38 @@ const ROUNDS: usize = 20;
 /// Fewer than this many tests are a filter that went wrong.
 const LEAST: usize = 30;
 
+/// What actix-web cannot do: it has no place for trailers, in a request or in an answer.
+const NOT_ON_ACTIX: [&str; 1] = ["answers::http_9_trailers_come_back_over_both_protocols"];
+
 fn suite_on(store: &str) {
+    suite(store, "axum", &[]);
+}
+
+fn suite(store: &str, framework: &str, left_out: &[&str]) {
     let mut suite = Command::new(std::env::current_exe().expect("this binary has a path"));
     // Most of a test's time is spent in waiting.
-    suite.arg("--test-threads=4").args(ELSEWHERE.iter().flat_map(|name| ["--skip", *name]));
+    suite.arg("--test-threads=4").args(ELSEWHERE.iter().chain(left_out).flat_map(|name| ["--skip", *name]));
+    suite.env("RETRYPROOF_LAB_FRAMEWORK", framework);
     suite.env("RETRYPROOF_LAB_STORE", store).env("LAB_ROUNDS", ROUNDS.to_string());
     let ran = suite.output().expect("this binary runs once more");
     let said = String::from_utf8_lossy(&ran.stdout);
     let errors = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "on {store}:\n{said}\n{errors}");
+    assert!(ran.status.success(), "{framework} on {store}:\n{said}\n{errors}");
     let passed = said.split(" passed;").next().and_then(|head| head.rsplit(' ').next());
     let passed: usize = passed.and_then(|number| number.parse().ok()).unwrap_or_default();
-    assert!(passed >= LEAST, "{passed} tests on {store}:\n{said}");
-    println!("{passed} tests passed on {store}");
+    assert!(passed >= LEAST, "{passed} tests of {framework} on {store}:\n{said}");
+    println!("{passed} tests of {framework} passed on {store}");
+}
+
+/// In memory, and with SQLite where processes share a store.
+#[test]
+fn http_17_the_suite_passes_on_actix() {
+    suite("memory", "actix", &NOT_ON_ACTIX);
+}
+
+#[test]
+fn http_17_the_suite_passes_on_actix_with_sqlite() {
+    suite("sqlite", "actix", &NOT_ON_ACTIX);
 }
 
 #[test]

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The worker and its layers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use apalis::prelude::{Data, MemoryStorage, TaskSink as _, WorkerBuilder, WorkerBuilderExt as _};
+use retryproof::IdempotencyEngine;
+use retryproof::tower::EngineLayer;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::BoxError;
+use crate::job::{ByOrder, Invoice};
+use crate::mail::Mailer;
+use crate::patience::Patience;
+
+/// How many jobs are at work at a time.
+pub const CONCURRENCY: usize = 4;
+
+/// What a job returns. It is stored, and it is what every repetition of the job returns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mailed {
+    /// The order.
+    pub order: String,
+}
+
+/// What became of the jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Done, now or earlier.
+    pub done: usize,
+    /// Given up. They stand in the outbox, and come again.
+    pub failed: usize,
+}
+
+async fn mail<M: Mailer>(invoice: Invoice, mailer: Data<M>) -> Result<Mailed, BoxError> {
+    mailer.send(&invoice).await?;
+    Ok(Mailed { order: invoice.order })
+}
+
+/// Works until every one of these jobs was done or given up.
+///
+/// # Errors
+/// The worker's own.
+pub async fn work<M: Mailer>(
+    engine: IdempotencyEngine,
+    mailer: M,
+    jobs: Vec<Invoice>,
+    patience: Patience,
+) -> Result<Tally, BoxError> {
+    let expected = jobs.len();
+    if expected == 0 {
+        return Ok(Tally { done: 0, failed: 0 });
+    }
+    let mut queue = MemoryStorage::new();
+    for job in jobs {
+        queue.push(job).await.map_err(|error| error.to_string())?;
+    }
+    let ended = Arc::new(Ended::default());
+    let once =
+        EngineLayer::new(engine, ByOrder).ttl(Duration::from_secs(7 * 86_400)).lease(Duration::from_secs(2));
+    let count = Arc::clone(&ended);
+    // The first is the outermost: a job that waits for its next try keeps its place, and each try asks the guard anew.
+    let worker = WorkerBuilder::new("invoices")
+        .backend(queue)
+        .concurrency(CONCURRENCY)
+        .map_result(move |result: Result<Mailed, BoxError>| {
+            count.one(result.is_ok(), expected);
+            result
+        })
+        .retry(patience)
+        .layer(once)
+        .data(mailer)
+        .build(mail::<M>);
+    let stop = Arc::clone(&ended);
+    worker
+        .run_until(async move {
+            stop.all.notified().await;
+            Ok::<_, std::io::Error>(())
+        })
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(Tally { done: ended.done.load(Ordering::SeqCst), failed: ended.failed.load(Ordering::SeqCst) })
+}
+
+/// Counts what has ended.
+#[derive(Default)]
+struct Ended {
+    done: AtomicUsize,
+    failed: AtomicUsize,
+    both: AtomicUsize,
+    all: Notify,
+}
+
+impl Ended {
+    fn one(&self, is_done: bool, expected: usize) {
+        if is_done { &self.done } else { &self.failed }.fetch_add(1, Ordering::SeqCst);
+        if self.both.fetch_add(1, Ordering::SeqCst) + 1 == expected {
+            self.all.notify_one();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guarded endpoint: what an event changes and the record that it was handled are one commit (CMP-7).
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{FromRef, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use retryproof::http::{AnswerFate, GuardedTx, IdempotencyFilter, TxError};
+use retryproof::sqlite::{SqliteTx, SqliteTxSource};
+use retryproof::{IdempotencyConfig, IdempotencyEngine, JoinedEngine, idempotent};
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::verify::{Trusted, verified};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the sender tells us. It may tell of more in time; what we do not know is taken and ignored, or it would be delivered for days.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type")]
+enum Event {
+    /// A customer has paid.
+    #[serde(rename = "payment.succeeded")]
+    Paid { order: String, cents: i64 },
+    #[serde(other)]
+    Other,
+}
+
+/// An order that was paid, as `GET /paid` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paid {
+    /// Its number.
+    pub order: String,
+    /// How much.
+    pub cents: i64,
+}
+
+/// Why an event was not taken. Nothing has happened, and its id is free for the next delivery.
+enum Failed {
+    /// There was no transaction to be had.
+    Transaction(TxError),
+    /// The database did not take what the event says.
+    Database(rusqlite::Error),
+}
+
+impl From<TxError> for Failed {
+    fn from(error: TxError) -> Self {
+        Self::Transaction(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Transaction(error) => error.into_response(),
+            Self::Database(error) => {
+                tracing::error!(%error, "an event was not taken");
+                (StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release, "deliver it again\n").into_response()
+            }
+        }
+    }
+}
+
+#[derive(Clone, FromRef)]
+struct App {
+    idempotency: IdempotencyFilter,
+    transactions: JoinedEngine<SqliteTx>,
+    books: Arc<Mutex<Connection>>,
+}
+
+/// Handles an event once. The ttl is longer than any sender goes on delivering; the wait is shorter than it waits for an answer.
+#[idempotent(http, scope = "webhooks.payments", ttl = "P30D", lease = "PT30S", wait_timeout = "PT3S")]
+async fn receive(tx: GuardedTx<SqliteTx>, Json(event): Json<Event>) -> Result<StatusCode, Failed> {
+    if let Event::Paid { order, cents } = event {
+        let paid = "INSERT INTO paid (number, cents) VALUES (?1, ?2)";
+        tx.begin().await?.execute(paid, (&order, cents))?;
+        tracing::info!(order, "paid");
+    }
+    Ok(StatusCode::OK)
+}
+
+async fn paid(State(books): State<Arc<Mutex<Connection>>>) -> Result<Json<Vec<Paid>>, Failed> {
+    let books = books.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = books.prepare_cached("SELECT number, cents FROM paid ORDER BY rowid")?;
+    let rows = all.query_map([], |row| Ok(Paid { order: row.get(0)?, cents: row.get(1)? }))?;
+    Ok(Json(rows.collect::<Result<_, _>>()?))
+}
+
+/// The receiver, with its books and records in one file; and a filter to shut down by.
+///
+/// # Errors
+/// When the file cannot be used.
+pub async fn receiver(file: &Path, trusted: Trusted) -> Result<(Router, IdempotencyFilter), BoxError> {
+    let books = Connection::open(file)?;
+    books.busy_timeout(Duration::from_secs(5))?;
+    books.pragma_update(None, "journal_mode", "wal")?;
+    books.execute("CREATE TABLE IF NOT EXISTS paid (number TEXT NOT NULL, cents INTEGER NOT NULL)", [])?;
+
+    let store = format!("sqlite:{}", file.display());
+    retryproof::migrate(&store).await?;
+    let config = IdempotencyConfig::load(None)?;
+    let web = config.web.clone();
+    let engine = IdempotencyEngine::builder(retryproof::connect(&store).await?).config(config).build()?;
+    let transactions = engine.joined(SqliteTxSource::open(file)?)?;
+    // There is one sender, and its ids are its own; a receiver of several has a scope, or a caller, for each.
+    let idempotency = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
+
+    let app = App { idempotency: idempotency.clone(), transactions, books: Arc::new(Mutex::new(books)) };
+    let router = Router::new()
+        .route("/webhooks/payments", post(receive))
+        // Outside of the guard, so that nobody else's delivery gets as far as a key.
+        .layer(axum::middleware::from_fn_with_state(trusted, verified))
+        .route("/paid", get(paid))
+        .with_state(app);
+    Ok((router, idempotency))
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deliveries over a socket, from a sender that does not let go.
+
+mod deliveries;
+mod distrust;
+mod program;
+mod world;
