@@ -23,7 +23,6 @@ use crate::guard::{self, Guarded, Key, Keyed, acquired, admit_key, seen_through}
 use crate::joined::{GuardedTx, TxError};
 use crate::key;
 use crate::route::Head;
-use crate::then::then;
 
 pub use crate::policy::AtHand;
 pub use crate::route::RouteTemplate;
@@ -136,9 +135,12 @@ impl Admitted {
         Fut: Future<Output = Result<Response<R>, E>> + 'static,
     {
         let awaited = waiting.and_then(Waiting::awaited);
-        then(acquired(self.0, Box::new(parts), body, awaited, run), |started| {
-            seen_through(started, tokio::task::spawn_local)
-        })
+        async move {
+            match acquired(self.0, Box::new(parts), body, awaited, run).await {
+                Ok(started) => seen_through(started, tokio::task::spawn_local).await,
+                Err(answer) => Ok(answer),
+            }
+        }
     }
 }
 

@@ -29,7 +29,6 @@ use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
 use crate::problem::Problem;
 use crate::route::{Head, Route};
-use crate::then::then;
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
 /// lease. A replay has no use for it, and never makes one.
@@ -182,6 +181,7 @@ pub(crate) fn admit_key(
 ///
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn guarded<B, R, E, F, Fut>(
     keyed: Keyed,
     parts: Box<Parts>,
@@ -197,11 +197,19 @@ where
     F: FnOnce(Request<B>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
-    then(acquired(keyed, parts, body, awaited, run), |started| seen_through(started, tokio::spawn))
+    async move {
+        match acquired(keyed, parts, body, awaited, run).await {
+            Ok(started) => seen_through(started, tokio::spawn).await,
+            Err(answer) => Ok(answer),
+        }
+    }
 }
 
-/// An action that was started and the filter of its call, or the answer of a request that is not granted.
-pub(crate) type Started<A, R> = Result<(Pin<Box<A>>, IdempotencyFilter), Response<GuardedBody<R>>>;
+/// An action that was started, or the answer of a request that is not granted.
+pub(crate) type Acquired<A, R> = Result<Started<A>, Response<GuardedBody<R>>>;
+
+/// An action that was started, and the filter of its call.
+pub(crate) type Started<A> = (Pin<Box<A>>, IdempotencyFilter);
 
 /// Steps 5 to 10: up to the answer of a request that is not granted, or to an action that was started and not polled
 /// yet. [`seen_through`] has to poll it without waiting for anything before.
@@ -215,7 +223,7 @@ pub(crate) fn acquired<B, R, E, F, Fut>(
     awaited: Option<Box<Awaited>>,
     run: F,
 ) -> impl Future<
-    Output = Started<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>, R>,
+    Output = Acquired<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>, R>,
 >
 where
     B: FromReplay,
@@ -251,17 +259,13 @@ where
 /// Step 11: what was started, to its end; `spawn` gives it a task of its own.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn seen_through<A, R, E>(
-    started: Started<A, R>,
+    (mut action, filter): Started<A>,
     spawn: impl FnOnce(Pin<Box<A>>) -> JoinHandle<A::Output>,
 ) -> impl Future<Output = A::Output>
 where
     A: Future<Output = Result<Response<GuardedBody<R>>, E>>,
 {
     async move {
-        let (mut action, filter) = match started {
-            Ok(started) => started,
-            Err(answer) => return Ok(answer),
-        };
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
         // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
         // for something goes on in a task of its own, of which this future is only a spectator (HTTP-12).
