@@ -3,17 +3,36 @@
 //!
 //! The key is the metadata entry `idempotency-key` (or whatever `web.key-header` names). The first call with a key runs;
 //! every retry gets its message, its metadata and its trailers again, `grpc-status` included, with `idempotent-replayed:
-//! true`. [`IdempotencyFilter::grpc`] makes the layer; in tonic it goes around one service:
+//! true`. [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) makes the layer. In tonic it goes around one service, by
+//! `add_service(guard.named_layer(PaymentsServer::new(payments)))` (`tonic::service::LayerExt`), or, by `Server::layer`, around all of them;
+//! there keys should be optional (`web.required = false`), for health checks and reflection have none. The program `examples/grpc` of the
+//! repository shows both sides. Any other service does as well:
 //!
-//! ```ignore
-//! use tonic::service::LayerExt as _;
-//!
-//! let filter = IdempotencyFilter::builder(engine).caller(tenant_of).build()?;
-//! let payments = filter.grpc(Policy::unnamed()).streaming("/pay.v1.Payments/Watch");
-//! Server::builder().add_service(payments.named_layer(PaymentsServer::new(service))).serve(address).await?;
 //! ```
-//! or, by `Server::layer`, around all of them; there keys should be optional (`web.required = false`), for health checks and
-//! reflection have none.
+//! use std::convert::Infallible;
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use retryproof_core::{IdempotencyEngine, MemoryStore};
+//! use retryproof_http::{GuardedBody, IdempotencyFilter, Policy};
+//! use tower::{Layer, ServiceExt, service_fn};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let engine = IdempotencyEngine::new(MemoryStore::new());
+//! let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
+//! let payments = service_fn(|_: Request<GuardedBody<Full<Bytes>>>| async {
+//!     let answer = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
+//!     Ok::<_, Infallible>(answer.body(Full::<Bytes>::default()).unwrap())
+//! });
+//! let guard = filter.grpc(Policy::unnamed()).streaming("/pay.v1.Payments/Watch");
+//! let guarded = guard.layer(payments);
+//!
+//! let call = Request::post("/pay.v1.Payments/Charge").header("content-type", "application/grpc").body(Full::default())?;
+//! let Ok(refused) = guarded.oneshot(call).await;
+//! assert_eq!((refused.status(), &refused.headers()["grpc-status"]), (http::StatusCode::OK, &"3".parse()?)); // it has no key
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
 //!
 //! # What a call gets
 //! A refusal is an answer with the HTTP status 200 and one of these, never stored ([`refusal`]):
@@ -35,12 +54,7 @@
 //! # What becomes of an answer
 //! A status other than `OK` that the handler returns is an answer: it is stored and replayed (HTTP-7). A handler says otherwise by
 //! [`AnswerFate`](crate::AnswerFate) in the extensions of its response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when
-//! surely nothing happened, `hold` when nobody knows. The entry does not leave the server.
-//!
-//! ```ignore
-//! let mut status = Status::unavailable("the provider turned us away");
-//! status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"));
-//! ```
+//! surely nothing happened, `hold` when nobody knows. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! # Streams
 //! - An answer of more than one message reaches its client whole, and is recorded as "done, not replayable" as soon as its second message
