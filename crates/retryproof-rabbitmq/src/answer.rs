@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use lapin::Acker;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use retryproof_core::listener::{Backoff, Verdict};
 
+use crate::link::within;
 use crate::message::Message;
 use crate::outbox::Outbox;
 
@@ -29,8 +31,20 @@ impl Desk {
         if verdict.is_failure() && out_of_attempts { verdict.given_up() } else { verdict }
     }
 
-    /// A message that cannot be answered comes again, since its connection is gone: nothing to do about it here.
-    pub(crate) async fn answer(&self, verdict: Verdict, message: &Message, acker: &Acker) {
+    /// A message that cannot be answered comes again, since its connection is gone: nothing to do about it here. The driver may never end a
+    /// call on a connection that broke in the middle of it, so `gone` ends the wait for it.
+    pub(crate) async fn answer(&self, verdict: Verdict, message: &Message, acker: &Acker, mut gone: Gone) {
+        let answered = tokio::select! {
+            biased;
+            answered = self.say(verdict, message, acker) => answered,
+            () = gone.wait() => false,
+        };
+        if !answered {
+            tracing::debug!("the answer to a message was lost with its connection; it comes again");
+        }
+    }
+
+    async fn say(&self, verdict: Verdict, message: &Message, acker: &Acker) -> bool {
         let failures = message.failures().saturating_add(u32::from(verdict.is_failure()));
         let (moved, delay) = match verdict {
             Verdict::Ack { .. } => (Ok(()), Duration::ZERO),
@@ -46,7 +60,7 @@ impl Desk {
             }
         };
         let answered = match moved {
-            Ok(()) => acker.ack(BasicAckOptions::default()).await,
+            Ok(()) => within(acker.ack(BasicAckOptions::default())).await,
             Err(error) => {
                 // Kept here for the delay and given back to the broker's own queue, so that it is neither lost nor in a hot loop. The
                 // broker counts that against its limit.
@@ -54,11 +68,29 @@ impl Desk {
                 tracing::warn!(%error, ?held, "a message could not be moved to another queue; it is held and given back");
                 sleep(held).await;
                 let again = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
-                acker.nack(again).await
+                within(acker.nack(again)).await
             }
         };
-        if !matches!(answered, Ok(true)) {
-            tracing::debug!("the answer to a message was lost with its connection; it comes again");
-        }
+        matches!(answered, Ok(true))
+    }
+}
+
+/// Resolves when the connection that a message came by is given up.
+#[derive(Clone)]
+pub(crate) struct Gone(watch::Receiver<()>);
+
+/// The other end: dropped with the connection.
+pub(crate) struct Here {
+    _alive: watch::Sender<()>,
+}
+
+impl Gone {
+    pub(crate) fn new() -> (Here, Self) {
+        let (alive, gone) = watch::channel(());
+        (Here { _alive: alive }, Self(gone))
+    }
+
+    async fn wait(&mut self) {
+        while self.0.changed().await.is_ok() {}
     }
 }

@@ -15,9 +15,11 @@ use tokio::sync::watch;
 
 use retryproof_core::codec::{Codec, JsonCodec};
 use retryproof_core::listener::{Lanes, Tally, Verdict, caught};
-use retryproof_core::{ErrorKind, IdempotencyContext, IdempotencyEngine, IntoScope, Lease, Result, Scope};
+use retryproof_core::{
+    Error, ErrorKind, IdempotencyContext, IdempotencyEngine, IntoScope, Lease, Result, Scope,
+};
 
-use crate::answer::Desk;
+use crate::answer::{Desk, Gone};
 use crate::config::{ConsumerBuilder, Settings};
 use crate::error::classify;
 use crate::link::{Link, within};
@@ -67,7 +69,7 @@ impl Stopper {
 /// How one connection ended.
 enum Ended {
     Stopped,
-    Lost(retryproof_core::Error),
+    Lost(Error),
 }
 
 impl Consumer<()> {
@@ -196,12 +198,15 @@ impl<T: Send + 'static> Consumer<T> {
             within(channel.basic_qos(settings.prefetch, BasicQosOptions::default())).await?;
             let options = BasicConsumeOptions::default();
             let queue = settings.queue.as_str().into();
-            within(channel.basic_consume(queue, "".into(), options, FieldTable::default())).await
+            let consumer = channel.basic_consume(queue, "".into(), options, FieldTable::default());
+            Ok::<_, Error>((within(consumer).await?, channel))
         };
-        let mut consumer = match consuming.await {
-            Ok(consumer) => consumer,
+        let (mut consumer, channel) = match consuming.await {
+            Ok(consuming) => consuming,
             Err(error) => return Ended::Lost(error.during("consume")),
         };
+        // Dropped when this connection is given up: whoever still waits to answer by it stops waiting.
+        let (_here, gone) = Gone::new();
         loop {
             let next = async {
                 let lane = lanes.free().await;
@@ -211,14 +216,14 @@ impl<T: Send + 'static> Consumer<T> {
                 biased;
                 _ = stopped.wait_for(|stop| *stop) => break,
                 next = next => next,
+                // All lanes may be full while it is lost.
+                () = link.lost(&channel) => return Ended::Lost(Error::unavailable("the connection is gone")),
             };
             match delivery {
-                Some(Ok(delivery)) => lanes.run(lane, self.handle(delivery, desk, work)),
+                Some(Ok(delivery)) => lanes.run(lane, self.handle(delivery, desk, work, gone.clone())),
                 Some(Err(error)) => return Ended::Lost(classify(error)),
                 None => {
-                    return Ended::Lost(retryproof_core::Error::unavailable(
-                        "the broker cancelled the consumer",
-                    ));
+                    return Ended::Lost(Error::unavailable("the broker cancelled the consumer"));
                 }
             }
         }
@@ -245,6 +250,7 @@ impl<T: Send + 'static> Consumer<T> {
         delivery: Delivery,
         desk: &Arc<Desk>,
         work: &Arc<F>,
+        gone: Gone,
     ) -> impl Future<Output = ()> + Send + 'static
     where
         F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
@@ -265,7 +271,7 @@ impl<T: Send + 'static> Consumer<T> {
             let verdict = desk.judge(verdict, &message);
             inner.tally.count(&verdict);
             verdict.log("rabbitmq", identity.as_ref());
-            desk.answer(verdict, &message, &acker).await;
+            desk.answer(verdict, &message, &acker, gone).await;
         }
     }
 }

@@ -7,7 +7,7 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use retryproof_core::Result;
 
@@ -15,6 +15,8 @@ use crate::error::{classify, late};
 
 /// For every call but those that wait for messages.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+const LOOKS_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) struct Link(Connection);
 
@@ -35,6 +37,13 @@ impl Link {
         let look = QueueDeclareOptions::default().passive();
         let found = within(channel.queue_declare(queue.into(), look, FieldTable::default())).await;
         found.map(drop).map_err(|error| error.during("find").with("queue", queue))
+    }
+
+    /// Until the connection or this channel of it is over, whichever way. Looked at instead of listened for: not every way is told.
+    pub(crate) async fn lost(&self, channel: &Channel) {
+        while self.0.status().connected() && channel.status().connected() {
+            sleep(LOOKS_EVERY).await;
+        }
     }
 
     /// In order; a broker that does not answer finds out by itself.

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The broker: where it is, what is declared there, and the publisher's side.
+
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use retryproof::rabbitmq::Topology;
+
+use crate::shop::Shop;
+use crate::{BROKER, BoxError};
+
+/// What the environment says, else the server for tests.
+pub(crate) fn url() -> Result<String, BoxError> {
+    let test = "RETRYPROOF_TEST_RABBITMQ";
+    if let Some(url) = [BROKER, test].iter().find_map(|name| std::env::var(name).ok()) {
+        return Ok(url);
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let written = std::fs::read_to_string(file).unwrap_or_default();
+    let line = written.lines().find_map(|line| line.strip_prefix(test)?.strip_prefix('='));
+    Ok(line
+        .map(str::to_owned)
+        .ok_or("no broker: set RABBITMQ_URL, or run `cargo xtask services up rabbitmq`")?)
+}
+
+/// The exchange, the queues, their dead letters. Declaring again what is there does nothing.
+pub(crate) async fn declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
+    let broker = Broker::connect(url).await?;
+    let exchange = exchange(shop);
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let table = FieldTable::default;
+    broker.channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, durable, table()).await?;
+    for queue in
+        [Some(shop.ledger_queue()), shop.receipts.then(|| shop.receipts_queue())].into_iter().flatten()
+    {
+        Topology::new(&queue).declare(url).await?;
+        let (queue, exchange) = (queue.as_str().into(), exchange.as_str().into());
+        broker.channel.queue_bind(queue, exchange, "".into(), QueueBindOptions::default(), table()).await?;
+    }
+    broker.close().await;
+    Ok(())
+}
+
+pub(crate) fn exchange(shop: &Shop) -> String {
+    format!("{}.orders", shop.prefix)
+}
+
+/// Key and body.
+pub(crate) type Message = (Option<String>, Vec<u8>);
+
+/// A connection for publishing and looking.
+pub(crate) struct Broker {
+    connection: Connection,
+    channel: Channel,
+}
+
+impl Broker {
+    pub(crate) async fn connect(url: &str) -> Result<Self, BoxError> {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(Self { connection, channel })
+    }
+
+    /// Publishes messages of (key, body) and returns when the broker has them all.
+    pub(crate) async fn publish(&self, exchange: &str, messages: &[Message]) -> Result<(), BoxError> {
+        // So many on their way at once; each confirmation is awaited all the same.
+        for batch in messages.chunks(200) {
+            let mut confirms = Vec::with_capacity(batch.len());
+            for (key, body) in batch {
+                let mut properties = BasicProperties::default().with_delivery_mode(2);
+                if let Some(key) = key {
+                    properties = properties.with_message_id(key.as_str().into());
+                }
+                let options = BasicPublishOptions::default();
+                confirms.push(
+                    self.channel.basic_publish(exchange.into(), "".into(), options, body, properties).await?,
+                );
+            }
+            for confirm in confirms {
+                if !confirm.await?.is_ack() {
+                    return Err("the broker does not take messages".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many messages wait in a queue; none in one that is not there.
+    pub(crate) async fn ready(&self, queue: &str) -> Result<u32, BoxError> {
+        let channel = self.connection.create_channel().await?;
+        let look = QueueDeclareOptions::default().passive();
+        let Ok(found) = channel.queue_declare(queue.into(), look, FieldTable::default()).await else {
+            return Ok(0);
+        };
+        channel.close(200, "looked".into()).await?;
+        Ok(found.message_count())
+    }
+
+    /// The messages that wait for the listener of `queue`, now or later.
+    pub(crate) async fn ready_or_put_off(&self, queue: &str) -> Result<u32, BoxError> {
+        let mut all = self.ready(queue).await?;
+        // Leases and pauses of this program are shorter than two minutes.
+        for n in 0..8 {
+            all += self.ready(&format!("{queue}.wait.{}s", 1 << n)).await?;
+        }
+        Ok(all)
+    }
+
+    /// Takes all that is in a queue: bodies, and why they are dead letters.
+    pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(Vec<u8>, String)>, BoxError> {
+        let mut all = Vec::new();
+        while let Some(got) = self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await? {
+            let headers = got.delivery.properties.headers().as_ref();
+            let why = match headers.and_then(|table| table.inner().get("retryproof-why")) {
+                Some(AMQPValue::LongString(why)) => why.to_string(),
+                _ => String::new(),
+            };
+            all.push((got.delivery.data, why));
+        }
+        Ok(all)
+    }
+
+    /// Removes what [`declare`] and the listeners have made.
+    pub(crate) async fn remove(&self, shop: &Shop) -> Result<(), BoxError> {
+        for queue in [shop.ledger_queue(), shop.receipts_queue()] {
+            let waits = (0..18).map(|n| format!("{queue}.wait.{}s", 1_u64 << n));
+            for queue in waits.chain([format!("{queue}.dead"), queue.clone()]) {
+                let channel = self.connection.create_channel().await?;
+                drop(channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await);
+            }
+        }
+        let exchange = exchange(shop);
+        self.channel.exchange_delete(exchange.as_str().into(), Default::default()).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn close(self) {
+        let _ = self.connection.close(200, "bye".into()).await;
+    }
+}

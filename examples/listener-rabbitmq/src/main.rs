@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paid orders come from RabbitMQ, twice if it must be, and are booked once: two listeners on one fanout exchange.
+//!
+//! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders twice and two messages that nobody can
+//!   handle, and shows what becomes of each.
+//! - `listener-rabbitmq listen`: the listeners alone, until SIGTERM or Ctrl-C.
+//! - `listener-rabbitmq last-words`: one listener is killed when an order is booked and not yet acknowledged; what the next one does.
+//! - `listener-rabbitmq storm`: thousands of orders against listeners that are killed and cut off, with an account at the end.
+
+mod broker;
+mod demo;
+mod last_words;
+mod ledger;
+mod shop;
+mod storm;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use shop::Shop;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Names the broker. The storm uses it for its listeners, so that no password stands in a list of processes.
+const BROKER: &str = "RABBITMQ_URL";
+
+const USAGE: &str = "\
+usage: listener-rabbitmq [demo|listen|last-words|storm] [options]
+
+  demo    a few orders, each published twice, and what becomes of them (the default)
+  listen  books orders until it is told to stop
+            --db FILE         ledger and records in that SQLite file; default orders.db
+            --prefix NAME     before the names of exchange and queues; default shop
+            --lease SECONDS   how long the orders of a listener that was killed stay away; default 30
+            --no-receipts     the ledger alone
+            --die-after=N     dies by SIGKILL when its Nth order is booked, before it is acknowledged
+  last-words  a listener killed between a booking and its acknowledgement, and the one after it
+  storm   orders published twice, to listeners that are killed and cut off; ends with an account
+            --orders N        default 10000
+            --kills N         how often a listener is killed; default 20
+            --cuts N          how often all connections are cut; default 20
+            --listeners N     how many processes listen at once; default 3
+            --keep            leaves the database and the journal behind, and says where
+
+The broker is that of the variable RABBITMQ_URL, else the one that `cargo xtask services up rabbitmq` has started.
+";
+
+enum Command {
+    Demo,
+    Listen(Shop),
+    LastWords,
+    Storm(storm::Plan),
+    Help,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut shop = Shop::default();
+    let mut plan = storm::Plan::default();
+    let mut args = args.peekable();
+    let verb = match args.peek().map(String::as_str) {
+        Some("demo" | "listen" | "last-words" | "storm") => args.next().unwrap_or_default(),
+        Some("help" | "--help" | "-h") => return Ok(Command::Help),
+        _ => "demo".to_owned(),
+    };
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        match (verb.as_str(), option.as_str()) {
+            ("listen", "--db") => shop.db = PathBuf::from(value()?),
+            ("listen", "--prefix") => shop.prefix = value()?,
+            ("listen", "--lease") => shop.lease = Duration::from_secs(number(&option, &value()?)?),
+            ("listen", "--no-receipts") => shop.receipts = false,
+            ("listen", option) if option.starts_with("--die-after=") => {
+                shop.die_after = Some(number("--die-after", &option["--die-after=".len()..])?);
+            }
+            ("storm", "--orders") => plan.orders = number(&option, &value()?)?,
+            ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
+            ("storm", "--cuts") => plan.cuts = number(&option, &value()?)?,
+            ("storm", "--listeners") => plan.listeners = number(&option, &value()?)?,
+            ("storm", "--keep") => plan.keep = true,
+            (_, "--help" | "-h") => return Ok(Command::Help),
+            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+        }
+    }
+    if plan.orders == 0 || plan.listeners == 0 {
+        return Err("--orders and --listeners take at least 1".to_owned());
+    }
+    Ok(match verb.as_str() {
+        "listen" => Command::Listen(shop),
+        "last-words" => Command::LastWords,
+        "storm" => Command::Storm(plan),
+        _ => Command::Demo,
+    })
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| "warn,lapin=off".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let done = match parse(std::env::args().skip(1)) {
+        Ok(Command::Demo) => demo::run().await,
+        Ok(Command::Listen(shop)) => shop.listen().await,
+        Ok(Command::LastWords) => last_words::run().await,
+        Ok(Command::Storm(plan)) => match storm::run(plan).await {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        Ok(Command::Help) => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Err(problem) => {
+            eprint!("listener-rabbitmq: {problem}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("listener-rabbitmq: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The two listeners, as a program would have them.
+//!
+//! The ledger books into the database of the records, so booking and record are one commit: exactly once, whoever is killed when. The
+//! receipts leave the house, so all that a record can do is to keep them from being sent again once it stands.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use retryproof::listener::Verdict;
+use retryproof::observe::{LeaseEvent, Observer};
+use retryproof::rabbitmq::{Consumer, Incoming, Stopper};
+use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::{IdempotencyEngine, JoinedEngine, Recorded, idempotent};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::ledger::{self, OrderPaid};
+use crate::{BoxError, broker};
+
+/// How the listeners are run.
+#[derive(Debug, Clone)]
+pub(crate) struct Shop {
+    pub(crate) db: PathBuf,
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    pub(crate) receipts: bool,
+    pub(crate) die_after: Option<u64>,
+}
+
+impl Default for Shop {
+    fn default() -> Self {
+        Self {
+            db: "orders.db".into(),
+            prefix: "shop".into(),
+            lease: Duration::from_secs(30),
+            receipts: true,
+            die_after: None,
+        }
+    }
+}
+
+impl Shop {
+    pub(crate) fn ledger_queue(&self) -> String {
+        format!("{}.ledger", self.prefix)
+    }
+
+    pub(crate) fn receipts_queue(&self) -> String {
+        format!("{}.receipts", self.prefix)
+    }
+
+    /// Makes what the listeners need, queues included, and listens until SIGTERM or Ctrl-C.
+    pub(crate) async fn listen(self) -> Result<(), BoxError> {
+        let (ledger, receipts) = self.listeners().await?;
+        let stoppers: Vec<Stopper> = [&ledger.consumer, &receipts.consumer].map(Consumer::stopper).into();
+        tokio::spawn(async move {
+            stop_signal().await;
+            stoppers.iter().for_each(Stopper::stop);
+        });
+        let send_receipts = async {
+            match self.receipts {
+                true => receipts.run().await,
+                false => Ok(()),
+            }
+        };
+        tokio::try_join!(ledger.run(), send_receipts)?;
+        ledger.books.engine().shutdown(Duration::from_secs(10)).await;
+        Ok(())
+    }
+
+    pub(crate) async fn listeners(&self) -> Result<(Ledger, Receipts), BoxError> {
+        let url = broker::url()?;
+        broker::declare(&url, self).await?;
+        SqliteStore::migrate(&self.db)?;
+        ledger::migrate(&self.db)?;
+        let mut builder = IdempotencyEngine::builder(SqliteStore::open(&self.db)?);
+        if let Some(after) = self.die_after {
+            builder = builder.observer(Mortal { left: AtomicU64::new(after) });
+        }
+        let engine = builder.build()?;
+        let books = engine.joined(SqliteTxSource::open(&self.db)?)?;
+        // Redeliveries may come as long as somebody may move messages out of the dead letters by hand.
+        let keep = Duration::from_secs(30 * 24 * 3600);
+        let of = |queue: &str, scope| {
+            Consumer::builder(&url, queue, scope).json::<OrderPaid>().lease(self.lease).ttl(keep).at_once(8)
+        };
+        let ledger = of(&self.ledger_queue(), "ledger").build()?;
+        let receipts = of(&self.receipts_queue(), "receipts").build()?;
+        Ok((Ledger { consumer: ledger, books }, Receipts { consumer: receipts, engine }))
+    }
+}
+
+/// Books paid orders.
+pub(crate) struct Ledger {
+    pub(crate) consumer: Consumer<OrderPaid>,
+    books: JoinedEngine<SqliteTx>,
+}
+
+impl Ledger {
+    pub(crate) async fn run(&self) -> Result<(), BoxError> {
+        let books = self.books.clone();
+        let booking = self.consumer.run_with(move |incoming: Incoming<OrderPaid>| {
+            let books = books.clone();
+            async move {
+                let Incoming { ctx, body: order, .. } = incoming;
+                let booked = books.execute(ctx, async |tx: &mut SqliteTx| {
+                    say("ledger", "begun", &order);
+                    ledger::book(tx, &order)
+                });
+                let verdict = Verdict::of(&booked.await);
+                say("ledger", verdict.why().as_str(), &order);
+                verdict
+            }
+        });
+        Ok(booking.await?)
+    }
+}
+
+/// Sends receipts. The key is the order's number here too, this time by the attribute.
+pub(crate) struct Receipts {
+    pub(crate) consumer: Consumer<OrderPaid>,
+    engine: IdempotencyEngine,
+}
+
+struct Sender {
+    engine: IdempotencyEngine,
+}
+
+impl AsRef<IdempotencyEngine> for Sender {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.engine
+    }
+}
+
+impl Sender {
+    #[idempotent(key = order.id, scope = "receipts.sent", ttl = "P30D", lease = "PT2S", wait_timeout = "PT0S")]
+    async fn send(&self, order: &OrderPaid) -> Result<(), BoxError> {
+        // A mail server would be asked here.
+        say("receipts", "sent", order);
+        Ok(())
+    }
+}
+
+impl Receipts {
+    pub(crate) async fn run(&self) -> Result<(), BoxError> {
+        let sender = std::sync::Arc::new(Sender { engine: self.engine.clone() });
+        let sending = self.consumer.run_with(move |incoming: Incoming<OrderPaid>| {
+            let sender = std::sync::Arc::clone(&sender);
+            async move { Verdict::of_function(&sender.send(&incoming.body).await) }
+        });
+        Ok(sending.await?)
+    }
+}
+
+/// One line for each thing that happens. The storm reads them from the journal, so each is written at once and whole.
+fn say(listener: &str, what: &str, order: &OrderPaid) {
+    println!("{} {listener} {what} {}", std::process::id(), order.id);
+}
+
+/// Dies when an order is booked, before its acknowledgement is sent: the worst moment to die.
+struct Mortal {
+    left: AtomicU64,
+}
+
+impl Observer for Mortal {
+    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+}
+
+async fn stop_signal() {
+    let terminate = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = terminate => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

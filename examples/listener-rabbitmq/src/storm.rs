@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `listener-rabbitmq storm`: every order is published twice; the listeners are killed with SIGKILL and their connections cut; then every
+//! order, every message and every run is accounted for.
+
+mod account;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use retryproof::OwnerId;
+use retryproof_testkit::wire::WireProxy;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::broker::{self, Broker, Message};
+use crate::ledger::{self, OrderPaid};
+use crate::shop::Shop;
+use crate::{BROKER, BoxError};
+
+/// Of the listeners in a storm: long enough to be held through a pause of a busy machine, short enough for many kills.
+const LEASE: Duration = Duration::from_secs(2);
+/// Without any progress for so long, something is lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What to play.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) orders: usize,
+    pub(crate) kills: usize,
+    pub(crate) cuts: usize,
+    pub(crate) listeners: usize,
+    pub(crate) keep: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { orders: 10_000, kills: 20, cuts: 20, listeners: 3, keep: false }
+    }
+}
+
+impl Plan {
+    /// Messages without a key, one for each hundred orders.
+    fn poison(&self) -> usize {
+        self.orders.div_ceil(100)
+    }
+}
+
+/// A folder of its own under the system's temporary one, removed at the end unless it is to be kept.
+pub(crate) struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Result<Self, BoxError> {
+        let path = std::env::temp_dir().join(format!("retryproof-listener-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self { path, keep: false })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A short name that nobody else has.
+pub(crate) fn name(id: &OwnerId) -> String {
+    id.as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Plays the storm. `false` when a promise did not hold.
+pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
+    let mut folder = Folder::new("storm")?;
+    folder.keep = plan.keep;
+    let shop = Shop {
+        db: folder.path().join("orders.db"),
+        prefix: format!("storm-{}", name(&OwnerId::new())),
+        lease: LEASE,
+        receipts: false,
+        die_after: None,
+    };
+    let url = broker::url()?;
+    broker::declare(&url, &shop).await?;
+    ledger::migrate(&shop.db)?;
+    let broker = Broker::connect(&url).await?;
+    let began = Instant::now();
+    broker.publish(&broker::exchange(&shop), &messages(&plan)?).await?;
+    println!(
+        "storm: {} orders, each published twice, and {} messages without a key, for {} listeners; {} kills and {} cuts on the way",
+        plan.orders,
+        plan.poison(),
+        plan.listeners,
+        plan.kills,
+        plan.cuts
+    );
+
+    let proxy = Proxy::to(&url).await?;
+    let mut listeners = Listeners::start(plan.listeners, &shop, &proxy.url, folder.path())?;
+    let killed = disturb(&plan, &shop, &proxy, &mut listeners, began).await?;
+    settle(&plan, &shop, &broker, &mut listeners, began).await?;
+
+    let account =
+        account::Account::draw(&plan, &shop, &broker, &folder.path().join("journal"), &killed).await?;
+    account.print(began.elapsed());
+    broker.remove(&shop).await?;
+    broker.close().await;
+    if plan.keep {
+        println!("\nkept: {}", folder.path().display());
+    }
+    Ok(account.holds())
+}
+
+/// Every order twice: half of the second copies right behind the first, so that both are worked on at once, half of them a thousand messages
+/// later; and the poison in between.
+fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
+    let mut placed = Vec::with_capacity(plan.orders * 2 + plan.poison());
+    for n in 0..plan.orders {
+        let id = format!("o-{n}");
+        let order = OrderPaid { id: id.clone(), customer: format!("c-{}", n % 97), cents: i64::try_from(n)? };
+        let body = serde_json::to_vec(&order)?;
+        let behind = if n % 2 == 0 { 1 } else { 1_000 };
+        placed.push((n * 2, Some(id.clone()), body.clone()));
+        placed.push((n * 2 + behind, Some(id), body));
+    }
+    for n in 0..plan.poison() {
+        placed.push((n * 200, None, format!("poison {n}").into_bytes()));
+    }
+    placed.sort_by_key(|(place, _, _)| *place);
+    Ok(placed.into_iter().map(|(_, key, body)| (key, body)).collect())
+}
+
+/// Kills and cuts, each at its share of the progress, so that all of them meet work whatever the machine's speed. Says who was killed.
+async fn disturb(
+    plan: &Plan,
+    shop: &Shop,
+    proxy: &Proxy,
+    listeners: &mut Listeners,
+    began: Instant,
+) -> Result<HashSet<u32>, BoxError> {
+    let events = plan.kills + plan.cuts;
+    let (mut kills, mut cuts, mut killed) = (0, 0, HashSet::new());
+    for event in 0..events {
+        progress(shop, plan.orders * (event + 1) / (events + 2)).await?;
+        // In turns, as far as there are both.
+        if (kills * plan.cuts <= cuts * plan.kills && kills < plan.kills) || cuts == plan.cuts {
+            killed.insert(listeners.kill(kills).await?);
+            kills += 1;
+        } else {
+            proxy.wire.cut();
+            cuts += 1;
+        }
+        if (event + 1) % 10 == 0 {
+            println!(
+                "  {} s: {} booked, {kills} kills, {cuts} cuts",
+                began.elapsed().as_secs(),
+                booked(shop)?
+            );
+        }
+    }
+    Ok(killed)
+}
+
+/// Until every order is booked and no message is left, with the listeners stopped: what they still held would be back in the queue then.
+async fn settle(
+    plan: &Plan,
+    shop: &Shop,
+    broker: &Broker,
+    listeners: &mut Listeners,
+    began: Instant,
+) -> Result<(), BoxError> {
+    progress(shop, plan.orders).await?;
+    let queue = shop.ledger_queue();
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        while broker.ready_or_put_off(&queue).await? > 0 {
+            if Instant::now() > patience {
+                return Err("messages are left over and nobody takes them".into());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        listeners.stop().await?;
+        if broker.ready_or_put_off(&queue).await? == 0 {
+            println!("  {} s: all queues empty, listeners stopped", began.elapsed().as_secs());
+            return Ok(());
+        }
+        listeners.again()?;
+    }
+}
+
+/// Waits until so many orders are booked.
+async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
+    let (mut seen, mut moved) = (0, Instant::now());
+    loop {
+        let now = booked(shop)?;
+        if now >= wanted {
+            return Ok(());
+        }
+        if now > seen {
+            (seen, moved) = (now, Instant::now());
+        }
+        if moved.elapsed() > PATIENCE {
+            return Err(format!("no progress: {now} orders are booked, {wanted} were waited for").into());
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn booked(shop: &Shop) -> Result<usize, BoxError> {
+    let count = "SELECT count(DISTINCT id) FROM bookings";
+    let count: i64 = ledger::open(&shop.db)?.query_row(count, [], |row| row.get(0))?;
+    Ok(usize::try_from(count)?)
+}
+
+/// Between the listeners and the broker.
+struct Proxy {
+    wire: WireProxy,
+    url: String,
+}
+
+impl Proxy {
+    async fn to(url: &str) -> Result<Self, BoxError> {
+        let (login, server) = url.rsplit_once('@').ok_or("the storm wants a URL with a user and a port")?;
+        let (server, vhost) =
+            server.split_once('/').map_or((server, None), |(server, vhost)| (server, Some(vhost)));
+        let address = tokio::net::lookup_host(server).await?.next().ok_or("no such host")?;
+        let wire = WireProxy::to(address).await?;
+        let vhost = vhost.map(|vhost| format!("/{vhost}")).unwrap_or_default();
+        let url = format!("{login}@{}{vhost}", wire.addr());
+        Ok(Self { wire, url })
+    }
+}
+
+/// The processes that listen; each writes its lines to the end of one journal.
+pub(crate) struct Listeners {
+    running: Vec<Child>,
+    count: usize,
+    shop: Shop,
+    url: String,
+    folder: PathBuf,
+}
+
+impl Listeners {
+    pub(crate) fn start(count: usize, shop: &Shop, url: &str, folder: &Path) -> Result<Self, BoxError> {
+        let (shop, url, folder) = (shop.clone(), url.to_owned(), folder.to_owned());
+        let mut listeners = Self { running: Vec::new(), count, shop, url, folder };
+        listeners.again()?;
+        Ok(listeners)
+    }
+
+    fn again(&mut self) -> Result<(), BoxError> {
+        while self.running.len() < self.count {
+            self.running.push(self.spawn()?);
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of one that ends by itself.
+    pub(crate) async fn ended(&mut self) -> Result<ExitStatus, BoxError> {
+        let mut child = self.running.pop().ok_or("nobody listens")?;
+        Ok(child.wait().await?)
+    }
+
+    fn spawn(&self) -> Result<Child, BoxError> {
+        let append = |name: &str| File::options().create(true).append(true).open(self.folder.join(name));
+        let child = Command::new(std::env::current_exe()?)
+            .args(["listen", "--no-receipts", "--prefix", &self.shop.prefix])
+            .args(["--lease", &self.shop.lease.as_secs().to_string()])
+            .args(self.shop.die_after.map(|after| format!("--die-after={after}")))
+            .arg("--db")
+            .arg(&self.shop.db)
+            .env(BROKER, &self.url)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(append("journal")?)
+            .stderr(append("log")?)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(child)
+    }
+
+    /// SIGKILL to one of them, in turn, and another takes its place. Says which process that was.
+    async fn kill(&mut self, turn: usize) -> Result<u32, BoxError> {
+        let mut victim = self.running.remove(turn % self.running.len());
+        let process = victim.id().ok_or("a listener ended by itself; see its log")?;
+        victim.kill().await?;
+        self.again()?;
+        Ok(process)
+    }
+
+    /// SIGTERM to all, and waits until they have answered what they were at.
+    pub(crate) async fn stop(&mut self) -> Result<(), BoxError> {
+        for child in &self.running {
+            let process = child.id().ok_or("a listener ended by itself; see its log")?;
+            let pid = Pid::from_raw(i32::try_from(process)?).ok_or("no process")?;
+            kill_process(pid, Signal::TERM)?;
+        }
+        for mut child in self.running.drain(..) {
+            let status = timeout(PATIENCE, child.wait()).await??;
+            if !status.success() {
+                return Err(format!("a listener that was told to stop ended by {status}; see its log").into());
+            }
+        }
+        Ok(())
+    }
+}
