@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The consumer, as one would write it; and what it consumes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use async_nats::jetstream::stream::Config as StreamConfig;
+use async_nats::jetstream::{self, Context};
+use async_nats::{ConnectOptions, HeaderMap};
+use retryproof::listener::{Reason, Verdict};
+use retryproof::nats::{Delivery, NatsListener};
+use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::{IdempotencyConfig, IdempotencyEngine};
+use tracing_subscriber::EnvFilter;
+
+use crate::BoxError;
+use crate::invoices::{self, OrderPaid};
+
+/// The header that says which event a message is, in whatever stream and however often it was published.
+pub(crate) const EVENT_ID: &str = "Event-Id";
+/// The consumer's name.
+pub(crate) const CONSUMER: &str = "invoices";
+
+/// Where paid orders are published.
+pub(crate) fn subject(name: &str) -> String {
+    format!("{name}.paid")
+}
+
+/// The stream of the messages that could not be handled, and their subject.
+pub(crate) fn dead(name: &str) -> (String, String) {
+    (format!("{name}-dead"), format!("dead.{name}"))
+}
+
+/// Makes the streams where they are missing.
+pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxError> {
+    let (dead_stream, dead_subject) = dead(name);
+    for (stream, subject) in [(name, format!("{name}.>")), (&dead_stream, dead_subject)] {
+        let config =
+            StreamConfig { name: stream.to_owned(), subjects: vec![subject], ..StreamConfig::default() };
+        jetstream.get_or_create_stream(config).await?;
+    }
+    Ok(())
+}
+
+/// Makes the consumer where it is missing.
+pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
+    let config = pull::Config {
+        durable_name: Some(CONSUMER.to_owned()),
+        // How long the server waits for a consumer that says nothing more. Long work does not need a longer one.
+        ack_wait: Duration::from_secs(5),
+        // No `max_deliver`: the server drops a message whose consumer is killed in the last delivery. The listener gives up instead.
+        ..pull::Config::default()
+    };
+    Ok(jetstream.get_stream(name).await?.get_or_create_consumer(CONSUMER, config).await?)
+}
+
+pub(crate) async fn connect(url: &str) -> Result<Context, BoxError> {
+    let client = ConnectOptions::new().retry_on_initial_connect().connect(url).await?;
+    Ok(jetstream::new(client))
+}
+
+/// Books an invoice for each paid order, until Ctrl-C.
+pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) -> Result<(), BoxError> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+
+    drop(invoices::open(db)?);
+    SqliteStore::migrate(db)?;
+    let mut config = IdempotencyConfig::default();
+    config.default_lease = lease;
+    let engine = IdempotencyEngine::builder(SqliteStore::open(db)?.into_shared()).config(config).build()?;
+    // An invoice and the record of its order are one commit.
+    let engine = engine.joined(SqliteTxSource::open(db)?)?;
+
+    let jetstream = connect(url).await?;
+    streams(&jetstream, name).await?;
+    let consumer = consumer(&jetstream, name).await?;
+    let listener = NatsListener::builder(jetstream, consumer, "invoices.book")
+        .key(|message| Some(message.headers.as_ref()?.get(EVENT_ID)?.as_str().to_owned()))
+        .dead_letters(dead(name).1)
+        .give_up_after(100)
+        .build()
+        .await?;
+    tracing::info!(stream = name, db = %db.display(), "listening");
+
+    let handle = move |delivery: Delivery| {
+        let engine = engine.clone();
+        async move {
+            let paid: OrderPaid = delivery.json()?;
+            let booked = engine
+                .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
+                    // Stands for a call to somebody else, such as a tax service. Slow things come before the first statement.
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    Ok(invoices::book(tx, &paid)?)
+                })
+                .await;
+            let verdict = Verdict::of(&booked);
+            match verdict.why() {
+                Reason::Executed => tracing::info!(sequence = delivery.sequence(), "booked"),
+                Reason::Replayed => tracing::info!(sequence = delivery.sequence(), "booked before"),
+                Reason::InFlight => tracing::info!(sequence = delivery.sequence(), "in flight"),
+                why => tracing::warn!(sequence = delivery.sequence(), %why, "not booked"),
+            }
+            Ok(verdict)
+        }
+    };
+    listener.run(handle, async { drop(tokio::signal::ctrl_c().await) }).await?;
+    Ok(())
+}
+
+/// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.
+pub(crate) async fn publish(url: &str, name: &str, orders: usize) -> Result<(), BoxError> {
+    let jetstream = connect(url).await?;
+    streams(&jetstream, name).await?;
+    for n in 0..orders {
+        let order = format!("order-{}-{n}", std::process::id());
+        for _ in 0..2 {
+            send(&jetstream, name, &order, 100).await?;
+        }
+        println!("published {order} twice");
+    }
+    Ok(())
+}
+
+/// Publishes one message and waits until its stream has it.
+pub(crate) async fn send(jetstream: &Context, name: &str, order: &str, amount: i64) -> Result<(), BoxError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(EVENT_ID, order);
+    let body = serde_json::to_vec(&OrderPaid { order: order.to_owned(), amount })?;
+    jetstream.publish_with_headers(subject(name), headers, body.into()).await?.await?;
+    Ok(())
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Books an invoice for each paid order, once per order, however often NATS JetStream delivers it.
+//!
+//! - `listener-nats` (or `listener-nats listen`): the consumer. Run several; they share the work.
+//! - `listener-nats publish`: publishes paid orders, each of them twice.
+//! - `listener-nats storm`: consumers killed and connections cut while thousands of orders arrive twice, and an account at the end.
+
+mod app;
+mod invoices;
+mod storm;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+const USAGE: &str = "\
+usage: listener-nats [listen|publish|storm] [options]
+
+  listen    books invoices for paid orders (the default)
+              --db FILE         invoices and records in a SQLite file; default invoices.db
+              --lease SECONDS   how long a consumer that died keeps an order; default 30
+  publish   publishes paid orders, each of them twice
+              --orders N        default 10
+  storm     kills and cut connections while orders arrive; ends with an account
+              --orders N        how many, each published twice; default 10000
+              --workers N       consumers at once; default 3
+              --kills N         how often a consumer is killed; default 20
+              --cuts N          how often all connections are cut; default 20
+              --keep            leaves the database and the consumers' log behind, and says where
+  all       --url URL           the server; else the variable NATS_URL, else what `cargo xtask services up nats`
+                                started, else nats://127.0.0.1:4222
+            --name NAME         of stream and subjects; default orders
+";
+
+/// What the command line asks for.
+enum Command {
+    Listen { db: PathBuf, lease: Duration },
+    Publish { orders: usize },
+    Storm(storm::Plan),
+    Help,
+}
+
+struct Asked {
+    command: Command,
+    url: String,
+    name: String,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let mut args = args.peekable();
+    let verb = match args.peek().map(String::as_str) {
+        Some("listen" | "publish" | "storm") => args.next().unwrap_or_default(),
+        _ => "listen".to_owned(),
+    };
+    let (mut url, mut name, mut orders, mut help) = (None, "orders".to_owned(), None, false);
+    let (mut db, mut lease) = (PathBuf::from("invoices.db"), 30);
+    let mut plan = storm::Plan::default();
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        match (verb.as_str(), option.as_str()) {
+            (_, "help" | "--help" | "-h") => help = true,
+            (_, "--url") => url = Some(value()?),
+            (_, "--name") => name = value()?,
+            ("listen", "--db") => db = value()?.into(),
+            ("listen", "--lease") => lease = number(&option, &value()?)?,
+            ("publish" | "storm", "--orders") => orders = Some(number(&option, &value()?)?),
+            ("storm", "--workers") => plan.workers = number(&option, &value()?)?,
+            ("storm", "--kills") => plan.kills = number(&option, &value()?)?,
+            ("storm", "--cuts") => plan.cuts = number(&option, &value()?)?,
+            ("storm", "--keep") => plan.keep = true,
+            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+        }
+    }
+    plan.orders = orders.unwrap_or(plan.orders);
+    if plan.orders == 0 || plan.workers == 0 {
+        return Err("--orders and --workers take at least 1".to_owned());
+    }
+    let command = match verb.as_str() {
+        _ if help => Command::Help,
+        "publish" => Command::Publish { orders: orders.unwrap_or(10) },
+        "storm" => Command::Storm(plan),
+        _ => Command::Listen { db, lease: Duration::from_secs(lease) },
+    };
+    Ok(Asked { command, url: url.unwrap_or_else(server), name })
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+}
+
+/// Where the server is, if nobody says so.
+fn server() -> String {
+    let set = |name| std::env::var(name).ok().filter(|url| !url.is_empty());
+    let started = || {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/services/env");
+        let text = std::fs::read_to_string(file).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("RETRYPROOF_TEST_NATS=")).map(str::to_owned)
+    };
+    let found = set("NATS_URL").or_else(|| set("RETRYPROOF_TEST_NATS")).or_else(started);
+    found.unwrap_or_else(|| "nats://127.0.0.1:4222".to_owned())
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let asked = match parse(std::env::args().skip(1)) {
+        Ok(asked) => asked,
+        Err(problem) => {
+            eprint!("listener-nats: {problem}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match asked.command {
+        Command::Listen { db, lease } => app::listen(&asked.url, &asked.name, &db, lease).await,
+        Command::Publish { orders } => app::publish(&asked.url, &asked.name, orders).await,
+        Command::Storm(plan) => match storm::run(plan, &asked.url).await {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        Command::Help => {
+            print!("{USAGE}");
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("listener-nats: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program as a newcomer runs it: a small storm on a real server, and what it says to bad arguments.
+
+use std::process::{Command, Output};
+
+fn listener(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_listener-nats")).args(args).output().expect("the program starts")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Where the server for tests is: the variable, or what `cargo xtask services` wrote down.
+fn url() -> String {
+    const NAME: &str = "RETRYPROOF_TEST_NATS";
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
+    let written = || {
+        let lines = std::fs::read_to_string(file).ok()?;
+        lines.lines().find_map(|line| Some(line.strip_prefix(NAME)?.strip_prefix('=')?.to_owned()))
+    };
+    let url = std::env::var(NAME).ok().filter(|url| !url.is_empty()).or_else(written);
+    url.unwrap_or_else(|| panic!("no {NAME} for this test: run `cargo xtask services up nats`"))
+}
+
+fn count(said: &str, name: &str) -> u64 {
+    let row = said.lines().find(|line| line.trim_start().starts_with(name));
+    let count = row.and_then(|row| row.split_whitespace().last()?.parse().ok());
+    count.unwrap_or_else(|| panic!("no row {name:?} in {said}"))
+}
+
+#[test]
+fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
+    let output = listener(&["storm", "--url", &url(), "--orders", "400", "--kills", "3", "--cuts", "3"]);
+    let said = text(&output);
+    assert!(output.status.success() && said.ends_with("every promise held\n"), "{said}");
+    assert_eq!(count(&said, "messages published"), 800, "{said}");
+    assert_eq!(count(&said, "invoices"), 400, "{said}");
+    assert_eq!(count(&said, "consumers killed by SIGKILL"), 3, "{said}");
+    assert_eq!(count(&said, "times all connections were cut"), 3, "{said}");
+    assert_eq!(count(&said, "orders without an invoice"), 0, "{said}");
+    assert_eq!(count(&said, "orders with more than one"), 0, "{said}");
+    // A storm in which nothing was skipped would prove nothing.
+    assert!(count(&said, "skipped: booked before") > 100, "{said}");
+}
+
+#[test]
+fn bad_arguments_are_refused_with_the_usage() {
+    for (args, why) in [
+        (&["storm", "--orders", "many"][..], "--orders cannot be \"many\""),
+        (&["listen", "--orders", "3"], "`listen` does not know the option \"--orders\""),
+        (&["storm", "--workers", "0"], "take at least 1"),
+        (&["--db"], "--db wants a value"),
+    ] {
+        let output = listener(args);
+        assert_eq!(output.status.code(), Some(2));
+        let said = text(&output);
+        assert!(said.contains(why) && said.contains("usage: listener-nats"), "{said}");
+    }
+}
