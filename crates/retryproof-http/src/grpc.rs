@@ -65,7 +65,8 @@
 //! - A stream from the client that is not named so is gathered up to `web.max-body-bytes`, and is one call like any other.
 //!
 //! # What to know
-//! - **Scope.** A policy without one has the method's: `pay.v1.Payments/Charge`.
+//! - **Scope.** A policy without one has the method's: `pay.v1.Payments/Charge`. The client names the method, also one that is not there; where
+//!   scopes label metrics, name the scope.
 //! - **The fingerprint** is over the encoded message. A retry has to send the same bytes: protobuf maps whose order is random
 //!   (`HashMap`) do not; `BTreeMap` does, and so does a request that was encoded once.
 //! - **Deadlines.** A duplicate waits for the policy's wait; a client with a shorter deadline sees that instead.

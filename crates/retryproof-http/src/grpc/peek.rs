@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -12,6 +13,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::body::{Gathered, ReplayBody};
+use crate::catch::{Panic, catch};
 
 /// The body of a guarded call's answer.
 pub struct GrpcBody<B: Body> {
@@ -26,6 +28,8 @@ enum Rest<B: Body> {
     /// Boxed: it was read in part already, or its type is not known to be movable.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
+    /// Goes on where the body is read: there it counts as one that breaks off, and not as a handler that failed.
+    Panic(Option<Panic>),
 }
 
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
@@ -46,8 +50,11 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         let mut message = Message::default();
         let mut trailers = None::<Box<HeaderMap>>;
         loop {
-            let rest = match poll_fn(|cx| body.as_mut().poll_frame(cx)).await.transpose() {
-                Ok(Some(frame)) => match frame.into_data() {
+            let rest = match catch(poll_fn(|cx| body.as_mut().poll_frame(cx))).await.map(Option::transpose) {
+                Err(panic) => Rest::Panic(Some(panic)),
+                Ok(Err(error)) => Rest::Error(Some(error)),
+                Ok(Ok(None)) => Rest::Nothing,
+                Ok(Ok(Some(frame))) => match frame.into_data() {
                     Ok(data) => {
                         let more = message.goes_on(&data);
                         gathered.push(data, 0);
@@ -64,8 +71,6 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
                         continue;
                     }
                 },
-                Ok(None) => Rest::Nothing,
-                Err(error) => Rest::Error(Some(error)),
             };
             return Self { first: ReplayBody::new(gathered.into_bytes(), trailers), rest, endless: false };
         }
@@ -117,6 +122,10 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             Rest::Nothing => Poll::Ready(None),
             Rest::Body(body) => body.as_mut().poll_frame(cx),
             Rest::Error(error) => Poll::Ready(error.take().map(Err)),
+            Rest::Panic(panic) => match panic.take() {
+                Some(panic) => resume_unwind(panic),
+                None => Poll::Ready(None),
+            },
         }
     }
 
@@ -126,6 +135,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                 Rest::Nothing => true,
                 Rest::Body(body) => body.is_end_stream(),
                 Rest::Error(error) => error.is_none(),
+                Rest::Panic(panic) => panic.is_none(),
             }
     }
 
@@ -141,7 +151,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                     hint.set_upper(upper);
                 }
             }
-            Rest::Error(_) => hint.set_lower(self.first.size_hint().lower()),
+            Rest::Error(_) | Rest::Panic(_) => hint.set_lower(self.first.size_hint().lower()),
         }
         hint
     }

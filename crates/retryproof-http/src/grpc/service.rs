@@ -189,14 +189,20 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Takes the fate that a status carries off its metadata. An unknown word is a mistake of the program, and counts as the safe one:
-/// nothing is known, so the key is not freed.
+/// Takes the fate that a status carries off its metadata. An unknown word is a mistake of the program, and counts as the safe
+/// one: nothing is known, so the key is not freed.
 fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     const NAME: HeaderName = HeaderName::from_static(FATE);
     let fate = match headers.get(&NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,
         b"release" => AnswerFate::Release,
-        _ => AnswerFate::Hold,
+        b"hold" => AnswerFate::Hold,
+        _ => {
+            tracing::error!(
+                "the fate of a gRPC answer is none of `store`, `release` and `hold`; it is held (HTTP-7)"
+            );
+            AnswerFate::Hold
+        }
     };
     strip(headers, &NAME);
     Some(fate)

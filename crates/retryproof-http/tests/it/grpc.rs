@@ -31,6 +31,7 @@ enum Piece {
     Data(&'static [u8]),
     Trailers(&'static [(&'static str, &'static str)]),
     Error,
+    Panic,
     /// Waits for the test.
     Wait(Arc<Notify>),
 }
@@ -65,6 +66,7 @@ impl http_body::Body for Script {
                     Some(Ok(Frame::trailers(trailers)))
                 }
                 Some(Piece::Error) => Some(Err(io::Error::other("the answer breaks off"))),
+                Some(Piece::Panic) => panic!("the body panics"),
                 Some(Piece::Wait(until)) => {
                     self.waiting = Some(Box::pin(async move { until.notified().await }));
                     continue;
@@ -184,6 +186,7 @@ async fn http_13_an_answer_that_breaks_off_is_an_internal_error_and_does_not_run
         vec![Piece::Data(MESSAGE), Piece::Error],
         vec![Piece::Data(&MESSAGE[..6]), Piece::Error],
         vec![Piece::Error],
+        vec![Piece::Data(MESSAGE), Piece::Panic],
     ] {
         let before = runs.count();
         let service = filter().grpc(STD).layer(method(&runs, &[], pieces));
