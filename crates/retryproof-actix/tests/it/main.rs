@@ -1,2 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the adapter promises.
+//! What the adapter promises, in process; the lab's suite judges it over sockets.
+
+mod alike;
+mod endpoint;
+mod middleware;
+mod world;

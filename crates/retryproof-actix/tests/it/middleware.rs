@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The middleware: what runs, what is replayed, what goes through untouched.
+
+use std::time::Duration;
+
+use actix_web::http::header::{self, HeaderName, HeaderValue};
+use actix_web::http::{ConnectionType, StatusCode};
+use actix_web::test::{self, TestRequest};
+use actix_web::web::{self, Bytes};
+use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, error};
+use retryproof_actix::{Idempotency, IdempotencyKey, Lease, NotGuarded, WithFate as _};
+use retryproof_core::Recorded;
+use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
+use tokio::sync::Notify;
+
+use crate::world::{POLICY, Runs, engine, filter, post, read, send};
+
+/// An app with one guarded resource.
+macro_rules! app {
+    ($filter:expr, $handler:expr) => {
+        test::init_service(
+            App::new().service(web::resource("/orders").wrap(Idempotency::new($filter, POLICY)).to($handler)),
+        )
+        .await
+    };
+}
+
+#[actix_web::test]
+async fn http_1_http_8_the_first_runs_and_a_repetition_gets_its_answer() {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |body: Bytes| {
+            let run = runs.next();
+            async move {
+                HttpResponse::Created()
+                    .append_header(("x-line", "1"))
+                    .append_header(("x-line", "2"))
+                    .append_header(("idempotent-replayed", "true"))
+                    .append_header(("cache-control", "max-age=60"))
+                    .body(format!("run {run} of {body:?}"))
+            }
+        }
+    };
+    let app = app!(&filter(), handler);
+    let ask = || post("/orders", "k").set_payload("two");
+    let first = send(&app, ask().to_request()).await;
+    assert_eq!((first.status, first.text()), (201, "run 1 of b\"two\""));
+    assert!(!first.is_replay(), "a handler cannot forge the mark");
+    assert_eq!(first.field("cache-control"), Some("max-age=60"));
+    let again = send(&app, ask().to_request()).await;
+    assert!(again.is_replay());
+    assert_eq!(again.field("cache-control"), Some("no-store"));
+    assert_eq!(again.repeated(), first.repeated());
+    assert_eq!(runs.count(), 1);
+    let other = send(&app, post("/orders", "k").set_payload("three").to_request()).await;
+    assert_eq!((other.status, &*other.code()), (422, "fingerprint-mismatch"));
+}
+
+#[actix_web::test]
+async fn http_3_a_request_without_a_key_passes_untouched_where_keys_are_optional() {
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.required = false;
+    web.max_body_bytes = 4;
+    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let app = app!(&filter, |lease: Option<Lease>, body: Bytes| async move {
+        HttpResponse::Ok().body(format!("{} {}", lease.is_some(), body.len()))
+    });
+    let answer = send(&app, TestRequest::post().uri("/orders").set_payload("12345").to_request()).await;
+    assert_eq!(answer.text(), "false 5", "no limit of the guard, and no lease");
+    assert_eq!(send(&app, post("/orders", "k").set_payload("1234").to_request()).await.text(), "true 4");
+    let refused = test::call_service(&app, post("/orders", "k2").set_payload("12345").to_request()).await;
+    assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let declared = post("/orders", "k2").insert_header((header::CONTENT_LENGTH, "5")).to_request();
+    let refused = test::call_service(&app, declared).await;
+    assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(
+        refused.response().head().connection_type(),
+        ConnectionType::Close,
+        "HTTP-4: the body is unread"
+    );
+}
+
+#[actix_web::test]
+async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
+    let app = test::init_service(
+        App::new().service(
+            web::resource("/orders")
+                .wrap(Idempotency::new(&filter(), POLICY))
+                .route(
+                    web::post()
+                        .to(|body: Bytes| async move { HttpResponse::Ok().body(body.len().to_string()) }),
+                )
+                .route(web::put().to(|form: web::Form<Vec<(String, String)>>| async move {
+                    HttpResponse::Ok().body(form[0].1.len().to_string())
+                })),
+        ),
+    )
+    .await;
+    // Over actix's own 256 KiB for bytes, and 16 KiB for forms.
+    let large = "x".repeat(1 << 20);
+    assert_eq!(send(&app, post("/orders", "k").set_payload(large).to_request()).await.text(), "1048576");
+    let form = TestRequest::put()
+        .uri("/orders")
+        .insert_header(("idempotency-key", "k2"))
+        .insert_header(header::ContentType::form_url_encoded())
+        .set_payload(format!("a={}", "x".repeat(100_000)));
+    assert_eq!(send(&app, form.to_request()).await.text(), "100000");
+
+    let own = test::init_service(
+        App::new().app_data(web::PayloadConfig::new(3)).service(
+            web::resource("/orders")
+                .wrap(Idempotency::new(&filter(), POLICY))
+                .to(|body: Bytes| async move { HttpResponse::Ok().body(body) }),
+        ),
+    )
+    .await;
+    let refused = send(&own, post("/orders", "k").set_payload("four").to_request()).await;
+    assert_eq!(refused.status, 413, "a limit that the app has set stays");
+}
+
+#[actix_web::test]
+async fn http_7_an_answer_is_stored_released_or_held_as_it_is_marked() {
+    let handler = |runs: Runs| {
+        move |body: String| {
+            let run = runs.next();
+            async move {
+                match (&*body, run) {
+                    ("error", _) => Err(error::ErrorImATeapot("declined")),
+                    ("release", 1) => Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release)),
+                    ("hold", 1) => Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Hold)),
+                    _ => Ok(HttpResponse::Ok().body(format!("run {run}"))),
+                }
+            }
+        }
+    };
+    let policy =
+        Policy::new("fates").with_lease(Duration::from_millis(50)).with_wait_timeout(Duration::from_secs(60));
+    for (body, first, second) in [("error", 418, 418), ("release", 502, 200), ("hold", 502, 200)] {
+        let runs = Runs::default();
+        let guarded = web::resource("/orders").wrap(Idempotency::new(&filter(), policy));
+        let app = test::init_service(App::new().service(guarded.to(handler(runs.clone())))).await;
+        assert_eq!(
+            send(&app, post("/orders", "k").set_payload(body).to_request()).await.status,
+            first,
+            "{body}"
+        );
+        let again = send(&app, post("/orders", "k").set_payload(body).to_request()).await;
+        assert_eq!((again.status, again.is_replay()), (second, body == "error"), "{body}");
+        assert_eq!(runs.count(), if body == "error" { 1 } else { 2 }, "{body}");
+    }
+}
+
+#[actix_web::test]
+async fn http_7_an_error_of_what_stands_inside_is_a_service_error_and_frees_the_key() {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || std::future::ready(HttpResponse::Ok().body(runs.next().to_string()))
+    };
+    let app = test::init_service(
+        App::new().service(
+            web::resource("/orders")
+                .wrap_fn(|request, service| {
+                    let fails = request.headers().contains_key("x-fail");
+                    let answering = actix_web::dev::Service::call(service, request);
+                    async move {
+                        match fails {
+                            true => Err(error::ErrorServiceUnavailable("a layer inside")),
+                            false => answering.await,
+                        }
+                    }
+                })
+                .wrap(Idempotency::new(&filter(), POLICY))
+                .to(handler),
+        ),
+    )
+    .await;
+    let failing = post("/orders", "k").insert_header(("x-fail", "1")).to_request();
+    assert!(actix_web::dev::Service::call(&app, failing).await.is_err(), "the error goes on outside");
+    let answer = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!((answer.status, answer.is_replay(), answer.text()), (200, false, "1"));
+}
+
+#[actix_web::test]
+async fn http_7_a_panic_goes_on_outside_and_frees_the_key() {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || {
+            let run = runs.next();
+            async move {
+                // Once in its first poll, once in its own task.
+                if run == 2 {
+                    tokio::task::yield_now().await;
+                }
+                assert!(run > 2, "planted");
+                HttpResponse::Ok().finish()
+            }
+        }
+    };
+    let app = std::rc::Rc::new(app!(&filter(), handler));
+    for _ in 0..2 {
+        let app = std::rc::Rc::clone(&app);
+        let panicked = actix_web::rt::spawn(async move {
+            test::call_service(&*app, post("/orders", "k").to_request()).await;
+        });
+        assert!(panicked.await.unwrap_err().is_panic());
+    }
+    assert_eq!(send(&*app, post("/orders", "k").to_request()).await.status, 200);
+    assert_eq!(runs.count(), 3);
+}
+
+#[actix_web::test]
+async fn http_12_a_call_that_is_dropped_mid_handler_is_finished_and_replayed() {
+    let (runs, go) = (Runs::default(), std::sync::Arc::new(Notify::new()));
+    let handler = {
+        let (runs, go) = (runs.clone(), std::sync::Arc::clone(&go));
+        move || {
+            let (runs, go) = (runs.clone(), std::sync::Arc::clone(&go));
+            async move {
+                runs.next();
+                go.notified().await;
+                HttpResponse::Ok().body("done")
+            }
+        }
+    };
+    let app = std::rc::Rc::new(app!(&filter(), handler));
+    let left = {
+        let app = std::rc::Rc::clone(&app);
+        actix_web::rt::spawn(async move {
+            test::call_service(&*app, post("/orders", "k").to_request()).await;
+        })
+    };
+    while runs.count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    left.abort();
+    assert!(left.await.unwrap_err().is_cancelled());
+    go.notify_one();
+    let answer = send(&*app, post("/orders", "k").to_request()).await;
+    assert!(answer.is_replay());
+    assert_eq!((answer.text(), runs.count()), ("done", 1));
+}
+
+#[actix_web::test]
+async fn http_13_a_stream_reaches_its_client_whole_and_is_not_replayable() {
+    let app = app!(&filter(), || async {
+        let events = futures_stream([Bytes::from_static(b"data: 1\n\n"), Bytes::from_static(b"data: 2\n\n")]);
+        HttpResponse::Ok().content_type("text/event-stream").streaming(events)
+    });
+    let first = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!(first.text(), "data: 1\n\ndata: 2\n\n");
+    let again = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!((again.status, &*again.code()), (409, "result-not-replayable"));
+}
+
+fn futures_stream<const N: usize>(
+    pieces: [Bytes; N],
+) -> impl futures_core::Stream<Item = Result<Bytes, actix_web::Error>> {
+    struct Pieces<const N: usize>(std::array::IntoIter<Bytes, N>);
+    impl<const N: usize> futures_core::Stream for Pieces<N> {
+        type Item = Result<Bytes, actix_web::Error>;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Ready(self.0.next().map(Ok))
+        }
+    }
+    Pieces(pieces.into_iter())
+}
+
+#[actix_web::test]
+async fn http_13_an_upgrade_keeps_what_the_head_knows_beside_its_fields() {
+    let app = app!(&filter(), || async {
+        HttpResponse::SwitchingProtocols().upgrade("echo").reason("As You Wish").finish()
+    });
+    let first = test::call_service(&app, post("/orders", "k").to_request()).await;
+    assert_eq!(first.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert!(first.response().upgrade());
+    assert_eq!(first.response().head().reason(), "As You Wish");
+    assert_eq!(first.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
+    assert_eq!(read(test::call_service(&app, post("/orders", "k").to_request()).await).await.status, 409);
+}
+
+#[actix_web::test]
+async fn http_15_a_guard_around_the_guard_of_the_same_route_decides_alone() {
+    let (filter, runs) = (filter(), Runs::default());
+    let handler = {
+        let runs = runs.clone();
+        move || std::future::ready(HttpResponse::Ok().body(runs.next().to_string()))
+    };
+    let app = test::init_service(App::new().service(
+        web::scope("").wrap(Idempotency::new(&filter, Policy::new("outer"))).service(
+            web::resource("/orders").wrap(Idempotency::new(&filter, Policy::new("inner"))).to(handler),
+        ),
+    ))
+    .await;
+    assert_eq!(send(&app, post("/orders", "k").to_request()).await.text(), "1");
+    assert!(send(&app, post("/orders", "k").to_request()).await.is_replay());
+    assert_eq!(runs.count(), 1);
+    // The inner policy has no record of its own: under its scope the key is new.
+    let inner = app!(&filter, || async { HttpResponse::Ok().body("fresh") });
+    assert_eq!(send(&inner, post("/orders", "k").to_request()).await.text(), "fresh");
+}
+
+#[derive(Clone)]
+struct Tenant(String);
+
+#[actix_web::test]
+async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request() {
+    let filter = IdempotencyFilter::builder(engine())
+        .caller(retryproof_actix::caller(|request: &HttpRequest| {
+            request.extensions().get::<Tenant>().map(|tenant| tenant.0.clone())
+        }))
+        .build()
+        .unwrap();
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |key: IdempotencyKey| std::future::ready(format!("{} {}", key.as_str(), runs.next()))
+    };
+    let app = test::init_service(App::new().service(
+        web::resource("/orders").wrap(Idempotency::new(&filter, POLICY)).to(handler).wrap_fn(
+            |request, service| {
+                let tenant = request.headers().get("x-tenant").and_then(|name| name.to_str().ok());
+                let tenant = tenant.map(|name| Tenant(name.to_owned()));
+                if let Some(tenant) = tenant {
+                    request.extensions_mut().insert(tenant);
+                }
+                actix_web::dev::Service::call(service, request)
+            },
+        ),
+    ))
+    .await;
+    let ask = |tenant: Option<&'static str>| {
+        let request = post("/orders", "k");
+        match tenant {
+            Some(tenant) => request
+                .insert_header((HeaderName::from_static("x-tenant"), HeaderValue::from_static(tenant)))
+                .to_request(),
+            None => request.to_request(),
+        }
+    };
+    for (tenant, answer) in
+        [(None, "k 1"), (Some("a"), "k 2"), (Some("b"), "k 3"), (Some("a"), "k 2"), (None, "k 1")]
+    {
+        assert_eq!(send(&app, ask(tenant)).await.text(), answer, "{tenant:?}");
+    }
+}
+
+#[actix_web::test]
+async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
+    let engine = engine();
+    let filter = crate::world::filter_on(&engine);
+    let guard = || Idempotency::new(&filter, Policy::unnamed());
+    let app = test::init_service(
+        App::new()
+            .service(
+                web::resource(r"/orders/{id:\d+}")
+                    .wrap(guard())
+                    .to(|| async { HttpResponse::Ok().body("order") }),
+            )
+            .default_service(web::to(|| async { HttpResponse::NotFound() }).wrap(guard())),
+    )
+    .await;
+    assert_eq!(send(&app, post("/orders/1", "k").to_request()).await.text(), "order");
+    // One scope, another path: the fingerprints differ.
+    assert_eq!(send(&app, post("/orders/2", "k").to_request()).await.status, 422);
+    let nowhere = send(&app, post("/nowhere", "k").to_request()).await;
+    assert_eq!((nowhere.status, &*nowhere.code()), (500, "scope-invalid"));
+}
+
+#[actix_web::test]
+async fn ann_6_what_only_a_guarded_request_has_is_refused_elsewhere() {
+    let app = test::init_service(
+        App::new()
+            .route("/lease", web::post().to(|_: Lease| async { HttpResponse::Ok() }))
+            .route("/key", web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok() })),
+    )
+    .await;
+    for path in ["/lease", "/key"] {
+        let refused = test::call_service(&app, post(path, "k").to_request()).await;
+        assert_eq!(refused.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let error = refused.response().error().expect("an error");
+        assert_eq!(error.as_error(), Some(&NotGuarded::Unguarded));
+    }
+}
