@@ -4,6 +4,8 @@
 //! - [`getting_started`]: from nothing to a guarded endpoint.
 //! - [`http`]: keys, replays, problems, the fate of an answer, the order of layers.
 //! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking form.
+//! - [`client`]: the caller's half, and how a handler passes its protection on.
+//! - [`webhooks`]: signatures before the guard, the event's id as key.
 //! - [`guarantees`]: what happens in every failure, and what helps beyond it.
 //! - [`writing_a_store`]: the contract and the kit that judges it.
 //! - [`operations`]: settings, what to watch, and each message at three in the morning.
@@ -11,6 +13,8 @@
 // Links between the pages are defined before each of them too, and the first definition counts: they lead to modules
 // here, and to files where the files are read.
 
+#[doc = include_str!("guide/client.md")]
+pub mod client {}
 #[doc = include_str!("guide/functions-and-listeners.md")]
 pub mod functions_and_listeners {}
 #[doc = "[front]: crate\n[caller]: crate::guide::http#who-is-the-caller\n"]
@@ -26,5 +30,7 @@ pub mod http {}
 #[doc = "[failures]: crate::guide::guarantees#what-happens-when\n"]
 #[doc = include_str!("guide/operations.md")]
 pub mod operations {}
+#[doc = include_str!("guide/webhooks.md")]
+pub mod webhooks {}
 #[doc = include_str!("guide/writing-a-store.md")]
 pub mod writing_a_store {}

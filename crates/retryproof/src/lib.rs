@@ -10,6 +10,8 @@
     doc = "[guide-start]: guide::getting_started",
     doc = "[guide-http]: guide::http",
     doc = "[guide-functions]: guide::functions_and_listeners",
+    doc = "[guide-client]: guide::client",
+    doc = "[guide-webhooks]: guide::webhooks",
     doc = "[guide-guarantees]: guide::guarantees",
     doc = "[guide-store]: guide::writing_a_store",
     doc = "[guide-operations]: guide::operations",
