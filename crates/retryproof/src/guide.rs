@@ -6,6 +6,7 @@
 //! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking form.
 //! - [`client`]: the caller's half, and how a handler passes its protection on.
 //! - [`webhooks`]: signatures before the guard, the event's id as key.
+//! - [`listeners`]: consumers of message brokers, and what the broker is told.
 //! - [`guarantees`]: what happens in every failure, and what helps beyond it.
 //! - [`writing_a_store`]: the contract and the kit that judges it.
 //! - [`operations`]: settings, what to watch, and each message at three in the morning.
@@ -27,6 +28,8 @@ pub mod guarantees {}
 #[doc = "[answers]: crate::guide::operations#answers-of-the-filter\n"]
 #[doc = include_str!("guide/http.md")]
 pub mod http {}
+#[doc = include_str!("guide/listeners.md")]
+pub mod listeners {}
 #[doc = "[failures]: crate::guide::guarantees#what-happens-when\n"]
 #[doc = include_str!("guide/operations.md")]
 pub mod operations {}

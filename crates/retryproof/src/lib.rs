@@ -12,6 +12,7 @@
     doc = "[guide-functions]: guide::functions_and_listeners",
     doc = "[guide-client]: guide::client",
     doc = "[guide-webhooks]: guide::webhooks",
+    doc = "[guide-listeners]: guide::listeners",
     doc = "[guide-guarantees]: guide::guarantees",
     doc = "[guide-store]: guide::writing_a_store",
     doc = "[guide-operations]: guide::operations",

@@ -130,6 +130,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
         "retryproof-http",
         "retryproof-mysql",
         "retryproof-postgres",
+        "retryproof-rabbitmq",
         "retryproof-redis",
         "retryproof-sqlite",
     ] {
