@@ -83,6 +83,15 @@ impl CallError {
         self.kind
     }
 
+    /// What the last attempt failed with, as reqwest said it. None where it timed out by the middleware's own clock, or nothing was sent.
+    #[must_use]
+    pub fn transport(&self) -> Option<&reqwest::Error> {
+        match self.source.as_deref()?.downcast_ref()? {
+            reqwest_middleware::Error::Reqwest(error) => Some(error),
+            reqwest_middleware::Error::Middleware(_) => None,
+        }
+    }
+
     /// How often the request was sent, or tried to.
     #[must_use]
     pub fn attempts(&self) -> u32 {

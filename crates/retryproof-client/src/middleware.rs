@@ -144,14 +144,15 @@ impl<'a> Call<'a> {
                     return Ok(self.report(response, attempts, None, problem));
                 }
                 (Attempt::Failed(error), Err(ran_out)) => {
-                    return Err(self.gave_up(attempts, said(ran_out), Some(error)));
+                    let detail = format!("the last attempt failed, {}", said(ran_out));
+                    return Err(self.gave_up(attempts, detail, Some(error)));
                 }
                 (Attempt::TimedOut, Err(ran_out)) => {
                     let detail = format!("the last attempt timed out, {}", said(ran_out));
                     return Err(self.gave_up(attempts, detail, None));
                 }
                 (attempt, Ok(pause)) => {
-                    tracing::debug!(attempts, ?pause, why = %attempt.why(), "another attempt");
+                    tracing::debug!(attempts, ?pause, why = attempt.why(), "another attempt");
                     drop(attempt);
                     sleep(pause).await;
                 }
@@ -236,11 +237,14 @@ impl<'a> Call<'a> {
 }
 
 impl Attempt {
-    fn why(&self) -> String {
+    /// Without the URL, whose query may hold what is nobody's business.
+    fn why(&self) -> &str {
         match self {
-            Self::Answered { response, .. } => response.status().to_string(),
-            Self::Failed(error) | Self::Refused(error) => error.to_string(),
-            Self::TimedOut => "no answer in time".to_owned(),
+            Self::Answered { response, .. } => response.status().canonical_reason().unwrap_or("an answer"),
+            Self::Failed(error) if error.is_connect() => "no connection",
+            Self::Failed(error) if error.is_timeout() => "no answer in time",
+            Self::Failed(_) | Self::Refused(_) => "the line broke",
+            Self::TimedOut => "no answer in time",
         }
     }
 }

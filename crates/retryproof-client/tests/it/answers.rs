@@ -47,8 +47,11 @@ async fn an_answer_that_always_breaks_off_is_none() {
     let error = server.client(|b| b.attempts(3)).post(URL).send().await.unwrap_err();
     let ours = CallError::of(&error).unwrap();
     assert_eq!((ours.kind(), ours.attempts()), (ErrorKind::GaveUp, 3));
-    let source = std::error::Error::source(ours).expect("what the last attempt failed with");
-    assert!(source.downcast_ref::<reqwest_middleware::Error>().is_some_and(|error| !error.is_middleware()));
+    assert!(ours.transport().is_some_and(|error| !error.is_connect()), "{ours:?}");
+    assert_eq!(
+        error.to_string(),
+        "no answer in 3 attempts: the last attempt failed, and there are no attempts left"
+    );
 }
 
 #[tokio::test(start_paused = true)]
