@@ -12,25 +12,25 @@ use crate::heap::{HeapCounter, counted};
 use crate::report::{Plot, Report, Row};
 
 mod inside;
-mod load;
-mod server;
+pub(crate) mod load;
+pub(crate) mod server;
 
 use load::{Keys, Load};
 use server::Server;
 
 /// Requests of one batch. Short batches and many rounds: a neighbour on a shared machine then spoils a few ratios, of which
 /// the median takes no notice.
-const BATCH: u64 = 4_000;
+pub(crate) const BATCH: u64 = 4_000;
 /// What they go over.
-const CONNECTIONS: usize = 64;
-const ROUNDS: usize = 61;
+pub(crate) const CONNECTIONS: usize = 64;
+pub(crate) const ROUNDS: usize = 61;
 
 const PLAIN: &str = "plain axum";
 const PLAIN_KEYLESS: &str = "plain axum, keyless";
 
 /// One way of asking: a name, the path, which keys. Each stands beside plain axum sent the same request, key and all: to
 /// read the header is no work of the guard's.
-type Way = (&'static str, &'static str, Keys);
+pub(crate) type Way = (&'static str, &'static str, Keys);
 
 const KEYED: [Way; 5] = [
     (PLAIN, "/plain", Keys::Fresh),
@@ -46,30 +46,47 @@ const KEYLESS: [Way; 3] = [
 ];
 
 pub(crate) fn run() -> Result<Report, String> {
-    let server = Server::start()?;
+    let server = Server::start("http")?;
     let load = Load::new(server.address, CONNECTIONS)?;
     let mut report = Report::new("http", "HTTP: server CPU per request");
-    let mut plot = Plot::new("Server CPU per request", "x plain axum");
-    for ways in [&KEYED[..], &KEYLESS[..]] {
-        let medians = measure(&server, &load, ways)?;
-        let floor = medians.first().map_or(PLAIN, |floor| floor.name);
+    per_request(&mut report, "x plain axum", &server, &load, &[&KEYED, &KEYLESS])?;
+    latency(&mut report, &load, PLAIN)?;
+    inside_rows(&mut report)?;
+    instruction_rows(&mut report)?;
+    report.note(format!("{}plain axum is sent the same request as its neighbours, with a key or without; user and system time of the server process, pinned to one core.", how()));
+    Ok(report)
+}
+
+/// How a batch is made, for the note of a report.
+pub(crate) fn how() -> String {
+    format!(
+        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} connections, HTTP/1.1, memory store; \
+         the client looks at its sockets instead of sleeping, since to wake it would be charged to the server, and more to a slower one; \
+         {ROUNDS} rounds of {BATCH} requests each, in turn; "
+    )
+}
+
+/// Rows and plot of the server's CPU per request; the first way of each group is the floor of the others.
+pub(crate) fn per_request(
+    report: &mut Report,
+    unit: &'static str,
+    server: &Server,
+    load: &Load,
+    groups: &[&[Way]],
+) -> Result<(), String> {
+    let plain = groups.first().and_then(|ways| ways.first()).map_or(PLAIN, |(name, ..)| *name);
+    let mut plot = Plot::new("Server CPU per request", unit);
+    for &ways in groups {
+        let medians = measure(server, load, ways)?;
+        let floor = medians.first().map_or(plain, |floor| floor.name);
         for median in &medians {
             let row = Row::new(median.name, median.cost, "us").beside(floor, median.ratio);
             report.row(goal(row, median.name));
         }
         plot = medians.iter().skip(1).fold(plot, |plot, median| plot.bar(median.name, median.ratio));
     }
-    report.plot(plot.bar(PLAIN, 1.0));
-    latency(&mut report, &load)?;
-    inside_rows(&mut report)?;
-    instruction_rows(&mut report)?;
-    report.note(format!(
-        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} connections, HTTP/1.1, memory store; \
-         the client looks at its sockets instead of sleeping, since to wake it would be charged to the server, and more to a slower one; \
-         {ROUNDS} rounds of {BATCH} requests each, in turn; plain axum is \
-         sent the same request as its neighbours, with a key or without; user and system time of the server process, pinned to one core."
-    ));
-    Ok(report)
+    report.plot(plot.bar(plain, 1.0));
+    Ok(())
 }
 
 /// The server's CPU of each way, in turn.
@@ -99,7 +116,7 @@ fn goal(row: Row, name: &str) -> Row {
 }
 
 /// The 99th percentile over a connection's eyes, guarded beside plain.
-fn latency(report: &mut Report, load: &Load) -> Result<(), String> {
+pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> Result<(), String> {
     let mut ratios = Vec::new();
     let mut p99 = 0.0;
     for _ in 0..5 {
@@ -109,7 +126,7 @@ fn latency(report: &mut Report, load: &Load) -> Result<(), String> {
         ratios.push(first.p99_micros / plain.p99_micros);
     }
     let row = Row::new("p99 latency of a first execution", p99, "us");
-    report.row(row.beside(PLAIN, crate::compare::median(ratios)).ratio_at_most(3.0));
+    report.row(row.beside(plain, crate::compare::median(ratios)).ratio_at_most(3.0));
     Ok(())
 }
 

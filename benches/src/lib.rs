@@ -25,6 +25,7 @@ pub mod compare;
 pub mod heap;
 pub mod report;
 
+mod actix;
 mod http;
 mod mariadb;
 mod memory;
@@ -61,6 +62,7 @@ impl Suite {
 const SUITES: &[Suite] = &[
     Suite::new("memory", memory::run, memory::child),
     Suite::new("http", http::run, http::child),
+    Suite::new("actix", actix::run, actix::child),
     Suite::new("sqlite", sqlite::run, sqlite::child),
     Suite::new("postgres", postgres::run, postgres::child),
     Suite::new("mariadb", mariadb::run, mariadb::child),

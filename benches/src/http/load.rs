@@ -14,7 +14,7 @@ use crate::compare::now;
 
 /// Which keys a batch sends.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Keys {
+pub(crate) enum Keys {
     None,
     /// One key, again and again.
     Same,
@@ -23,11 +23,11 @@ pub(super) enum Keys {
 }
 
 /// What a batch found.
-pub(super) struct Found {
-    pub(super) p99_micros: f64,
+pub(crate) struct Found {
+    pub(crate) p99_micros: f64,
 }
 
-pub(super) struct Load {
+pub(crate) struct Load {
     connections: Mutex<Vec<Connection>>,
     fresh: AtomicU64,
 }
@@ -40,7 +40,7 @@ struct Connection {
 }
 
 impl Load {
-    pub(super) fn new(server: SocketAddr, connections: usize) -> Result<Self, String> {
+    pub(crate) fn new(server: SocketAddr, connections: usize) -> Result<Self, String> {
         let connect = |_| {
             let stream = TcpStream::connect(server)?;
             stream.set_nodelay(true)?;
@@ -53,7 +53,7 @@ impl Load {
     }
 
     /// Sends `count` requests over all connections and waits for every answer.
-    pub(super) fn batch(&self, path: &str, keys: Keys, count: u64) -> Result<Found, String> {
+    pub(crate) fn batch(&self, path: &str, keys: Keys, count: u64) -> Result<Found, String> {
         let mut connections = self.connections.lock().map_err(|_| "an earlier batch broke off")?;
         let count = usize::try_from(count).map_err(|_| "so many requests do not fit into memory")?;
         let (mut unsent, mut latencies) = (count, Vec::with_capacity(count));

@@ -13,7 +13,7 @@ use retryproof::http::{IdempotencyFilter, Policy};
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
 
 /// 180 bytes of the handler's own: an echo would flatter us.
-static ANSWER: [u8; 180] = [b'a'; 180];
+pub(crate) static ANSWER: [u8; 180] = [b'a'; 180];
 
 async fn plain(body: Bytes) -> (StatusCode, &'static [u8]) {
     std::hint::black_box(body);
@@ -26,8 +26,8 @@ async fn annotated(body: Bytes) -> (StatusCode, &'static [u8]) {
     (StatusCode::CREATED, &ANSWER)
 }
 
-/// All routes. `/optional/..` let requests without a key pass.
-pub(super) fn router() -> Result<Router, String> {
+/// One that wants keys and one that does not, over one memory store that is never full.
+pub(crate) fn filters() -> Result<(IdempotencyFilter, IdempotencyFilter), String> {
     let store = MemoryStore::builder().max_records(50_000_000).max_bytes(16 << 30).build();
     let engine = IdempotencyEngine::new(store);
     let filter = |required: bool| {
@@ -37,6 +37,12 @@ pub(super) fn router() -> Result<Router, String> {
     };
     let strict = filter(true).map_err(|error| error.to_string())?;
     let optional = filter(false).map_err(|error| error.to_string())?;
+    Ok((strict, optional))
+}
+
+/// All routes. `/optional/..` let requests without a key pass.
+pub(super) fn router() -> Result<Router, String> {
+    let (strict, optional) = filters()?;
     let policy = Policy::new("bench.layered");
     // Each at the same depth: a nested router would be charged to the guard.
     let guarded = |[annotated_at, layered_at]: [&str; 2], filter: IdempotencyFilter| {
@@ -63,13 +69,13 @@ pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
 }
 
 /// The server as a child process, on a core of its own where the machine has two.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    pub(super) fn start() -> Result<Self, String> {
+    pub(crate) fn start(suite: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
         // Ourselves to the other core: the load generator runs in this process.
         let own = std::process::id().to_string();
@@ -86,7 +92,7 @@ impl Server {
             Command::new(program)
         };
         let mut child = command
-            .args(["child", "http", "serve"])
+            .args(["child", suite, "serve"])
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("starting the server: {error}"))?;

@@ -16,6 +16,7 @@ use retryproof_http::adapter::{RequestHead, RouteTemplate, Running, key_header, 
 use retryproof_http::{IdempotencyFilter, Policy};
 
 static KEY: ActixName = ActixName::from_static("idempotency-key");
+static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
 
 /// The name of the key's field as actix spells names; nothing is allocated for the usual one.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
@@ -100,12 +101,20 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// The way back.
+/// The way back. What stands in every replay is not allocated for.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
+    to.reserve(from.keys_len());
     for (name, value) in from {
-        if let (Ok(name), Ok(value)) =
-            (ActixName::from_bytes(name.as_str().as_bytes()), ActixValue::from_bytes(value.as_bytes()))
-        {
+        let name = match name.as_str() {
+            "idempotent-replayed" => Ok(REPLAYED.clone()),
+            name => ActixName::from_bytes(name.as_bytes()),
+        };
+        let value = match value.as_bytes() {
+            b"true" => Ok(ActixValue::from_static("true")),
+            b"no-store" => Ok(ActixValue::from_static("no-store")),
+            value => ActixValue::from_bytes(value),
+        };
+        if let (Ok(name), Ok(value)) = (name, value) {
             to.append(name, value);
         }
     }
@@ -117,8 +126,8 @@ fn template(pattern: &str) -> String {
     let mut template = String::with_capacity(pattern.len());
     let mut rest = pattern;
     while let Some(start) = rest.find('{') {
-        template.push_str(&rest[..start]);
         let Some(end) = closing(&rest[start..]).map(|end| start + end) else { break };
+        template.push_str(&rest[..start]);
         let (name, regex) = rest[start + 1..end].split_once(':').unwrap_or((&rest[start + 1..end], ""));
         rest = &rest[end + 1..];
         let tail = rest.strip_prefix('*').filter(|after| after.is_empty());

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Suite `actix`: server CPU per request of guarded endpoints beside a plain handler of actix-web in the same server, measured as
+//! suite `http` measures axum's.
+
+use std::net::TcpListener;
+
+use actix_web::http::StatusCode;
+use actix_web::web::{self, Bytes};
+use actix_web::{App, HttpServer};
+use retryproof::actix::{Idempotency, idempotent};
+use retryproof::http::Policy;
+
+use crate::heap::HeapCounter;
+use crate::http::load::{Keys, Load};
+use crate::http::server::{ANSWER, Server, filters};
+use crate::http::{CONNECTIONS, Way, how, latency, per_request};
+use crate::report::Report;
+
+const PLAIN: &str = "plain actix-web";
+
+const KEYED: [Way; 5] = [
+    (PLAIN, "/plain", Keys::Fresh),
+    ("first execution, annotated", "/annotated", Keys::Fresh),
+    ("first execution, middleware", "/wrapped", Keys::Fresh),
+    ("replay, annotated", "/annotated", Keys::Same),
+    ("replay, middleware", "/wrapped", Keys::Same),
+];
+const KEYLESS: [Way; 3] = [
+    ("plain actix-web, keyless", "/plain", Keys::None),
+    ("keyless, annotated", "/optional-annotated", Keys::None),
+    ("keyless, middleware", "/optional-wrapped", Keys::None),
+];
+
+pub(crate) fn run() -> Result<Report, String> {
+    let server = Server::start("actix")?;
+    let load = Load::new(server.address, CONNECTIONS)?;
+    let mut report = Report::new("actix", "actix-web: server CPU per request");
+    per_request(&mut report, "x plain actix-web", &server, &load, &[&KEYED, &KEYLESS])?;
+    latency(&mut report, &load, PLAIN)?;
+    report.note(format!(
+        "{}plain actix-web is sent the same request as its neighbours, with a key or without; one worker; user and system time of the server process, \
+         pinned to one core.",
+        how()
+    ));
+    Ok(report)
+}
+
+pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+    match args.first().map(String::as_str) {
+        Some("serve") => serve(),
+        _ => Err("actix: the child serves".into()),
+    }
+}
+
+async fn plain(body: Bytes) -> (&'static [u8], StatusCode) {
+    std::hint::black_box(body);
+    (&ANSWER, StatusCode::CREATED)
+}
+
+#[idempotent(http, scope = "bench")]
+async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
+    std::hint::black_box(body);
+    (&ANSWER, StatusCode::CREATED)
+}
+
+/// Serves until it is killed, with one worker.
+fn serve() -> Result<(), String> {
+    let (strict, optional) = filters()?;
+    let policy = Policy::new("bench.layered");
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    let app = move || {
+        let wrapped = |path: &str, filter| {
+            web::resource(path).wrap(Idempotency::new(filter, policy)).route(web::post().to(plain))
+        };
+        App::new()
+            .route("/plain", web::post().to(plain))
+            .route("/annotated", web::post().to(annotated(strict.clone())))
+            .service(wrapped("/wrapped", &strict))
+            .route("/optional-annotated", web::post().to(annotated(optional.clone())))
+            .service(wrapped("/optional-wrapped", &optional))
+    };
+    actix_web::rt::System::new().block_on(async {
+        let server = HttpServer::new(app).workers(1).listen(listener).map_err(|error| error.to_string())?;
+        println!("{address}");
+        server.run().await.map_err(|error| error.to_string())
+    })
+}
