@@ -39,6 +39,7 @@ fn plan(root: &Path) -> Vec<Step> {
     step("deps-check", "who depends on whom", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
+    // The whole workspace, here and below: also the members that `default-members` leaves out of a bare `cargo build`.
     let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
     step("clippy", "lints, each warning an error", component(root, "clippy", "clippy", lint));
     let doc =
