@@ -68,9 +68,9 @@ impl FromReplay for Incoming {
     }
 }
 
-/// A payload for arguments that are extracted before the grant: it has its bytes after the grant (ANN-6).
-#[derive(Clone, Default)]
-pub(crate) struct Deferred(Rc<RefCell<Promised>>);
+/// The bytes of a payload that is handed out before they are there (ANN-6).
+#[derive(Default)]
+pub(crate) struct Promise(RefCell<Promised>);
 
 #[derive(Default)]
 struct Promised {
@@ -79,11 +79,7 @@ struct Promised {
     reader: Option<Waker>,
 }
 
-impl Deferred {
-    pub(crate) fn payload(&self) -> Payload {
-        Payload::Stream { payload: Box::pin(self.clone()) }
-    }
-
+impl Promise {
     pub(crate) fn fill(&self, data: Bytes) {
         let mut promised = self.0.borrow_mut();
         promised.data = Some(data);
@@ -93,11 +89,20 @@ impl Deferred {
     }
 }
 
-impl Stream for Deferred {
+/// A payload for arguments that are extracted before the grant: it has its bytes after the grant.
+pub(crate) struct Deferred<D>(pub(crate) Rc<D>);
+
+impl<D: AsRef<Promise> + 'static> Deferred<D> {
+    pub(crate) fn into_payload(self) -> Payload {
+        Payload::Stream { payload: Box::pin(self) }
+    }
+}
+
+impl<D: AsRef<Promise>> Stream for Deferred<D> {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut promised = self.0.borrow_mut();
+        let mut promised = (*self.0).as_ref().0.borrow_mut();
         match &mut promised.data {
             Some(data) if data.is_empty() => Poll::Ready(None),
             Some(data) => Poll::Ready(Some(Ok(std::mem::take(data)))),

@@ -19,7 +19,7 @@ use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 pub use actix_web::{Handler, HttpResponse, Responder};
 
 use crate::answer::{Own, of_filter};
-use crate::body::{Deferred, Incoming};
+use crate::body::{Deferred, Incoming, Promise};
 use crate::caller;
 use crate::fate::WithFate as _;
 use crate::head::{Head, key_name};
@@ -205,34 +205,46 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let waiting = Rc::new(admitted.waiting());
-    let deferred = Deferred::default();
-    request.extensions_mut().insert(Rc::clone(&waiting));
-    let early = Args::early(&request, &mut deferred.payload()).await;
-    request.extensions_mut().remove::<Rc<Waiting>>();
+    let desk =
+        Rc::new(Desk { waiting: admitted.waiting(), promise: Promise::default(), own: Own::default() });
+    request.extensions_mut().insert(Rc::clone(&desk));
+    let early = Args::early(&request, &mut Deferred(Rc::clone(&desk)).into_payload()).await;
+    request.extensions_mut().remove::<Rc<Desk>>();
     let early = match early {
         Ok(early) => early,
         Err(rejection) => return rejection,
     };
-    let own = Rc::new(Own::default());
     let handle = {
-        let (request, own) = (request.clone(), Rc::clone(&own));
+        let (request, desk) = (request.clone(), Rc::clone(&desk));
         move |granted: http::Request<Incoming>| {
             if let Some(running) = Running::of(&granted) {
                 request.extensions_mut().insert(running);
             }
-            deferred.fill(granted.into_body().into_bytes());
+            desk.promise.fill(granted.into_body().into_bytes());
             async move {
                 let response = match Args::late(early).await {
                     Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
                     // The function never ran, so the key is free again (ANN-6).
                     Err(rejection) => rejection.with_fate(AnswerFate::Release),
                 };
-                Ok::<_, std::convert::Infallible>(own.part(response))
+                Ok::<_, std::convert::Infallible>(desk.own.part(response))
             }
         }
     };
-    let guarded = admitted.guard(parts, body, Some(&waiting), handle);
+    let guarded = admitted.guard(parts, body, Some(&desk.waiting), handle);
     let Ok(answer) = if by_caller { caller::at(Rc::new(request), guarded).await } else { guarded.await };
-    own.join(answer)
+    desk.own.join(answer)
+}
+
+/// What the steps of one call share. Among the request's extensions while its arguments are extracted.
+pub(crate) struct Desk {
+    pub(crate) waiting: Waiting,
+    promise: Promise,
+    own: Own,
+}
+
+impl AsRef<Promise> for Desk {
+    fn as_ref(&self) -> &Promise {
+        &self.promise
+    }
 }

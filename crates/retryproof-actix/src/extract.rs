@@ -11,22 +11,23 @@ use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError};
 use retryproof_core::JoinedEngine;
-use retryproof_http::adapter::{LeaseSlot, Running, Waiting, tx_answer};
+use retryproof_http::adapter::{LeaseSlot, Running, tx_answer};
 use retryproof_http::{Fate as _, OpenTx};
 
 use crate::answer::of_filter;
+use crate::endpoint::Desk;
 use crate::fate::WithFate as _;
 
 /// What the extensions of a request tell: its arguments are being extracted, or it runs.
 enum Guarded {
-    Waiting(Rc<Waiting>),
+    Waiting(Rc<Desk>),
     Running(Running),
 }
 
 impl Guarded {
     fn of(request: &HttpRequest) -> Option<Self> {
         let extensions = request.extensions();
-        let waiting = extensions.get::<Rc<Waiting>>().map(|waiting| Self::Waiting(Rc::clone(waiting)));
+        let waiting = extensions.get::<Rc<Desk>>().map(|desk| Self::Waiting(Rc::clone(desk)));
         waiting.or_else(|| extensions.get::<Running>().cloned().map(Self::Running))
     }
 }
@@ -95,7 +96,7 @@ impl FromRequest for IdempotencyKey {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(match Guarded::of(request) {
-            Some(Guarded::Waiting(waiting)) => Ok(Self(waiting.key().to_owned())),
+            Some(Guarded::Waiting(desk)) => Ok(Self(desk.waiting.key().to_owned())),
             Some(Guarded::Running(running)) => Ok(Self(running.key().to_owned())),
             None => Err(NotGuarded::Unguarded),
         })
@@ -138,7 +139,7 @@ impl FromRequest for Lease {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(match Guarded::of(request) {
-            Some(Guarded::Waiting(waiting)) => Ok(Self(waiting.lease())),
+            Some(Guarded::Waiting(desk)) => Ok(Self(desk.waiting.lease())),
             Some(Guarded::Running(running)) => Ok(Self(LeaseSlot::from(&running))),
             None => Err(NotGuarded::Unguarded),
         })
@@ -185,7 +186,7 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
             let guarded = Guarded::of(request).ok_or(NotGuarded::Unguarded)?;
             let joined = request.app_data::<Data<JoinedEngine<T>>>().ok_or(NotGuarded::NoJoinedEngine)?;
             let tx = match guarded {
-                Guarded::Waiting(waiting) => waiting.guarded_tx(joined),
+                Guarded::Waiting(desk) => desk.waiting.guarded_tx(joined),
                 Guarded::Running(running) => running.tx(joined),
             };
             tx.map(Self).ok_or(NotGuarded::AnotherTx)
