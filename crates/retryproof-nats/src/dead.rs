@@ -7,7 +7,7 @@ use retryproof_core::listener::Reason;
 
 use crate::delivery::Delivery;
 
-const REASON: &str = "Retryproof-Reason";
+const REASON: &str = "Retryproof-Why";
 const STREAM: &str = "Retryproof-Stream";
 const SEQUENCE: &str = "Retryproof-Sequence";
 const SUBJECT: &str = "Retryproof-Subject";

@@ -9,6 +9,8 @@ mod listener;
 mod pull;
 mod serve;
 
+/// The client that this adapter is made for.
+pub use async_nats;
 pub use config::NatsListenerBuilder;
 pub use delivery::Delivery;
 pub use listener::NatsListener;

@@ -48,7 +48,7 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
     letters.sort_by(|a, b| header(&a.0, "Retryproof-Sequence").cmp(&header(&b.0, "Retryproof-Sequence")));
     let said: Vec<_> = letters
         .iter()
-        .map(|(headers, body)| (header(headers, "Retryproof-Reason").expect("why"), body.as_str()))
+        .map(|(headers, body)| (header(headers, "Retryproof-Why").expect("why"), body.as_str()))
         .collect();
     let wanted = [
         ("no-key", "{\"number\":1}"),
@@ -84,7 +84,7 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
     let (headers, body) = &letters[0];
     assert_eq!(body, "what was said");
     let of = |name| header(headers, name);
-    assert_eq!(of("Retryproof-Reason"), Some("no-key"));
+    assert_eq!(of("Retryproof-Why"), Some("no-key"));
     assert_eq!(of("Retryproof-Stream"), Some(place.name.as_str()));
     assert_eq!(of("Retryproof-Subject"), Some(place.subject().as_str()));
     assert_eq!((of("Retryproof-Sequence"), of("Retryproof-Deliveries")), (Some("1"), Some("1")));

@@ -42,7 +42,7 @@ async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
         place.until_done().await;
         running.stop().await;
         assert_eq!(runs.load(Ordering::SeqCst), 3);
-        assert_eq!(header(&letters[0].0, "Retryproof-Reason"), Some("failed"));
+        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some("failed"));
         assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("3"));
         place.leave().await;
     }
