@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        folded(caller, key.as_bytes(), str::to_owned)
+        super::folded(caller, key.as_bytes(), str::to_owned)
     }
 
     #[test]
@@ -119,6 +119,9 @@ mod tests {
         assert_eq!(folded(Some("a\nb"), "k"), format!("h:{hash}:k"));
         let (longest, key) = ("c".repeat(240), "k".repeat(255));
         assert_eq!(folded(Some(&longest), &key), format!("240:{longest}:{key}"));
+        for length in [60, 61, 255] {
+            assert_eq!(folded(None, &key[..length]), format!("-:{}", &key[..length]));
+        }
         assert_eq!(folded(Some(&format!("{longest}c")), &key).len(), 2 + 64 + 1 + 255);
     }
 
