@@ -13,7 +13,7 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 14] = [
+const EDGES: [(&str, &[&str], &[&str]); 15] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
@@ -21,6 +21,8 @@ const EDGES: [(&str, &[&str], &[&str]); 14] = [
     // Stands alone: whoever calls a service need not have its engine.
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
+    // The same protocol in another framework.
+    ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[]),
     ("retryproof-tower", &["retryproof-core"], &[KIT]),
     ("retryproof-nats", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
@@ -36,6 +38,7 @@ const EDGES: [(&str, &[&str], &[&str]); 14] = [
             "retryproof-macros",
             "retryproof-client",
             "retryproof-http",
+            "retryproof-actix",
             "retryproof-tower",
             "retryproof-nats",
             "retryproof-sqlite",

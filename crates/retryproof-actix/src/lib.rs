@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! x
+#![doc = include_str!("../README.md")]
 
 mod answer;
 mod body;
@@ -15,3 +15,9 @@ pub use caller::caller;
 pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};
 pub use fate::WithFate;
 pub use middleware::{Answering, Idempotency, IdempotencyService};
+
+/// An app is built anew for each worker, on its thread: what it is built from has to go there.
+const _: () = {
+    const fn shared<T: Clone + Send + Sync + 'static>() {}
+    shared::<Idempotency>();
+};
