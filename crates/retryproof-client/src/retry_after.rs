@@ -45,6 +45,8 @@ fn date(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
 mod tests {
     use std::time::UNIX_EPOCH;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Sun, 06 Nov 1994 08:49:37 GMT.
@@ -134,5 +136,15 @@ mod tests {
         let sent = Some("Sun, 06 Nov 1994 08:49:30 GMT");
         assert_eq!(wait(&["2", "Sun, 06 Nov 1994 08:49:37 GMT", "x"], sent, UNIX_EPOCH), Some(7));
         assert_eq!(wait(&["9", "Sun, 06 Nov 1994 08:49:37 GMT"], sent, UNIX_EPOCH), Some(9));
+    }
+
+    proptest! {
+        #[test]
+        fn http_10_nothing_that_a_server_writes_is_too_much(
+            line in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
+            date in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} (Jan|Feb|Nov) [0-9]{4} [0-2][0-9]:[0-5][0-9]:[0-5][0-9] GMT",
+        ) {
+            let _ = wait(&[&line], Some(&date), UNIX_EPOCH);
+        }
     }
 }

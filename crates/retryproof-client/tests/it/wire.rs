@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Over sockets: which failures of a line are repeated. The server writes bytes, so that they can be wrong.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use retryproof_client::{CallError, ErrorKind, IdempotencyMiddleware, IdempotentResponse as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Every request gets the next answer, the last one again and again, on a line of its own.
+struct Server {
+    address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Server {
+    async fn with(answers: &'static [&'static str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((mut line, _)) = listener.accept().await {
+                // The body is a single byte, behind the empty line.
+                let mut request = Vec::new();
+                while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") || !request.ends_with(b"!") {
+                    if line.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                        break;
+                    }
+                }
+                let number = count.fetch_add(1, Ordering::SeqCst);
+                let answer = answers[number.min(answers.len() - 1)];
+                let _ = line.write_all(answer.as_bytes()).await;
+            }
+        });
+        Self { address, requests }
+    }
+}
+
+fn client() -> ClientWithMiddleware {
+    let middleware = IdempotencyMiddleware::builder()
+        .attempts(4)
+        .deadline(Duration::from_secs(120))
+        .backoff(Duration::ZERO, Duration::ZERO)
+        .build()
+        .unwrap();
+    ClientBuilder::new(reqwest::Client::builder().no_proxy().build().unwrap()).with(middleware).build()
+}
+
+#[tokio::test]
+async fn lines_that_break_anywhere_in_an_answer_are_tried_again() {
+    let server = Server::with(&[
+        "",
+        "HTTP/1.1 200 OK\r\ncontent-le",
+        "HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nrec",
+        "HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nreceipt",
+    ])
+    .await;
+    let answer = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap();
+    assert_eq!(answer.call().unwrap().attempts, 4);
+    assert!(answer.remote_addr().is_some(), "all that reqwest knows of an answer is still there");
+    assert_eq!(answer.text().await.unwrap(), "receipt");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_http_is_tried_again_and_then_told() {
+    let server = Server::with(&["* OK IMAP4rev1\r\n"]).await;
+    let error = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
+    let ours = CallError::of(&error).unwrap();
+    assert_eq!((ours.kind(), ours.attempts()), (ErrorKind::GaveUp, 4));
+    assert!(ours.transport().is_some() && ours.key().is_some());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_is_tried_again_and_then_told() {
+    // Bound and not listening: nobody else can have the port.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/", socket.local_addr().unwrap());
+    let error = client().post(url).body("!").send().await.unwrap_err();
+    let ours = CallError::of(&error).unwrap();
+    assert_eq!((ours.kind(), ours.attempts()), (ErrorKind::GaveUp, 4));
+    assert!(ours.transport().is_some_and(reqwest::Error::is_connect), "{ours:?}");
+}
+
+#[tokio::test]
+async fn an_endless_redirect_is_not_tried_again() {
+    let again =
+        "HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let server = Server::with(Box::leak(Box::new([again]))).await;
+    let error = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
+    assert!(error.is_redirect(), "{error}");
+    assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
+}
+
+#[tokio::test]
+async fn a_url_that_nothing_can_be_sent_to_is_not_tried_again() {
+    let error = client().post("ftp://127.0.0.1/").body("!").send().await.unwrap_err();
+    assert!(error.is_builder(), "{error}");
+}
