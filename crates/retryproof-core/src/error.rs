@@ -76,9 +76,11 @@ struct Inner {
     source: Option<Source>,
 }
 
+// Cold, so that the compiler lays what makes errors out of the way of what does not.
 impl Error {
     /// An error of `kind`; `message` says what happened and the way out, without keys, bodies or passwords.
     #[must_use]
+    #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -92,18 +94,21 @@ impl Error {
 
     /// Shorthand for [`ErrorKind::Unavailable`].
     #[must_use]
+    #[cold]
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
     }
 
     /// Shorthand for [`ErrorKind::Corrupt`] (CMP-8).
     #[must_use]
+    #[cold]
     pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
     /// Names the operation, unless one is named already: the innermost knows best.
     #[must_use]
+    #[cold]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.0.operation.get_or_insert(operation);
         self
@@ -111,6 +116,7 @@ impl Error {
 
     /// Adds the identity, masked at once.
     #[must_use]
+    #[cold]
     pub fn for_identity(mut self, identity: &Identity) -> Self {
         self.0.identity.get_or_insert_with(|| identity.to_string());
         self
@@ -118,6 +124,7 @@ impl Error {
 
     /// Adds one short `name = value` pair.
     #[must_use]
+    #[cold]
     pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
         self.0.context.push((name, value.to_string()));
         self
@@ -125,6 +132,7 @@ impl Error {
 
     /// Adds the underlying error.
     #[must_use]
+    #[cold]
     pub fn because(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());
         self

@@ -173,6 +173,7 @@ impl Asker {
         }
     }
 
+    #[cold]
     fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         self.keyed.asked(&self.parts).refuse(finding)
     }

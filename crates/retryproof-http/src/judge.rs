@@ -28,6 +28,7 @@ pub(crate) struct Asked<'a> {
 
 impl Asked<'_> {
     /// The answer for a finding that is refused.
+    #[cold]
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
         match self.decide(finding) {
             Decision::Refuse(problem) => self.render(&problem),
@@ -40,11 +41,13 @@ impl Asked<'_> {
         decide(finding, &self.filter.settings())
     }
 
+    #[cold]
     fn render(&self, problem: &Problem) -> Response<ReplayBody> {
         self.filter.render(problem, self.method, self.version)
     }
 
     /// The answer for a failure of engine or store; said in the log, masked (ID-4, HTTP-14).
+    #[cold]
     pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
         let source = error.source();
         if error.is_retryable() {
@@ -55,6 +58,7 @@ impl Asked<'_> {
         self.failed(error.kind())
     }
 
+    #[cold]
     pub(crate) fn failed(&self, kind: ErrorKind) -> Response<ReplayBody> {
         self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
     }
@@ -106,6 +110,7 @@ impl Judge<'_> {
         repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
     }
 
+    #[cold]
     pub(crate) fn in_flight(&self, in_flight: InFlight) -> Response<ReplayBody> {
         let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
         self.asked.refuse(Finding::InFlight { retry_after })
