@@ -13,7 +13,7 @@ use crate::tree;
 mod rust;
 
 /// For each published crate: which of ours it may use, and which only in its tests.
-const EDGES: [(&str, &[&str], &[&str]); 15] = [
+const EDGES: [(&str, &[&str], &[&str]); 16] = [
     ("retryproof-duration", &[], &[]),
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
@@ -24,6 +24,7 @@ const EDGES: [(&str, &[&str], &[&str]); 15] = [
     // The same protocol in another framework.
     ("retryproof-actix", &["retryproof-core", "retryproof-http"], &[]),
     ("retryproof-tower", &["retryproof-core"], &[KIT]),
+    ("retryproof-kafka", &["retryproof-core"], &[KIT]),
     ("retryproof-nats", &["retryproof-core"], &[KIT]),
     ("retryproof-sqlite", &["retryproof-core"], &[KIT]),
     ("retryproof-postgres", &["retryproof-core"], &[KIT]),
@@ -40,6 +41,7 @@ const EDGES: [(&str, &[&str], &[&str]); 15] = [
             "retryproof-http",
             "retryproof-actix",
             "retryproof-tower",
+            "retryproof-kafka",
             "retryproof-nats",
             "retryproof-sqlite",
             "retryproof-postgres",

@@ -68,6 +68,10 @@ pub use retryproof_macros::idempotent;
 #[cfg(feature = "mysql")]
 pub use retryproof_mysql as mysql;
 
+/// Consumers of Kafka.
+#[cfg(feature = "kafka")]
+pub use retryproof_kafka as kafka;
+
 /// Consumers of NATS JetStream.
 #[cfg(feature = "nats")]
 pub use retryproof_nats as nats;

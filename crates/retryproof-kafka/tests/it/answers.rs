@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what lies with the dead letters.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rdkafka::Message;
+use rdkafka::message::{Header, OwnedHeaders};
+use retryproof_core::listener::{Poison, Reason, Verdict, body_fingerprint};
+use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
+use retryproof_kafka::Delivery;
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+use crate::support::{Mock, SCOPE, TOPIC, counting, header, start, until};
+
+#[derive(Deserialize)]
+struct Order {
+    number: usize,
+}
+
+#[tokio::test]
+async fn lst_1_a_message_published_twice_runs_once_and_both_are_committed() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish(0, "o-1", "{}").await;
+    mock.publish(0, "o-1", "{}").await;
+    let listener = mock.listener().build().expect("built");
+    let tally = listener.tally();
+    let running = start(listener, counting(&mock, &runs));
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
+}
+
+#[tokio::test]
+async fn lst_2_nothing_is_committed_before_the_work_is_done() {
+    let mock = Mock::new(1);
+    let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (engine, opens, inside) = (mock.engine.clone(), Arc::clone(&gate), Arc::clone(&entered));
+    mock.publish(0, "o-1", "{}").await;
+    mock.publish(0, "o-2", "{}").await;
+    let running = start(mock.listener().build().expect("built"), move |delivery: Delivery| {
+        let (engine, opens, inside) = (engine.clone(), Arc::clone(&opens), Arc::clone(&inside));
+        async move {
+            let work = async || {
+                inside.fetch_add(1, Ordering::SeqCst);
+                opens.acquire().await.map(|permit| permit.forget())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    until("at work", || entered.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(mock.committed(0).await, None);
+    gate.add_permits(1);
+    mock.until_committed(0, 1).await;
+    until("the next at work", || entered.load(Ordering::SeqCst) == 2).await;
+    gate.add_permits(1);
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish_with(0, OwnedHeaders::new(), "{\"number\":1}").await;
+    mock.publish(0, &"k".repeat(513), "{\"number\":2}").await;
+    let bytes = OwnedHeaders::new().insert(Header { key: "event-id", value: Some(&[0xff_u8, 0xfe][..]) });
+    mock.publish_with(0, bytes, "{\"number\":3}").await;
+    mock.publish(0, "o-4", "{\"number\":").await;
+    mock.publish(0, "o-5", "{\"number\":5}").await;
+    mock.publish(0, "o-5", "{\"number\":6}").await;
+    let listener = mock.listener().build().expect("built");
+    let (tally, engine, counted) = (listener.tally(), mock.engine.clone(), Arc::clone(&runs));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+        async move {
+            let order: Order = delivery.json()?;
+            let work = async || {
+                counted.fetch_add(order.number, Ordering::SeqCst);
+                Ok::<(), Poison>(())
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    mock.until_committed(0, 6).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
+    let letters = mock.letters(5).await;
+    let said: Vec<_> = letters.iter().map(|letter| header(letter, "retryproof-why").expect("why")).collect();
+    assert_eq!(said, ["no-key", "bad-key", "bad-key", "unreadable-message", "fingerprint-mismatch"]);
+    let (last, of) = (&letters[4], |name| header(&letters[4], name));
+    assert_eq!((last.payload(), last.key()), (Some(&b"{\"number\":6}"[..]), Some(&b"alice"[..])));
+    assert_eq!(of("event-id").as_deref(), Some("o-5"));
+    assert_eq!(of("retryproof-topic").as_deref(), Some(TOPIC));
+    assert_eq!((of("retryproof-partition"), of("retryproof-offset")), (Some("0".into()), Some("5".into())));
+    assert_eq!((mock.buried().await, tally.read().dead_letters), (5, 5));
+}
+
+#[tokio::test]
+async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_order_is_kept() {
+    let mock = Mock::new(1);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for n in 1..=3 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let listener = mock.listener().attempts(3).build().expect("built");
+    let (tally, engine, noted) = (listener.tally(), mock.engine.clone(), Arc::clone(&order));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, noted) = (engine.clone(), Arc::clone(&noted));
+        async move {
+            let offset = delivery.offset();
+            let work = async || {
+                noted.lock().expect("noted").push(offset);
+                assert!(offset != 1 || noted.lock().expect("noted").len() != 2, "the second run panics");
+                if offset == 1 { Err("the printer is on fire") } else { Ok(()) }
+            };
+            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
+        }
+    });
+    mock.until_committed(0, 3).await;
+    running.stop().await;
+    assert_eq!(*order.lock().expect("noted"), [0, 1, 1, 1, 2]);
+    let letters = mock.letters(1).await;
+    assert_eq!(header(&letters[0], "retryproof-why").as_deref(), Some("failed"));
+    assert_eq!((tally.because(Reason::Panicked), tally.read().dead_letters), (1, 1));
+}
+
+#[tokio::test]
+async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_other() {
+    let mock = Mock::new(2);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(Duration::from_secs(2));
+    let ctx = ctx.fingerprint(body_fingerprint(b"{}")).build().expect("a context");
+    let Ok(Acquisition::Granted(held)) = mock.engine.try_acquire(&ctx).await else { panic!("not granted") };
+    mock.publish(0, "o-1", "{}").await;
+    mock.publish(0, "o-2", "{}").await;
+    mock.publish(1, "o-3", "{}").await;
+    let listener = mock.listener().build().expect("built");
+    let tally = listener.tally();
+    let running = start(listener, counting(&mock, &runs));
+    until("found in flight twice", || tally.because(Reason::InFlight) >= 2).await;
+    mock.until_committed(1, 1).await;
+    assert_eq!(mock.committed(0).await, None);
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "o-3 alone: o-2 stands behind o-1");
+    drop(held.complete_tombstone(Tombstone::new()).await);
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(tally.because(Reason::NotReplayable), 1);
+    assert_eq!(mock.buried().await, 0);
+}
+
+#[tokio::test]
+async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done() {
+    let mock = Mock::new(1);
+    let (gate, done) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    for n in 0..100 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let (most, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let listener = mock.listener().side_by_side(8).ahead(20).build().expect("built");
+    let (engine, opens, ended) = (mock.engine.clone(), Arc::clone(&gate), Arc::clone(&done));
+    let (peak, inside) = (Arc::clone(&most), Arc::clone(&now));
+    let running = start(listener, move |delivery: Delivery| {
+        let (engine, opens, ended) = (engine.clone(), Arc::clone(&opens), Arc::clone(&ended));
+        let (peak, inside) = (Arc::clone(&peak), Arc::clone(&inside));
+        async move {
+            let slow = delivery.offset() == 10;
+            let work = async || {
+                peak.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if slow {
+                    drop(opens.acquire().await);
+                }
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok::<(), Poison>(())
+            };
+            let verdict = Verdict::of(&engine.execute(delivery.context()?, work).await);
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok(verdict)
+        }
+    });
+    until("all but the slow one", || done.load(Ordering::SeqCst) == 99).await;
+    mock.until_committed(0, 10).await;
+    gate.add_permits(1);
+    mock.until_committed(0, 100).await;
+    running.stop().await;
+    assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
+}

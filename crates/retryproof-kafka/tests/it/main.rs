@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The listener against librdkafka's own mock cluster: real clients and the real protocol, brokers inside of this process. Not a Kafka server.
+
+mod answers;
+mod members;
+mod refused;
+mod support;
+mod trouble;

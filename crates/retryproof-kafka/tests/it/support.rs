@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A mock cluster of a test's own, with a topic, one for dead letters, and listeners of one group.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rdkafka::Message;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer, StreamConsumer};
+use rdkafka::message::{Header, Headers, OwnedHeaders, OwnedMessage};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::util::Timeout;
+use retryproof_core::listener::{Backoff, Poison, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_kafka::{Delivery, KafkaListener, KafkaListenerBuilder};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const SCOPE: &str = "orders.paid";
+pub(crate) const TOPIC: &str = "orders";
+pub(crate) const DEAD: &str = "orders.dead";
+
+/// librdkafka's mock cluster: one broker in this process.
+pub(crate) struct Mock {
+    pub(crate) cluster: MockCluster<'static, DefaultProducerContext>,
+    producer: FutureProducer,
+    pub(crate) engine: IdempotencyEngine,
+}
+
+impl Mock {
+    pub(crate) fn new(partitions: i32) -> Self {
+        Self::with(partitions, IdempotencyEngine::new(MemoryStore::new()))
+    }
+
+    pub(crate) fn with(partitions: i32, engine: IdempotencyEngine) -> Self {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic(TOPIC, partitions, 1).expect("a topic");
+        cluster.create_topic(DEAD, 1, 1).expect("a topic");
+        let producer = ClientConfig::new().set("bootstrap.servers", cluster.bootstrap_servers()).create();
+        Self { producer: producer.expect("a producer"), cluster, engine }
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client
+            .set("bootstrap.servers", self.cluster.bootstrap_servers())
+            .set("group.id", "invoices")
+            .set("auto.offset.reset", "earliest")
+            .set("auto.commit.interval.ms", "50")
+            .set("session.timeout.ms", "6000")
+            .set("heartbeat.interval.ms", "200")
+            .set("reconnect.backoff.max.ms", "500")
+            .set_log_level(RDKafkaLogLevel::Critical);
+        client
+    }
+
+    /// A listener whose failures come again soon.
+    pub(crate) fn listener(&self) -> KafkaListenerBuilder {
+        let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        KafkaListener::builder(self.client(), &[TOPIC], SCOPE)
+            .key_header("event-id")
+            .dead_letters(DEAD)
+            .backoff(soon)
+    }
+
+    pub(crate) async fn publish(&self, partition: i32, key: &str, body: &str) {
+        let id = Header { key: "event-id", value: Some(key) };
+        self.publish_with(partition, OwnedHeaders::new().insert(id), body).await;
+    }
+
+    pub(crate) async fn publish_with(&self, partition: i32, headers: OwnedHeaders, body: &str) {
+        let record = FutureRecord::<str, str>::to(TOPIC)
+            .partition(partition)
+            .headers(headers)
+            .payload(body)
+            .key("alice");
+        self.producer.send(record, Timeout::Never).await.expect("stored");
+    }
+
+    /// The offset that the group goes on from.
+    pub(crate) async fn committed(&self, partition: i32) -> Option<i64> {
+        let client = self.client();
+        let asked = spawn_blocking(move || {
+            let asker: BaseConsumer = client.create().expect("a client");
+            let mut list = TopicPartitionList::new();
+            list.add_partition(TOPIC, partition);
+            let offsets = asker.committed_offsets(list, Duration::from_secs(20)).ok()?;
+            match offsets.find_partition(TOPIC, partition)?.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            }
+        });
+        asked.await.expect("asked")
+    }
+
+    pub(crate) async fn until_committed(&self, partition: i32, offset: i64) {
+        let there = async {
+            while self.committed(partition).await != Some(offset) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, there).await.expect("committed");
+    }
+
+    /// The first `count` dead letters.
+    pub(crate) async fn letters(&self, count: usize) -> Vec<OwnedMessage> {
+        let mut client = self.client();
+        let reader: StreamConsumer = client.set("group.id", "reader").create().expect("a client");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(DEAD, 0, Offset::Beginning).expect("a partition");
+        reader.assign(&list).expect("assigned");
+        let mut letters = Vec::new();
+        while letters.len() < count {
+            let letter = timeout(PATIENCE, reader.recv()).await.expect("a letter").expect("no error");
+            letters.push(letter.detach());
+        }
+        letters
+    }
+
+    /// How many dead letters there are.
+    pub(crate) async fn buried(&self) -> i64 {
+        let client = self.client();
+        let asked = spawn_blocking(move || {
+            let asker: BaseConsumer = client.create().expect("a client");
+            asker.fetch_watermarks(DEAD, 0, Duration::from_secs(20)).expect("asked").1
+        });
+        asked.await.expect("asked")
+    }
+}
+
+/// A listener at work.
+pub(crate) struct Running {
+    stop: Arc<Notify>,
+    task: JoinHandle<retryproof_core::Result<()>>,
+}
+
+pub(crate) fn start<H, Fut>(listener: KafkaListener, handler: H) -> Running
+where
+    H: Fn(Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
+{
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let task = tokio::spawn(async move { listener.run(handler, stopped.notified()).await });
+    Running { stop, task }
+}
+
+impl Running {
+    pub(crate) async fn stop(self) {
+        self.stop.notify_one();
+        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic").expect("no error");
+    }
+
+    /// As a process that dies: nothing is answered any more. Its group notices as soon as its connection is gone.
+    pub(crate) async fn die(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
+
+type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
+
+/// Counts runs, and handles messages by the engine with an action that does nothing else.
+pub(crate) fn counting(
+    mock: &Mock,
+    runs: &Arc<AtomicUsize>,
+) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
+    let (engine, runs) = (mock.engine.clone(), Arc::clone(runs));
+    move |delivery: Delivery| {
+        let (engine, runs) = (engine.clone(), Arc::clone(&runs));
+        Box::pin(async move {
+            let done = engine
+                .execute(delivery.context()?, async || {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok::<(), std::io::Error>(())
+                })
+                .await;
+            Ok(Verdict::of(&done))
+        })
+    }
+}
+
+pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
+    let found = message.headers()?.iter().find(|header| header.key == name)?;
+    Some(String::from_utf8_lossy(found.value?).into_owned())
+}
+
+/// Waits for a condition.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let met = async {
+        while !holds() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, met).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}

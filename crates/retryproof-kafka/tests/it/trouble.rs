@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Brokers and stores that go away, on librdkafka's mock cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use retryproof_core::listener::{Poison, Reason, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_kafka::Delivery;
+use retryproof_testkit::{FaultStore, Faults, Outage};
+use tokio::sync::Semaphore;
+
+use crate::support::{Mock, counting, start, until};
+
+#[tokio::test]
+async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (down, go) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
+    for n in 0..3 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let (handle, is_down, going) = (counting(&mock, &runs), Arc::clone(&down), Arc::clone(&go));
+    let running = start(mock.listener().build().expect("built"), move |delivery: Delivery| {
+        let (is_down, going) = (Arc::clone(&is_down), Arc::clone(&going));
+        let second = delivery.offset() == 1;
+        let work = handle(delivery);
+        async move {
+            let verdict = work.await;
+            if second {
+                is_down.store(true, Ordering::SeqCst);
+                drop(going.acquire().await);
+            }
+            verdict
+        }
+    });
+    until("completed", || down.load(Ordering::SeqCst)).await;
+    mock.cluster.broker_down(-1).expect("down");
+    go.add_permits(100);
+    until("all handled, from what was read before", || runs.load(Ordering::SeqCst) == 3).await;
+    mock.cluster.broker_up(-1).expect("up");
+    mock.publish(0, "o-4", "{}").await;
+    mock.until_committed(0, 4).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn lst_2_a_dead_letter_that_is_not_taken_holds_its_message() {
+    let mock = Mock::new(1);
+    mock.publish(0, "o-1", "not json").await;
+    mock.publish(0, "o-2", "not json").await;
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    mock.cluster.request_errors(RDKafkaApiKey::Produce, &[refusal; 3]);
+    let listener = mock.listener().build().expect("built");
+    let tally = listener.tally();
+    let running = start(listener, |_| async { Err::<Verdict, _>(Poison::Unreadable) });
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!((mock.buried().await, tally.read().dead_letters), (2, 2), "each once");
+}
+
+#[tokio::test]
+async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
+    let faults = Faults::none();
+    let store = FaultStore::new(MemoryStore::new(), faults.clone());
+    let mock = Mock::with(1, IdempotencyEngine::new(SharedStore::new(store)));
+    let runs = Arc::new(AtomicUsize::new(0));
+    faults.begin_outage(Outage::Refuse);
+    for n in 0..3 {
+        mock.publish(0, &format!("o-{n}"), "{}").await;
+    }
+    let listener = mock.listener().attempts(1).build().expect("built");
+    let tally = listener.tally();
+    let running = start(listener, counting(&mock, &runs));
+    until("tried", || tally.because(Reason::Store) >= 3).await;
+    faults.end_outage();
+    mock.until_committed(0, 3).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks), (3, 3));
+    assert_eq!(mock.buried().await, 0);
+}
