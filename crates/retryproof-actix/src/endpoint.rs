@@ -5,12 +5,15 @@
 //! mounts it guarded, and nothing mounts it otherwise. It asks actix for the request as it came, and extracts the function's
 //! arguments itself.
 
+use std::cell::OnceCell;
+use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::rc::Rc;
 
 use actix_web::dev::Payload;
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest};
+use http::request::Parts;
 use retryproof_http::adapter::{
     Admission, Admitted, AtHand, RequestHead as _, Running, Waiting, admit, needs_fields,
 };
@@ -185,60 +188,68 @@ where
         }),
         Admission::Admitted(admitted) => {
             let body = Incoming::Wire { payload, declared: head.declared_length() };
-            let (parts, by_caller) = (head.parts(), needs_fields(filter));
+            let (parts, by_caller) = (Box::new(head.parts()), needs_fields(filter));
             Box::pin(guarded::<Args, _, _, _>(admitted, parts, request, body, by_caller, run))
         }
     }
 }
 
-async fn guarded<Args, Run, Fut, R>(
+/// A block rather than an `async fn`, which would hold each argument twice.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+fn guarded<Args, Run, Fut, R>(
     admitted: Admitted,
-    parts: http::request::Parts,
+    parts: Box<Parts>,
     request: HttpRequest,
     body: Incoming,
     by_caller: bool,
     run: Run,
-) -> HttpResponse
+) -> impl Future<Output = HttpResponse>
 where
     Args: Arguments,
     Run: FnOnce(Args) -> Fut + 'static,
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let desk =
-        Rc::new(Desk { waiting: admitted.waiting(), promise: Promise::default(), own: Own::default() });
-    request.extensions_mut().insert(Rc::clone(&desk));
-    let early = Args::early(&request, &mut Deferred(Rc::clone(&desk)).into_payload()).await;
-    request.extensions_mut().remove::<Rc<Desk>>();
-    let early = match early {
-        Ok(early) => early,
-        Err(rejection) => return rejection,
-    };
-    let handle = {
-        let (request, desk) = (request.clone(), Rc::clone(&desk));
-        move |granted: http::Request<Incoming>| {
-            if let Some(running) = Running::of(&granted) {
-                request.extensions_mut().insert(running);
+    async move {
+        let desk = Rc::new(Desk {
+            waiting: admitted.waiting(),
+            running: OnceCell::new(),
+            promise: Promise::default(),
+            own: Own::default(),
+        });
+        request.extensions_mut().insert(Rc::clone(&desk));
+        let early = match Args::early(&request, &mut Deferred(Rc::clone(&desk)).into_payload()).await {
+            Ok(early) => early,
+            Err(rejection) => return rejection,
+        };
+        let handle = {
+            let (request, desk) = (request.clone(), Rc::clone(&desk));
+            move |granted: http::Request<Incoming>| {
+                if let Some(running) = Running::of(&granted) {
+                    let _ = desk.running.set(running);
+                }
+                desk.promise.fill(granted.into_body().into_bytes());
+                async move {
+                    let response = match Args::late(early).await {
+                        Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
+                        // The function never ran, so the key is free again (ANN-6).
+                        Err(rejection) => rejection.with_fate(AnswerFate::Release),
+                    };
+                    Ok::<_, Infallible>(desk.own.part(response))
+                }
             }
-            desk.promise.fill(granted.into_body().into_bytes());
-            async move {
-                let response = match Args::late(early).await {
-                    Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
-                    // The function never ran, so the key is free again (ANN-6).
-                    Err(rejection) => rejection.with_fate(AnswerFate::Release),
-                };
-                Ok::<_, std::convert::Infallible>(desk.own.part(response))
-            }
-        }
-    };
-    let guarded = admitted.guard(parts, body, Some(&desk.waiting), handle);
-    let Ok(answer) = if by_caller { caller::at(Rc::new(request), guarded).await } else { guarded.await };
-    desk.own.join(answer)
+        };
+        let guarded = admitted.guard(parts, body, Some(&desk.waiting), handle);
+        let Ok(answer) = if by_caller { caller::at(Rc::new(request), guarded).await } else { guarded.await };
+        desk.own.join(answer)
+    }
 }
 
-/// What the steps of one call share. Among the request's extensions while its arguments are extracted.
+/// What the steps of one call share; one of the request's extensions.
 pub(crate) struct Desk {
     pub(crate) waiting: Waiting,
+    /// From the grant on.
+    pub(crate) running: OnceCell<Running>,
     promise: Promise,
     own: Own,
 }

@@ -27,8 +27,13 @@ enum Guarded {
 impl Guarded {
     fn of(request: &HttpRequest) -> Option<Self> {
         let extensions = request.extensions();
-        let waiting = extensions.get::<Rc<Desk>>().map(|desk| Self::Waiting(Rc::clone(desk)));
-        waiting.or_else(|| extensions.get::<Running>().cloned().map(Self::Running))
+        match extensions.get::<Rc<Desk>>() {
+            Some(desk) => Some(match desk.running.get() {
+                Some(running) => Self::Running(running.clone()),
+                None => Self::Waiting(Rc::clone(desk)),
+            }),
+            None => extensions.get::<Running>().cloned().map(Self::Running),
+        }
     }
 }
 

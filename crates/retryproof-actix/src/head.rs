@@ -2,6 +2,7 @@
 //! Heads between actix (`http` 0.2) and the guard (`http` 1): what is converted, and when.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use actix_web::http::Version as ActixVersion;
 use actix_web::http::header::{
@@ -14,6 +15,8 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use retryproof_http::adapter::{RequestHead, RouteTemplate, Running, key_header, needs_fields};
 use retryproof_http::{IdempotencyFilter, Policy};
+
+use crate::endpoint::Desk;
 
 static KEY: ActixName = ActixName::from_static("idempotency-key");
 static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
@@ -51,7 +54,9 @@ impl RequestHead for Head<'_> {
     }
 
     fn running(&self) -> Option<Running> {
-        self.request.extensions().get::<Running>().cloned()
+        let extensions = self.request.extensions();
+        let endpoint = || extensions.get::<Rc<Desk>>()?.running.get();
+        extensions.get::<Running>().or_else(endpoint).cloned()
     }
 
     fn parts(&self) -> Parts {

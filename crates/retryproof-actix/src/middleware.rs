@@ -14,6 +14,7 @@ use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transfor
 use actix_web::error::InternalError;
 use actix_web::http::header::HeaderName;
 use actix_web::{Error, HttpMessage as _, HttpRequest};
+use http::request::Parts;
 use pin_project_lite::pin_project;
 use retryproof_http::adapter::{
     Admission, Admitted, AtHand, RequestHead as _, Running, admit, max_body_bytes, needs_fields,
@@ -114,7 +115,7 @@ where
                 Answering::Answered { response: Some(response) }
             }
             Admission::Admitted(admitted) => {
-                let (parts, declared) = (head.parts(), head.declared_length());
+                let (parts, declared) = (Box::new(head.parts()), head.declared_length());
                 let (request, payload) = request.into_parts();
                 let call = Call {
                     admitted,
@@ -150,7 +151,12 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    async fn answer(self, parts: http::request::Parts, body: Incoming) -> Result<ServiceResponse, Error> {
+    /// A block rather than an `async fn`, which would hold each argument twice.
+    fn answer(
+        self,
+        parts: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Result<ServiceResponse, Error>> {
         let Self { admitted, by_caller, desk, service, limits } = self;
         let run = {
             let desk = Rc::clone(&desk);
@@ -174,17 +180,19 @@ where
                 }
             }
         };
-        let guarded = admitted.guard(parts, body, None, run);
-        let answer = if by_caller {
-            caller::at(Rc::clone(&desk) as Rc<dyn caller::Request>, guarded).await?
-        } else {
-            guarded.await?
-        };
-        let response = desk.own.join(answer);
-        match desk.request.take() {
-            Some(request) => Ok(ServiceResponse::new(request, response)),
-            // The worker is going down, and dropped the action with its request.
-            None => Err(InternalError::from_response("the worker is going down", response).into()),
+        async move {
+            let guarded = admitted.guard(parts, body, None, run);
+            let answer = if by_caller {
+                caller::at(Rc::clone(&desk) as Rc<dyn caller::Request>, guarded).await?
+            } else {
+                guarded.await?
+            };
+            let response = desk.own.join(answer);
+            match desk.request.take() {
+                Some(request) => Ok(ServiceResponse::new(request, response)),
+                // The worker is going down, and dropped the action with its request.
+                None => Err(InternalError::from_response("the worker is going down", response).into()),
+            }
         }
     }
 }

@@ -121,7 +121,7 @@ impl Admitted {
     /// waits cannot be spawned, and panics.
     pub fn guard<B, R, E, F, Fut>(
         self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: B,
         waiting: Option<&Waiting>,
         run: F,
@@ -136,7 +136,7 @@ impl Admitted {
     {
         let awaited = waiting.and_then(Waiting::awaited);
         async move {
-            match acquired(self.0, Box::new(parts), body, awaited, run).await {
+            match acquired(self.0, parts, body, awaited, run).await {
                 Ok(started) => seen_through(started, tokio::task::spawn_local).await,
                 Err(answer) => Ok(answer),
             }

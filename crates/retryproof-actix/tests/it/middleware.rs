@@ -363,7 +363,7 @@ async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
                     .wrap(guard())
                     .to(|| async { HttpResponse::Ok().body("order") }),
             )
-            .default_service(web::to(|| async { HttpResponse::NotFound() }).wrap(guard())),
+            .default_service(web::to(|| async { HttpResponse::NotFound().finish() }).wrap(guard())),
     )
     .await;
     assert_eq!(send(&app, post("/orders/1", "k").to_request()).await.text(), "order");
@@ -377,8 +377,8 @@ async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
 async fn ann_6_what_only_a_guarded_request_has_is_refused_elsewhere() {
     let app = test::init_service(
         App::new()
-            .route("/lease", web::post().to(|_: Lease| async { HttpResponse::Ok() }))
-            .route("/key", web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok() })),
+            .route("/lease", web::post().to(|_: Lease| async { HttpResponse::Ok().finish() }))
+            .route("/key", web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok().finish() })),
     )
     .await;
     for path in ["/lease", "/key"] {
