@@ -47,7 +47,7 @@
 //! | meets a store that is away or full, a full or closing service; or broke off | 14 `UNAVAILABLE` | yes |
 //! | ran, and its answer broke off or could not be recorded; meets a record that cannot be read, or a server without a scope | 13 `INTERNAL` | |
 //!
-//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (domain `retryproof`, the reason is the problem's [`Code`] in capitals,
+//! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (domain `retryproof`, the reason is the problem's [`Code`](crate::Code) in capitals,
 //! such as `IN_FLIGHT`) and, where there is something to wait for, a `google.rpc.RetryInfo`. The same time stands in the metadata
 //! `retry-after` (seconds) and `grpc-retry-pushback-ms`, which the retry policies of gRPC clients heed.
 //!
