@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use serde::de::DeserializeOwned;
 
 use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
@@ -15,7 +15,6 @@ use crate::consumer::Consumer;
 use crate::message::Message;
 
 type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
-type BodyOf<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
 
 /// A queue's name is at most 255 bytes, and the names of the wait queues are longer than that of the work queue.
 const LONGEST_NAME: usize = 230;
@@ -25,11 +24,15 @@ const LONGEST_NAME: usize = 230;
 pub struct ConsumerBuilder<T> {
     server: Result<AMQPUri>,
     scope: Result<Scope>,
-    settings: Settings<T>,
+    settings: Settings,
+    decode: Arc<Decode<T>>,
 }
 
+/// How bodies are decoded.
+pub(crate) type Decode<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
+
 /// What a consumer keeps.
-pub(crate) struct Settings<T> {
+pub(crate) struct Settings {
     pub(crate) queue: String,
     pub(crate) dead_letters: String,
     pub(crate) prefetch: u16,
@@ -38,16 +41,15 @@ pub(crate) struct Settings<T> {
     pub(crate) backoff: Backoff,
     pub(crate) drain: Duration,
     key: Arc<KeyOf>,
-    body: Arc<BodyOf<T>>,
     fingerprints: bool,
     wait: Duration,
     ttl: Option<Duration>,
     lease: Option<Duration>,
 }
 
-impl ConsumerBuilder<Arc<Message>> {
-    pub(crate) fn new(url: &str, queue: &str, scope: impl IntoScope) -> ConsumerBuilder<Vec<u8>> {
-        ConsumerBuilder {
+impl ConsumerBuilder<Vec<u8>> {
+    pub(crate) fn new(url: &str, queue: &str, scope: impl IntoScope) -> Self {
+        Self {
             server: server(url),
             scope: scope.into_scope(),
             settings: Settings {
@@ -59,12 +61,12 @@ impl ConsumerBuilder<Arc<Message>> {
                 backoff: Backoff::default(),
                 drain: Duration::from_secs(30),
                 key: Arc::new(|message| message.message_id().map(str::to_owned)),
-                body: Arc::new(|message| Ok(message.body().to_vec())),
                 fingerprints: true,
                 wait: Duration::ZERO,
                 ttl: None,
                 lease: None,
             },
+            decode: Arc::new(|message| Ok(message.body().to_vec())),
         }
     }
 }
@@ -80,29 +82,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self,
         decode: impl Fn(&Message) -> Result<U, Poison> + Send + Sync + 'static,
     ) -> ConsumerBuilder<U> {
-        let Settings { queue, dead_letters, prefetch, at_once, most_failures, backoff, drain, key, .. } =
-            self.settings;
-        let Settings { fingerprints, wait, ttl, lease, .. } = self.settings;
-        let body = Arc::new(decode);
-        ConsumerBuilder {
-            server: self.server,
-            scope: self.scope,
-            settings: Settings {
-                queue,
-                dead_letters,
-                prefetch,
-                at_once,
-                most_failures,
-                backoff,
-                drain,
-                key,
-                body,
-                fingerprints,
-                wait,
-                ttl,
-                lease,
-            },
-        }
+        let Self { server, scope, settings, .. } = self;
+        ConsumerBuilder { server, scope, settings, decode: Arc::new(decode) }
     }
 
     /// Where the key is, unless it is the property `message-id`. `None` is a message without a key: a dead letter.
@@ -183,10 +164,10 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// Checks everything; connects to nothing yet.
     ///
     /// # Errors
-    /// `Config` for a URL that is none, a queue's name over 230 bytes, a prefetch or a number of failures of zero; `Invalid` for a scope or a
+    /// `Config` for a URL that is none or asks for TLS, a queue's name over 230 bytes, a prefetch or a number of failures of zero; `Invalid` for a scope or a
     /// duration out of bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<Consumer<T>> {
-        let Self { server, scope, settings } = self;
+        let Self { server, scope, settings, decode } = self;
         let (server, scope) = (server?, scope?);
         let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
         for queue in [&settings.queue, &settings.dead_letters] {
@@ -198,15 +179,20 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             return refuse("the prefetch and the number of failures are at least 1");
         }
         settings.context(&scope, "checked", b"")?;
-        Ok(Consumer::new(server, scope, settings))
+        Ok(Consumer::new(server, scope, settings, decode))
     }
 }
 
-impl<T> Settings<T> {
+impl Settings {
     /// What a message asks for, or why it cannot be handled.
-    pub(crate) fn read(&self, scope: &Scope, message: &Message) -> Result<(IdempotencyContext, T), Poison> {
+    pub(crate) fn read<T>(
+        &self,
+        scope: &Scope,
+        decode: &Decode<T>,
+        message: &Message,
+    ) -> Result<(IdempotencyContext, T), Poison> {
         let key = (self.key)(message).ok_or(Poison::NoKey)?;
-        let body = (self.body)(message)?;
+        let body = decode(message)?;
         let ctx = self.context(scope, &key, message.body()).map_err(|_| Poison::BadKey)?;
         Ok((ctx, body))
     }
@@ -234,6 +220,13 @@ pub(crate) fn server(url: &str) -> Result<AMQPUri> {
             "the broker's URL is none; it looks like `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
         )
     })?;
+    // The driver, built without TLS, would go on without it, password and all.
+    if server.scheme == AMQPScheme::AMQPS {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "this version speaks no TLS; use `amqp://` to a proxy on this machine that does",
+        ));
+    }
     // Half a minute of silence, instead of the broker's whole one, and a connection counts as lost.
     server.query.heartbeat.get_or_insert(30);
     Ok(server)
@@ -249,7 +242,7 @@ impl<T> fmt::Debug for ConsumerBuilder<T> {
     }
 }
 
-impl<T> fmt::Debug for Settings<T> {
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("queue", &self.queue)

@@ -20,7 +20,7 @@ use retryproof_core::{
 };
 
 use crate::answer::{Desk, Gone};
-use crate::config::{ConsumerBuilder, Settings};
+use crate::config::{ConsumerBuilder, Decode, Settings};
 use crate::error::classify;
 use crate::link::{Link, within};
 use crate::message::Message;
@@ -38,7 +38,8 @@ pub struct Consumer<T>(Arc<Inner<T>>);
 struct Inner<T> {
     server: AMQPUri,
     scope: Scope,
-    settings: Settings<T>,
+    settings: Settings,
+    decode: Arc<Decode<T>>,
     tally: Arc<Tally>,
     stop: Arc<watch::Sender<bool>>,
 }
@@ -81,9 +82,9 @@ impl Consumer<()> {
 }
 
 impl<T: Send + 'static> Consumer<T> {
-    pub(crate) fn new(server: AMQPUri, scope: Scope, settings: Settings<T>) -> Self {
+    pub(crate) fn new(server: AMQPUri, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
         let stop = Arc::new(watch::Sender::new(false));
-        Self(Arc::new(Inner { server, scope, settings, tally: Arc::default(), stop }))
+        Self(Arc::new(Inner { server, scope, settings, decode, tally: Arc::default(), stop }))
     }
 
     /// Runs `work` once for each message, guarded by `engine`, until it is [stopped](Self::stopper). A message is acknowledged when its work
@@ -260,14 +261,18 @@ impl<T: Send + 'static> Consumer<T> {
         async move {
             let acker = delivery.acker.clone();
             let message = Arc::new(Message::of(delivery));
-            let (verdict, identity) = match inner.settings.read(&inner.scope, &message) {
-                Ok((ctx, body)) => {
-                    let identity = ctx.identity().clone();
-                    let incoming = Incoming { ctx, body, message: Arc::clone(&message) };
-                    (caught(async move { work(incoming).await }).await, Some(identity))
+            let mut identity = None;
+            // A decoder that panics is caught as well: a message without any answer would take its place of the prefetch for good.
+            let handled = caught(async {
+                match inner.settings.read(&inner.scope, &*inner.decode, &message) {
+                    Ok((ctx, body)) => {
+                        identity = Some(ctx.identity().clone());
+                        work(Incoming { ctx, body, message: Arc::clone(&message) }).await
+                    }
+                    Err(poison) => Verdict::poison(poison),
                 }
-                Err(poison) => (Verdict::poison(poison), None),
-            };
+            });
+            let verdict = handled.await;
             let verdict = desk.judge(verdict, &message);
             inner.tally.count(&verdict);
             verdict.log("rabbitmq", identity.as_ref());

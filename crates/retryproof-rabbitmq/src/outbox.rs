@@ -50,7 +50,14 @@ impl Outbox {
         let seconds = bucket(delay);
         let queue = wait_queue(&self.queue, seconds);
         let channel = self.channel(Some(seconds)).await?;
-        self.publish(&channel, &queue, body, properties).await
+        let sent = self.publish(&channel, &queue, body, properties).await;
+        // Somebody may have deleted it: the next message makes it again.
+        if sent.is_err()
+            && let Some(open) = self.open.lock().await.as_mut()
+        {
+            open.made.remove(&seconds);
+        }
+        sent
     }
 
     /// To the dead letters.

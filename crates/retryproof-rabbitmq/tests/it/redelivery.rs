@@ -144,3 +144,56 @@ async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_los
     running.stop().await.expect("stopped");
     desk.clean().await;
 }
+
+#[tokio::test]
+async fn lst_2_a_wait_queue_that_was_deleted_is_made_again_and_the_message_is_not_lost() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let failures = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&failures);
+    let consumer = desk.consumer().backoff(SOON).build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        let (call, failures) = (engine.call(incoming.ctx), Arc::clone(&counted));
+        async move {
+            // Each key fails once.
+            let first = incoming.message.failures() == 0 && !incoming.message.redelivered();
+            let run = async || {
+                failures.fetch_add(usize::from(first), Ordering::SeqCst);
+                if first { Err("once") } else { Ok(1_u8) }
+            };
+            Verdict::of(&call.execute(run).await)
+        }
+    });
+    desk.publish("a", "paid").await;
+    running.answered(Reason::Executed, 1).await;
+    let gone = desk.wait(1);
+    desk.channel.queue_delete(gone.as_str().into(), Default::default()).await.expect("deleted");
+    desk.publish("b", "paid").await;
+    running.answered(Reason::Executed, 2).await;
+    desk.publish("c", "paid").await;
+    running.answered(Reason::Executed, 3).await;
+    assert_eq!(failures.load(Ordering::SeqCst), 3);
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_consumer() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = desk.consumer().backoff(SOON).most_failures(2).prefetch(1);
+    let consumer = consumer.decode(|message| {
+        assert!(message.body() != b"odd", "the decoder has a bug");
+        Ok(message.body().len())
+    });
+    let running = Running::counting(&consumer.build().expect("built"), &engine, &runs);
+    desk.publish("a", "odd").await;
+    desk.publish("b", "even").await;
+    running.answered(Reason::Executed, 1).await;
+    let dead = desk.take(&desk.dead()).await;
+    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("panicked"), &b"odd"[..]));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
