@@ -225,7 +225,7 @@ impl Verdict {
         let (why, identity) = (self.why().as_str(), identity.map(tracing::field::display));
         match self {
             Self::DeadLetter { .. } => {
-                tracing::error!(broker, why, identity, "message sent to the dead letters")
+                tracing::error!(broker, why, identity, "message sent to the dead letters");
             }
             Self::Nack { .. } if self.is_failure() => {
                 tracing::warn!(broker, why, identity, "message given back, to be delivered again");
@@ -233,7 +233,9 @@ impl Verdict {
             Self::Nack { after, .. } => {
                 tracing::debug!(broker, why, identity, ?after, "message put off while another delivery runs");
             }
-            Self::Ack { .. } => tracing::debug!(broker, why, identity, "message acknowledged"),
+            Self::Ack { .. } => {
+                tracing::debug!(broker, why, identity, "message acknowledged");
+            }
         }
     }
 
