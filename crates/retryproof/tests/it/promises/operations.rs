@@ -130,6 +130,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
         "retryproof-core",
         "retryproof-http",
         "retryproof-mysql",
+        "retryproof-nats",
         "retryproof-postgres",
         "retryproof-rabbitmq",
         "retryproof-redis",
