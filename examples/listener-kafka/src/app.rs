@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The consumer, as one would write it; and what it consumes.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
+
+use retryproof::IdempotencyEngine;
+use retryproof::JoinedEngine;
+use retryproof::kafka::rdkafka::ClientConfig;
+use retryproof::kafka::rdkafka::message::{Header, OwnedHeaders};
+use retryproof::kafka::rdkafka::producer::{FutureProducer, FutureRecord};
+use retryproof::kafka::rdkafka::util::Timeout;
+use retryproof::kafka::{Delivery, KafkaListener};
+use retryproof::listener::{Poison, Verdict};
+use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use tracing_subscriber::EnvFilter;
+
+use crate::BoxError;
+use crate::receipts::{self, OrderPaid};
+
+/// The header that says which event a message is, however often it was published.
+const EVENT_ID: &str = "event-id";
+
+type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
+
+/// Receipts and records in one file, so that both are one commit.
+pub(crate) fn engine(db: &Path) -> Result<JoinedEngine<SqliteTx>, BoxError> {
+    drop(receipts::open(db)?);
+    SqliteStore::migrate(db)?;
+    let engine = IdempotencyEngine::new(SqliteStore::open(db)?.into_shared());
+    Ok(engine.joined(SqliteTxSource::open(db)?)?)
+}
+
+/// A member of the group `receipts`.
+pub(crate) fn listener(brokers: &str, topic: &str) -> Result<KafkaListener, BoxError> {
+    let mut client = ClientConfig::new();
+    client
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "receipts")
+        // A group that reads a topic for the first time begins with what is there.
+        .set("auto.offset.reset", "earliest")
+        .set("session.timeout.ms", "6000")
+        .set("heartbeat.interval.ms", "500");
+    let listener = KafkaListener::builder(client, &[topic], "receipts.book")
+        .key_header(EVENT_ID)
+        .dead_letters(format!("{topic}.dead"))
+        .build()?;
+    Ok(listener)
+}
+
+/// Books one receipt for the order that a message tells of.
+pub(crate) fn book(engine: JoinedEngine<SqliteTx>) -> impl Fn(Delivery) -> Handled + Clone + Send + Sync {
+    move |delivery| {
+        let engine = engine.clone();
+        Box::pin(async move {
+            let paid: OrderPaid = delivery.json()?;
+            let booked = engine
+                .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
+                    // Stands for a call to somebody else. Slow things come before the first statement.
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    Ok(receipts::book(tx, &paid)?)
+                })
+                .await;
+            let verdict = Verdict::of(&booked);
+            tracing::info!(partition = delivery.partition(), offset = delivery.offset(), why = %verdict.why(), "handled");
+            Ok(verdict)
+        })
+    }
+}
+
+/// Books receipts until Ctrl-C.
+pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), BoxError> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let engine = engine(db)?;
+    tracing::info!(topic, db = %db.display(), "listening");
+    listener(brokers, topic)?.run(book(engine), async { drop(tokio::signal::ctrl_c().await) }).await?;
+    Ok(())
+}
+
+/// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.
+pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result<(), BoxError> {
+    let producer: FutureProducer = ClientConfig::new().set("bootstrap.servers", brokers).create()?;
+    for copy in ["once", "twice"] {
+        for n in 0..orders {
+            let order = format!("order-{}-{n}", std::process::id());
+            let body = serde_json::to_vec(&OrderPaid { order: order.clone(), amount: 100 })?;
+            let headers = OwnedHeaders::new().insert(Header { key: EVENT_ID, value: Some(&order) });
+            // Kafka's own key: which customer's partition the order belongs to.
+            let customer = format!("customer-{}", n % 16);
+            let record = FutureRecord::to(topic).key(&customer).payload(&body).headers(headers);
+            producer.send(record, Timeout::Never).await.map_err(|(error, _)| error)?;
+        }
+        tracing::info!(orders, "published {copy}");
+    }
+    Ok(())
+}

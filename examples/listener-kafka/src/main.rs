@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Books a receipt for each paid order, once per order, however often Kafka delivers it.
+//!
+//! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Run several; they share the partitions.
+//! - `listener-kafka publish --brokers HOST:PORT`: publishes paid orders, each of them twice.
+//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside of this process, with members that die.
+
+mod app;
+mod demo;
+mod receipts;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+const USAGE: &str = "\
+usage: listener-kafka [demo|listen|publish] [options]
+
+  demo      orders that arrive twice, and members of the group that die in the middle; ends with an account. On
+            librdkafka's mock cluster, unless --brokers names a real one (the default)
+              --orders N        how many, each published twice; default 300
+              --deaths N        how many members die; default 3
+  listen    books receipts for paid orders
+              --db FILE         receipts and records in a SQLite file; default receipts.db
+  publish   publishes paid orders, each of them twice
+              --orders N        default 10
+  all       --brokers LIST      as HOST:PORT,HOST:PORT; else the variable KAFKA_BROKERS
+            --topic NAME        default orders.paid; dead letters go to NAME.dead
+";
+
+/// What the command line asks for.
+enum Command {
+    Demo { orders: usize, deaths: usize },
+    Listen { db: PathBuf },
+    Publish { orders: usize },
+    Help,
+}
+
+struct Asked {
+    command: Command,
+    brokers: Option<String>,
+    topic: String,
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let mut args = args.peekable();
+    let verb = match args.peek().map(String::as_str) {
+        Some("demo" | "listen" | "publish") => args.next().unwrap_or_default(),
+        _ => "demo".to_owned(),
+    };
+    let mut brokers = std::env::var("KAFKA_BROKERS").ok().filter(|brokers| !brokers.is_empty());
+    let (mut topic, mut orders, mut deaths, mut help) = ("orders.paid".to_owned(), None, 3, false);
+    let mut db = PathBuf::from("receipts.db");
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} wants a value"));
+        match (verb.as_str(), option.as_str()) {
+            (_, "help" | "--help" | "-h") => help = true,
+            (_, "--brokers") => brokers = Some(value()?),
+            (_, "--topic") => topic = value()?,
+            ("listen", "--db") => db = value()?.into(),
+            ("demo" | "publish", "--orders") => orders = Some(number(&option, &value()?)?),
+            ("demo", "--deaths") => deaths = number(&option, &value()?)?,
+            _ => return Err(format!("`{verb}` does not know the option {option:?}")),
+        }
+    }
+    let command = match verb.as_str() {
+        _ if help => Command::Help,
+        "listen" => Command::Listen { db },
+        "publish" => Command::Publish { orders: orders.unwrap_or(10) },
+        _ => Command::Demo { orders: orders.unwrap_or(300), deaths },
+    };
+    Ok(Asked { command, brokers, topic })
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let asked = match parse(std::env::args().skip(1)) {
+        Ok(asked) => asked,
+        Err(problem) => {
+            eprint!("listener-kafka: {problem}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let named = asked.brokers.clone().ok_or_else(|| "say `--brokers HOST:PORT`, or try `demo`".into());
+    let done: Result<bool, BoxError> = match asked.command {
+        Command::Demo { orders, deaths } => demo::run(orders, deaths, asked.brokers, &asked.topic).await,
+        Command::Listen { db } => match named {
+            Ok(brokers) => app::listen(&brokers, &asked.topic, &db).await.map(|()| true),
+            Err(error) => Err(error),
+        },
+        Command::Publish { orders } => match named {
+            Ok(brokers) => app::publish(&brokers, &asked.topic, orders).await.map(|()| true),
+            Err(error) => Err(error),
+        },
+        Command::Help => {
+            print!("{USAGE}");
+            Ok(true)
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("listener-kafka: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
