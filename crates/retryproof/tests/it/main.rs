@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The facade's integration tests.
 
+#[cfg(all(feature = "macros", feature = "actix", feature = "sqlite"))]
+mod actix;
 #[cfg(feature = "macros")]
 mod annotation;
 mod connect;
@@ -9,5 +11,11 @@ mod expand;
 #[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
 mod joined;
 mod promises;
-#[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
+#[cfg(all(
+    feature = "macros",
+    feature = "actix",
+    feature = "axum",
+    feature = "blocking",
+    feature = "sqlite"
+))]
 mod ui;

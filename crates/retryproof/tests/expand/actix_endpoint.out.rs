@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::prelude::*;
+#[cfg(not(miri))]
+#[doc = " Takes a payment."]
+#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[derive(::core::clone::Clone, ::core::fmt::Debug)]
+pub(crate) struct pay(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
+#[cfg(not(miri))]
+impl pay {
+    #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+    pub(crate) const POLICY: ::retryproof::__private::http::Policy =
+        ::retryproof::__private::http::Policy::new("payments")
+            .with_ttl(::core::time::Duration::new(86400u64, 0u32))
+            .with_lease(::core::time::Duration::new(30u64, 0u32))
+            .with_wait_timeout(::core::time::Duration::new(2u64, 500000000u32));
+    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+    pub(crate) fn call(
+        argument_1: web::Data<Ledger>,
+        argument_2: web::Json<Order>,
+        argument_3: HttpRequest,
+    ) -> impl ::core::future::Future<Output = actix_web::Result<web::Json<Receipt>>> {
+        #[expect(clippy::unused_async, reason = "an attribute of the function, so it stays there")]
+        async fn pay(
+            ledger: web::Data<Ledger>,
+            web::Json(order): web::Json<Order>,
+            request: HttpRequest,
+        ) -> actix_web::Result<web::Json<Receipt>> {
+            let tenant = request.headers().contains_key("x-tenant");
+            Ok(web::Json(ledger.charge(&order, tenant)))
+        }
+        pay(argument_1, argument_2, argument_3)
+    }
+}
+#[cfg(not(miri))]
+impl
+    ::retryproof::__private::actix::endpoint::Handler<
+        ::retryproof::__private::actix::endpoint::EndpointRequest,
+    > for pay
+{
+    type Output = ::retryproof::__private::actix::endpoint::HttpResponse;
+    type Future = ::retryproof::__private::actix::endpoint::EndpointFuture;
+    fn call(&self, request: ::retryproof::__private::actix::endpoint::EndpointRequest) -> Self::Future {
+        ::retryproof::__private::actix::endpoint::run_endpoint::<
+            (web::Data<Ledger>, web::Json<Order>, HttpRequest),
+            _,
+            _,
+            _,
+        >(&self.0, &Self::POLICY, request, |(argument_1, argument_2, argument_3)| {
+            Self::call(argument_1, argument_2, argument_3)
+        })
+    }
+}
+#[doc = " Nothing to extract."]
+#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[derive(::core::clone::Clone, ::core::fmt::Debug)]
+pub(crate) struct ping(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
+impl ping {
+    #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+    pub(crate) const POLICY: ::retryproof::__private::http::Policy =
+        ::retryproof::__private::http::Policy::unnamed();
+    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+    pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
+        async fn ping() -> &'static str {
+            "pong"
+        }
+        ping()
+    }
+}
+impl
+    ::retryproof::__private::actix::endpoint::Handler<
+        ::retryproof::__private::actix::endpoint::EndpointRequest,
+    > for ping
+{
+    type Output = ::retryproof::__private::actix::endpoint::HttpResponse;
+    type Future = ::retryproof::__private::actix::endpoint::EndpointFuture;
+    fn call(&self, request: ::retryproof::__private::actix::endpoint::EndpointRequest) -> Self::Future {
+        ::retryproof::__private::actix::endpoint::run_endpoint::<(), _, _, _>(
+            &self.0,
+            &Self::POLICY,
+            request,
+            |()| Self::call(),
+        )
+    }
+}
