@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The broker: where it is, what is declared there, and the publisher's side.
 
+use std::time::Duration;
+
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions, QueueDeleteOptions,
@@ -8,6 +10,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use retryproof::rabbitmq::Topology;
+use tokio::time::sleep;
 
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
@@ -26,8 +29,19 @@ pub(crate) fn url() -> Result<String, BoxError> {
         .ok_or("no broker: set RABBITMQ_URL, or run `cargo xtask services up rabbitmq`")?)
 }
 
-/// The exchange, the queues, their dead letters. Declaring again what is there does nothing.
+/// The exchange, the queues, their dead letters. Declaring again what is there does nothing. A broker that is away for a moment is asked
+/// again, as the consumers do later.
 pub(crate) async fn declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
+    for _ in 0..40 {
+        if try_declare(url, shop).await.is_ok() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(250)).await;
+    }
+    try_declare(url, shop).await
+}
+
+async fn try_declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
     let broker = Broker::connect(url).await?;
     let exchange = exchange(shop);
     let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };

@@ -309,7 +309,9 @@ impl Listeners {
         for mut child in self.running.drain(..) {
             let status = timeout(PATIENCE, child.wait()).await??;
             if !status.success() {
-                return Err(format!("a listener that was told to stop ended by {status}; see its log").into());
+                let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+                let last = log.lines().last().unwrap_or_default();
+                return Err(format!("a listener that was told to stop ended by {status}: {last}").into());
             }
         }
         Ok(())
