@@ -129,6 +129,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
         "retryproof-client",
         "retryproof-core",
         "retryproof-http",
+        "retryproof-kafka",
         "retryproof-mysql",
         "retryproof-nats",
         "retryproof-postgres",
