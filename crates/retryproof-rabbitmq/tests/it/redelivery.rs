@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use retryproof_core::codec::BytesCodec;
 use retryproof_core::listener::{Backoff, Reason, Verdict};
-use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, SharedStore};
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::sync::Barrier;
 
@@ -195,5 +196,33 @@ async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("panicked"), &b"odd"[..]));
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_where_it_is_to_be_sent_on() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    // Of another version of this program, which stored bytes.
+    let ctx = IdempotencyContext::builder("rabbitmq.tests", "k").build().expect("a context");
+    let call = engine.call(ctx).codec(BytesCodec);
+    let done = call.execute(async || Ok::<_, ()>(b"done".to_vec())).await;
+    assert!(done.expect("executed").is_executed());
+    for replies in [false, true] {
+        let of_engine = engine.clone();
+        let running = Running::start(&desk.consumer().build().expect("built"), move |incoming| {
+            let call = of_engine.call(incoming.ctx);
+            async move {
+                let verdict = Verdict::of(&call.execute(async || Ok::<u8, ()>(1)).await);
+                if replies { verdict.replying() } else { verdict }
+            }
+        });
+        desk.publish("k", "paid").await;
+        running.answered(Reason::Unreadable, 1).await;
+        let tally = running.tally.read();
+        assert_eq!((tally.acks, tally.dead_letters), if replies { (0, 1) } else { (1, 0) });
+        running.stop().await.expect("stopped");
+    }
+    assert_eq!(desk.take(&desk.dead()).await.why.as_deref(), Some("record-unreadable"));
     desk.clean().await;
 }
