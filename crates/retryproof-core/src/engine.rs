@@ -144,30 +144,6 @@ impl IdempotencyEngine {
         wait::try_acquire(&self.0, ctx, false).await
     }
 
-    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`, and waited for by
-    /// [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the acquire and given back while waiting.
-    ///
-    /// # Errors
-    /// `TooBusy` too, when no permit is free and nothing is stored yet.
-    ///
-    /// # Cancel safety
-    /// As [`try_acquire`](Self::try_acquire).
-    pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        wait::try_acquire(&self.0, ctx, true).await
-    }
-
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call: `None` where the store
-    /// does not answer at once, or where there is a holder to wait for. Then nothing has happened, and the asynchronous
-    /// form goes on from the beginning.
-    ///
-    /// # Errors
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn try_acquire_tracked_now(&self, ctx: &IdempotencyContext) -> Option<Result<Acquisition>> {
-        wait::try_acquire_now(&self.0, ctx, true)
-    }
-
     /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON carries the value;
     /// see [`call`](Self::call) for other codecs and options.
     ///

@@ -36,13 +36,17 @@ use crate::payload::StoredResult;
 mod capability;
 mod erased;
 mod join;
+mod known;
 mod memory;
+mod pulse;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 pub(crate) use erased::DynJoin;
 pub use erased::{DynStore, SharedStore, SharedStoreBuilder};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
+pub use known::Known;
 pub use memory::{MemoryStore, MemoryStoreBuilder};
+pub use pulse::Pulse;
 
 /// What an acquire asks for.
 #[derive(Debug, Clone)]

@@ -39,6 +39,9 @@ pub(crate) struct Prepared {
     pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
+/// An answer that is rare: it takes no room in what is not.
+type Refusal = Box<Response<ReplayBody>>;
+
 /// What became of a request whose body is whole.
 pub(crate) enum Step {
     /// The answer, without a run.
@@ -60,15 +63,16 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// The action, not polled yet, and the filter of its call.
+    pub(crate) fn filter(&self) -> IdempotencyFilter {
+        self.asker.keyed.filter.clone()
+    }
+
+    /// The action, not polled yet.
     pub(crate) fn start<B, R, E, F, Fut>(
         self,
         awaited: Option<Box<Awaited>>,
         run: F,
-    ) -> (
-        Pin<Box<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>>>,
-        IdempotencyFilter,
-    )
+    ) -> Pin<Box<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>>>
     where
         B: FromReplay,
         R: Body<Data = Bytes>,
@@ -76,8 +80,7 @@ impl Granted {
         Fut: Future<Output = Result<Response<R>, E>>,
     {
         let Self { asker: Asker { keyed, parts }, prepared, held } = self;
-        let filter = keyed.filter.clone();
-        (start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run), filter)
+        start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run)
     }
 }
 
@@ -87,7 +90,7 @@ impl Asker {
     }
 
     /// Step 5. An `Err` is the answer.
-    pub(crate) fn named(&self) -> Result<Named, Response<ReplayBody>> {
+    pub(crate) fn named(&self) -> Result<Named, Refusal> {
         let scope = match self.keyed.policy.scope() {
             Some(scope) => scope.into_scope(),
             None => Head::of_parts(&self.parts).default_scope(),
@@ -99,7 +102,7 @@ impl Asker {
         match self.keyed.filter.0.caller.as_ref().map(|hook| hook(&self.parts)) {
             None | Some(Caller::Absent) => Ok(Named { scope, caller: None }),
             Some(Caller::Named(caller)) => Ok(Named { scope, caller: Some(caller) }),
-            Some(Caller::Refused(response)) => Err(response.map(ReplayBody::from)),
+            Some(Caller::Refused(response)) => Err(Box::new(response.map(ReplayBody::from))),
         }
     }
 
@@ -118,7 +121,7 @@ impl Asker {
     pub(crate) fn ask(self, named: Named, collected: Result<Collected, CollectError>) -> Step {
         let prepared = match self.prepare(named, collected) {
             Ok(prepared) => prepared,
-            Err(answer) => return Step::Answered(answer),
+            Err(refusal) => return Step::Answered(*refusal),
         };
         match self.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
             Some(Ok(Acquisition::Granted(held))) => {
@@ -138,7 +141,7 @@ impl Asker {
         &self,
         Named { scope, caller }: Named,
         collected: Result<Collected, CollectError>,
-    ) -> Result<Prepared, Response<ReplayBody>> {
+    ) -> Result<Prepared, Refusal> {
         let Keyed { filter, policy, key } = &self.keyed;
         let Collected { data: body, trailers, digest } = collected.map_err(|error| {
             self.refuse(match error {
@@ -169,13 +172,13 @@ impl Asker {
         }
         match ctx.build() {
             Ok(ctx) => Ok(Prepared { ctx, body, trailers }),
-            Err(error) => Err(self.keyed.asked(&self.parts).fail(&error)),
+            Err(error) => Err(Box::new(self.keyed.asked(&self.parts).fail(&error))),
         }
     }
 
     #[cold]
-    fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
-        self.keyed.asked(&self.parts).refuse(finding)
+    fn refuse(&self, finding: Finding) -> Refusal {
+        Box::new(self.keyed.asked(&self.parts).refuse(finding))
     }
 
     fn judge<'a>(&'a self, prepared: &'a Prepared) -> Judge<'a> {

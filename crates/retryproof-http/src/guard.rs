@@ -236,7 +236,7 @@ where
         let asker = Asker { keyed, parts };
         let named = match asker.named() {
             Ok(named) => named,
-            Err(answer) => return Err(answer.map(GuardedBody::replay)),
+            Err(refusal) => return Err(refusal.map(GuardedBody::replay)),
         };
         let collected = collect(body, asker.max_body_bytes(), || asker.hasher()).await;
         // In two steps, so that the future has no room for an answer while it waits.
@@ -252,7 +252,8 @@ where
                 Err(answer) => return Err(answer.map(GuardedBody::replay)),
             },
         };
-        Ok(granted.start(awaited, run))
+        let filter = granted.filter();
+        Ok((granted.start(awaited, run), filter))
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Param, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Param, Pulse, SharedStore, Standing,
+    StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -14,9 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::too_large;
 use crate::config::MysqlConfig;
 use crate::error::{Class, Trouble};
-use crate::known::Known;
 use crate::pool::{Lane, Pool};
-use crate::pulse::Pulse;
 use crate::record::{Phase, Record};
 use crate::schema::{CHECK_MOST, check};
 use crate::session::Want;
@@ -216,7 +215,7 @@ impl MysqlStore {
     async fn completed(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced, Trouble> {
         let (sql, params) = complete_statement(&self.sql, id, &owner, done);
         if self.fenced(sql, &params).await? {
-            self.known.note(id);
+            self.known.note(id, Duration::MAX);
             self.wake.wake(id);
             return Ok(Fenced::Done);
         }
@@ -302,7 +301,7 @@ impl IdempotencyStore for MysqlStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let answer = self.acquired(id, req).await.map_err(|trouble| of("acquire", id, trouble))?;
         match &answer {
-            Acquired::Complete(_) => self.known.note(id),
+            Acquired::Complete(_) => self.known.note(id, Duration::MAX),
             // A taker or a renewal ends the wait for the token that was seen before.
             Acquired::Granted(_) => self.wake.wake(id),
             Acquired::Busy { .. } => {}

@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use retryproof_core::store::Pulse;
 use retryproof_core::{Error, Result};
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
 use sqlx_core::executor::Executor as _;
@@ -22,7 +23,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::{Call, Reply};
 use crate::config::{PostgresConfig, Source};
 use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
-use crate::pulse::Pulse;
 
 /// A connection is not used again when it is older, or has been idle for longer.
 const MOST_AGE: Duration = Duration::from_secs(1_800);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, SharedStore, Standing, StoreProfile,
 };
 use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout_at};
@@ -15,7 +15,6 @@ use crate::call::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
 use crate::error::{classify, is_locked, refuses_writes};
-use crate::known::Known;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Answer, Phase, Record};
 use crate::schema;
@@ -111,7 +110,7 @@ impl PostgresStore {
     }
 
     async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        if self.known.is_complete(id)
+        if self.known.has(id)
             && let Standing::Complete(stored) = self.seen(id, self.record(Statement::Find, id).await?)
         {
             return Ok(Acquired::Complete(stored));

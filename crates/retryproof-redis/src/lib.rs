@@ -4,7 +4,6 @@
 mod config;
 mod error;
 mod inspect;
-mod known;
 mod link;
 mod record;
 mod route;

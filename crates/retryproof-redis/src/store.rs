@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Standing, StoreProfile,
+};
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
 };
 
 use crate::config::{BULK_LIMIT, RedisConfig};
 use crate::error::Failure;
-use crate::known::Known;
 use crate::link::{Ask, Link};
 use crate::record::{self, Header, NOBODY, State, digits, millis, tail, unreadable};
 use crate::route::Route;
@@ -238,7 +239,7 @@ impl RedisStore {
     }
 
     fn complete_as(&self, id: &Identity, stored: StoredResult) -> Acquired {
-        self.known.add(id);
+        self.known.note(id, Duration::MAX);
         Acquired::Complete(stored)
     }
 
@@ -304,7 +305,7 @@ impl IdempotencyStore for RedisStore {
         let written = |answer: &Value| matches!(answer, Value::Int(1 | 2));
         let answer = self.run_and_wait(script, &cmd, written).await;
         if matches!(answer, Ok(Value::Int(1 | 2))) {
-            self.known.add(id);
+            self.known.note(id, Duration::MAX);
         }
         self.fenced("complete", id, answer).await
     }

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::flight::{Seat, Seen};
 use super::running::Leave;
-use super::{Acquisition, Inner};
+use super::{Acquisition, IdempotencyEngine, Inner};
 use crate::clock::Instant;
 use crate::context::{Durations, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,6 +40,32 @@ pub(crate) struct Attempting<'a> {
 enum Found {
     End(Acquisition),
     Busy(Seen),
+}
+
+impl IdempotencyEngine {
+    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`, and waited for by
+    /// [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the acquire and given back while waiting.
+    ///
+    /// # Errors
+    /// `TooBusy` too, when no permit is free and nothing is stored yet.
+    ///
+    /// # Cancel safety
+    /// As [`try_acquire`](Self::try_acquire).
+    pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
+        try_acquire(&self.0, ctx, true).await
+    }
+
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call: `None` where the store
+    /// does not answer at once, or where there is a holder to wait for. Then nothing has happened, and the asynchronous
+    /// form goes on from the beginning.
+    ///
+    /// # Errors
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn try_acquire_tracked_now(&self, ctx: &IdempotencyContext) -> Option<Result<Acquisition>> {
+        try_acquire_now(&self.0, ctx, true)
+    }
 }
 
 pub(crate) async fn try_acquire(

@@ -2,11 +2,13 @@
 //! HTTP-4 and HTTP-5: how a request body is gathered.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 
 use http_body_util::{BodyExt as _, Limited};
 
 use super::*;
-use crate::digest::{Algorithm, RequestParts, fingerprint};
+use crate::decide::BodyRead;
+use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
 
 /// A body of given frames, without a known length.
 struct Frames(VecDeque<Result<Frame<Bytes>, BoxError>>);

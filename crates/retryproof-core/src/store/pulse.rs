@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pulse`]: ends statements that take too long, without a timer for each: setting one may wake the thread that minds them, which
-//! costs a tenth of a replay. The PostgreSQL store does the same.
+//! [`Pulse`]: ends calls that take too long, without a timer for each.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,11 +13,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How late a statement may be ended.
+/// How late a call may be ended.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// One task that wakes, now and then, whoever waits for an answer; it sleeps while nobody does.
-pub(crate) struct Pulse {
+/// For stores: ends calls to a server that take too long, without a timer for each. To set one may wake the thread that
+/// minds them, which costs a tenth of a replay.
+///
+/// One task wakes, ten times a second, whoever waits for an answer; it sleeps while nobody does.
+pub struct Pulse {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -33,15 +36,22 @@ struct Shared {
 }
 
 impl Pulse {
-    /// To be called inside a runtime.
-    pub(crate) fn start() -> Self {
+    /// Starts the task. Where its runtime ends before the store, a timer is set for each call after all.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn start() -> Self {
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(run(Arc::clone(&shared)));
         Self { shared, task }
     }
 
-    /// What the future gives, or `None` some time after the deadline.
-    pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
+    /// What the future gives, or `None` at most a tenth of a second after the deadline.
+    ///
+    /// # Cancel safety
+    /// Dropped, it drops the future.
+    pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         // The runtime in which it was started is gone.
         if self.task.is_finished() {
@@ -62,6 +72,12 @@ impl Pulse {
             Poll::Pending
         })
         .await
+    }
+}
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pulse").finish_non_exhaustive()
     }
 }
 
