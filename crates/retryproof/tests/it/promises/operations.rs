@@ -126,6 +126,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
     let mut said = Vec::new();
     for published in [
         "retryproof",
+        "retryproof-actix",
         "retryproof-client",
         "retryproof-core",
         "retryproof-http",
