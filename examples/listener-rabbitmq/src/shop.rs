@@ -52,10 +52,15 @@ impl Shop {
 
     /// Makes what the listeners need, queues included, and listens until SIGTERM or Ctrl-C.
     pub(crate) async fn listen(self) -> Result<(), BoxError> {
+        // Before anything is begun: whoever is told to stop while it starts stops in order, too.
+        let mut terminate = signal(SignalKind::terminate())?;
         let (ledger, receipts) = self.listeners().await?;
         let stoppers: Vec<Stopper> = [&ledger.consumer, &receipts.consumer].map(Consumer::stopper).into();
         tokio::spawn(async move {
-            stop_signal().await;
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
             stoppers.iter().for_each(Stopper::stop);
         });
         let send_receipts = async {
@@ -168,18 +173,5 @@ impl Observer for Mortal {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = kill_process(getpid(), Signal::KILL);
         }
-    }
-}
-
-async fn stop_signal() {
-    let terminate = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = terminate => {}
-        _ = tokio::signal::ctrl_c() => {}
     }
 }

@@ -6,6 +6,7 @@ mod account;
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -308,7 +309,8 @@ impl Listeners {
         }
         for mut child in self.running.drain(..) {
             let status = timeout(PATIENCE, child.wait()).await??;
-            if !status.success() {
+            // One that had hardly begun knows no signals yet.
+            if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
                 return Err(format!("a listener that was told to stop ended by {status}: {last}").into());
