@@ -35,6 +35,10 @@ use crate::limits::Limits;
 ///
 /// The bodies that it hands on have passed the filter's own limit, so that actix's smaller defaults for `web::Bytes`,
 /// `String`, `web::Json` and `web::Form` are lifted to it, unless the app has set some of its own.
+///
+/// # Panics
+/// Where a limit has to be lifted for a larger body while a middleware outside keeps a clone of the `HttpRequest`: actix lets
+/// its data be added to by the only handle alone. Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
@@ -167,9 +171,10 @@ where
                     if let Some(running) = running {
                         request.extensions_mut().insert(running);
                     }
-                    let payload = Payload::from(granted.into_body().into_bytes());
-                    let mut request = ServiceRequest::from_parts(request, payload);
-                    limits.lift(&mut request);
+                    let data = granted.into_body().into_bytes();
+                    let length = data.len();
+                    let mut request = ServiceRequest::from_parts(request, Payload::from(data));
+                    limits.lift(&mut request, length);
                     service.call(request)
                 });
                 async move {

@@ -306,6 +306,31 @@ async fn http_15_a_guard_around_the_guard_of_the_same_route_decides_alone() {
     assert_eq!(send(&inner, post("/orders", "k").to_request()).await.text(), "fresh");
 }
 
+#[actix_web::test]
+async fn http_1_a_middleware_outside_may_keep_the_request() {
+    let app = test::init_service(
+        App::new().service(
+            web::resource("/orders")
+                .wrap(Idempotency::new(&filter(), POLICY))
+                .to(|body: Bytes| async move { HttpResponse::Ok().body(body) })
+                .wrap_fn(|request, service| {
+                    let kept = request.request().clone();
+                    let answering = actix_web::dev::Service::call(service, request);
+                    async move {
+                        let answer = answering.await;
+                        assert_eq!(kept.path(), "/orders");
+                        answer
+                    }
+                }),
+        ),
+    )
+    .await;
+    for replayed in [false, true] {
+        let answer = send(&app, post("/orders", "k").set_payload("two").to_request()).await;
+        assert_eq!((answer.text(), answer.is_replay()), ("two", replayed));
+    }
+}
+
 #[derive(Clone)]
 struct Tenant(String);
 
