@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use actix_web::http::header::{self, HeaderName, HeaderValue};
+use actix_web::http::header;
 use actix_web::http::{ConnectionType, StatusCode};
 use actix_web::test::{self, TestRequest};
 use actix_web::web::{self, Bytes};
-use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, error};
-use retryproof_actix::{Idempotency, IdempotencyKey, Lease, NotGuarded, WithFate as _};
+use actix_web::{App, HttpResponse, error};
+use retryproof_actix::{Idempotency, Lease, WithFate as _};
 use retryproof_core::Recorded;
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 use tokio::sync::Notify;
@@ -328,88 +328,5 @@ async fn http_1_a_middleware_outside_may_keep_the_request() {
     for replayed in [false, true] {
         let answer = send(&app, post("/orders", "k").set_payload("two").to_request()).await;
         assert_eq!((answer.text(), answer.is_replay()), ("two", replayed));
-    }
-}
-
-#[derive(Clone)]
-struct Tenant(String);
-
-#[actix_web::test]
-async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request() {
-    let filter = IdempotencyFilter::builder(engine())
-        .caller(retryproof_actix::caller(|request: &HttpRequest| {
-            request.extensions().get::<Tenant>().map(|tenant| tenant.0.clone())
-        }))
-        .build()
-        .unwrap();
-    let runs = Runs::default();
-    let handler = {
-        let runs = runs.clone();
-        move |key: IdempotencyKey| std::future::ready(format!("{} {}", key.as_str(), runs.next()))
-    };
-    let app = test::init_service(App::new().service(
-        web::resource("/orders").wrap(Idempotency::new(&filter, POLICY)).to(handler).wrap_fn(
-            |request, service| {
-                let tenant = request.headers().get("x-tenant").and_then(|name| name.to_str().ok());
-                let tenant = tenant.map(|name| Tenant(name.to_owned()));
-                if let Some(tenant) = tenant {
-                    request.extensions_mut().insert(tenant);
-                }
-                actix_web::dev::Service::call(service, request)
-            },
-        ),
-    ))
-    .await;
-    let ask = |tenant: Option<&'static str>| {
-        let request = post("/orders", "k");
-        match tenant {
-            Some(tenant) => request
-                .insert_header((HeaderName::from_static("x-tenant"), HeaderValue::from_static(tenant)))
-                .to_request(),
-            None => request.to_request(),
-        }
-    };
-    for (tenant, answer) in
-        [(None, "k 1"), (Some("a"), "k 2"), (Some("b"), "k 3"), (Some("a"), "k 2"), (None, "k 1")]
-    {
-        assert_eq!(send(&app, ask(tenant)).await.text(), answer, "{tenant:?}");
-    }
-}
-
-#[actix_web::test]
-async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
-    let engine = engine();
-    let filter = crate::world::filter_on(&engine);
-    let guard = || Idempotency::new(&filter, Policy::unnamed());
-    let app = test::init_service(
-        App::new()
-            .service(
-                web::resource(r"/orders/{id:\d+}")
-                    .wrap(guard())
-                    .to(|| async { HttpResponse::Ok().body("order") }),
-            )
-            .default_service(web::to(|| async { HttpResponse::NotFound().finish() }).wrap(guard())),
-    )
-    .await;
-    assert_eq!(send(&app, post("/orders/1", "k").to_request()).await.text(), "order");
-    // One scope, another path: the fingerprints differ.
-    assert_eq!(send(&app, post("/orders/2", "k").to_request()).await.status, 422);
-    let nowhere = send(&app, post("/nowhere", "k").to_request()).await;
-    assert_eq!((nowhere.status, &*nowhere.code()), (500, "scope-invalid"));
-}
-
-#[actix_web::test]
-async fn ann_6_what_only_a_guarded_request_has_is_refused_elsewhere() {
-    let app = test::init_service(
-        App::new()
-            .route("/lease", web::post().to(|_: Lease| async { HttpResponse::Ok().finish() }))
-            .route("/key", web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok().finish() })),
-    )
-    .await;
-    for path in ["/lease", "/key"] {
-        let refused = test::call_service(&app, post(path, "k").to_request()).await;
-        assert_eq!(refused.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let error = refused.response().error().expect("an error");
-        assert_eq!(error.as_error(), Some(&NotGuarded::Unguarded));
     }
 }
