@@ -28,6 +28,11 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
         ReturnType::Default => quote!(_),
         ReturnType::Type(_, ty) => quote_spanned!(ty.span()=> _),
     };
+    // As a formatter would have them, for the recorded expansions.
+    let run = match names.is_empty() {
+        true => quote!(|()| Self::call()),
+        false => quote!(|(#(#names,)*)| { Self::call(#(#names),*) }),
+    };
     let policy = policy(common);
     let rp = private(common.root.as_ref());
 
@@ -60,7 +65,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
 
             fn call(&self, request: #rp::actix::endpoint::EndpointRequest) -> Self::Future {
                 #rp::actix::endpoint::run_endpoint::<(#(#types,)*), _, _, #responder>(
-                    &self.0, &Self::POLICY, request, |(#(#names,)*)| Self::call(#(#names),*),
+                    &self.0, &Self::POLICY, request, #run,
                 )
             }
         }
