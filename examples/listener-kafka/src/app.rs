@@ -82,7 +82,9 @@ pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), 
 
 /// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.
 pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result<(), BoxError> {
-    let producer: FutureProducer = ClientConfig::new().set("bootstrap.servers", brokers).create()?;
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", brokers).set("message.timeout.ms", "30000");
+    let producer: FutureProducer = client.create()?;
     for copy in ["once", "twice"] {
         for n in 0..orders {
             let order = format!("order-{}-{n}", std::process::id());

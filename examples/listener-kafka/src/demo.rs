@@ -37,6 +37,18 @@ struct Member {
     dies: Arc<AtomicBool>,
 }
 
+impl Member {
+    /// Answers nothing any more. Waits until its clients are closed, after which nobody else counts: one that closes while the mock cluster
+    /// ends would wait for it for ever.
+    async fn die(self) -> Arc<Tally> {
+        self.task.abort();
+        drop(self.task.await);
+        let closed = within(|| Arc::strong_count(&self.tally) == 1).await;
+        debug_assert!(closed.is_ok(), "a client does not close");
+        self.tally
+    }
+}
+
 /// Plays the demo. `false` when a promise did not hold.
 pub(crate) async fn run(
     orders: usize,
@@ -78,18 +90,16 @@ async fn play(orders: usize, deaths: usize, brokers: &str, topic: &str, db: &Pat
         let before = seen.unanswered.load(Ordering::SeqCst);
         member.dies.store(true, Ordering::SeqCst);
         within(|| seen.unanswered.load(Ordering::SeqCst) > before).await?;
-        member.task.abort();
-        members.push(member);
+        members.push(member.die().await);
     }
     let last = join(brokers, topic, &engine, &seen)?;
     within(|| lock(&seen).len() >= orders * 2).await?;
     // Whatever is open is answered before it ends.
     sleep(Duration::from_secs(2)).await;
-    last.task.abort();
-    members.push(last);
+    members.push(last.die().await);
 
-    let because = |why| members.iter().map(|member| member.tally.because(why)).sum::<u64>();
-    let dead: u64 = members.iter().map(|member| member.tally.read().dead_letters).sum();
+    let because = |why| members.iter().map(|tally| tally.because(why)).sum::<u64>();
+    let dead: u64 = members.iter().map(|tally| tally.read().dead_letters).sum();
     let (receipts, of) = receipts::count(&receipts::open(db)?)?;
     let handled: usize = lock(&seen).values().sum();
     let most = lock(&seen).values().max().copied().unwrap_or(0);
