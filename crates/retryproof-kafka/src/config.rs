@@ -120,7 +120,8 @@ impl KafkaListenerBuilder {
     /// Makes the clients: a consumer, and a producer for the dead letters. Connects in the background.
     ///
     /// Of the settings given, `enable.auto.offset.store` and `enable.auto.commit` are the listener's own: offsets are stored when messages are answered,
-    /// and committed every `auto.commit.interval.ms` (1 s unless set), before a partition is given away, and at the end.
+    /// and committed every `auto.commit.interval.ms` (1 s unless set), before a partition is given away, and at the end. `auto.offset.reset` is `earliest`
+    /// unless set: librdkafka's own default has a group that is new, or whose offset is gone, skip what lies in the topic, and no message is skipped unrun (LST-2).
     ///
     /// # Errors
     /// [`ErrorKind::Config`]: no key, no topic for dead letters or one that is listened to, no topics, no `group.id`, or a setting that librdkafka
@@ -155,6 +156,10 @@ impl KafkaListenerBuilder {
         client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
         if client.get("auto.commit.interval.ms").is_none() {
             client.set("auto.commit.interval.ms", "1000");
+        }
+        // Left to librdkafka it is `largest`: what was published before the group's first commit would never run.
+        if client.get("auto.offset.reset").is_none() {
+            client.set("auto.offset.reset", "earliest");
         }
         let consumer: StreamConsumer<Member> =
             StreamConsumer::from_config_and_context(&client, Member::default()).map_err(refused)?;

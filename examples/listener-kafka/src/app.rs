@@ -39,8 +39,6 @@ pub(crate) fn listener(brokers: &str, topic: &str) -> Result<KafkaListener, BoxE
     client
         .set("bootstrap.servers", brokers)
         .set("group.id", "receipts")
-        // A group that reads a topic for the first time begins with what is there.
-        .set("auto.offset.reset", "earliest")
         .set("session.timeout.ms", "6000")
         .set("heartbeat.interval.ms", "500");
     let listener = KafkaListener::builder(client, &[topic], "receipts.book")

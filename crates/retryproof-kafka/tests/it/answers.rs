@@ -12,8 +12,9 @@ use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
-use crate::support::{Mock, SCOPE, TOPIC, counting, header, start, until};
+use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until};
 
 #[derive(Deserialize)]
 struct Order {
@@ -36,6 +37,33 @@ async fn lst_1_a_message_published_twice_runs_once_and_both_are_committed() {
 }
 
 #[tokio::test]
+async fn lst_2_a_new_group_runs_what_lies_in_the_topic_unless_told_otherwise() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish(0, "o-1", "{}").await;
+    assert_eq!(mock.client().get("auto.offset.reset"), None);
+    let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
+    mock.until_committed(0, 1).await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let mut client = mock.client();
+    client.set("group.id", "latecomers").set("auto.offset.reset", "latest");
+    let running = start(mock.listener_of(client).build().expect("built"), counting(&mock, &runs));
+    // Published until one is read: nobody else knows when a member has begun to read.
+    let mut published = 1;
+    let read = async {
+        while runs.load(Ordering::SeqCst) == 1 {
+            published += 1;
+            mock.publish(0, &format!("o-{published}"), "{}").await;
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, read).await.expect("read");
+    running.stop().await;
+    assert!(runs.load(Ordering::SeqCst) > 1);
+}
+
+#[tokio::test]
 async fn lst_2_nothing_is_committed_before_the_work_is_done() {
     let mock = Mock::new(1);
     let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -53,6 +81,9 @@ async fn lst_2_nothing_is_committed_before_the_work_is_done() {
         }
     });
     until("at work", || entered.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(mock.committed(0).await, None);
+    // And not in ten of the intervals in which librdkafka commits what it may.
+    sleep(COMMITS_EVERY * 10).await;
     assert_eq!(mock.committed(0).await, None);
     gate.add_permits(1);
     mock.until_committed(0, 1).await;

@@ -24,6 +24,8 @@ use tokio::time::{sleep, timeout};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the clients commit.
+pub(crate) const COMMITS_EVERY: Duration = Duration::from_millis(50);
 pub(crate) const SCOPE: &str = "orders.paid";
 pub(crate) const TOPIC: &str = "orders";
 pub(crate) const DEAD: &str = "orders.dead";
@@ -48,13 +50,13 @@ impl Mock {
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
 
-    fn client(&self) -> ClientConfig {
+    /// Without `auto.offset.reset`: a listener reads what is there unless told otherwise.
+    pub(crate) fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client
             .set("bootstrap.servers", self.cluster.bootstrap_servers())
             .set("group.id", "invoices")
-            .set("auto.offset.reset", "earliest")
-            .set("auto.commit.interval.ms", "50")
+            .set("auto.commit.interval.ms", COMMITS_EVERY.as_millis().to_string())
             .set("session.timeout.ms", "6000")
             .set("heartbeat.interval.ms", "200")
             .set("reconnect.backoff.max.ms", "500")
@@ -64,8 +66,12 @@ impl Mock {
 
     /// A listener whose failures come again soon.
     pub(crate) fn listener(&self) -> KafkaListenerBuilder {
+        self.listener_of(self.client())
+    }
+
+    pub(crate) fn listener_of(&self, client: ClientConfig) -> KafkaListenerBuilder {
         let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
-        KafkaListener::builder(self.client(), &[TOPIC], SCOPE)
+        KafkaListener::builder(client, &[TOPIC], SCOPE)
             .key_header("event-id")
             .dead_letters(DEAD)
             .backoff(soon)
