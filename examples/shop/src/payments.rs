@@ -30,7 +30,7 @@ pub(crate) enum Unpaid {
     Declined(String),
     /// No answer for as long as the shop waits. It may have been charged: the next call with the same key finds out.
     NoAnswer,
-    /// It was charged, or not, and the service cannot say: somebody has to look.
+    /// The key was used before, and the service cannot say with what result for this order: somebody has to look.
     Unclear,
 }
 
@@ -67,12 +67,56 @@ impl Payments {
         }
         match answer.status() {
             status if status.is_success() => answer.json().await.map_err(|_| Unpaid::Unclear),
-            // Done, and its answer was not kept; or this order was changed after it was paid.
-            StatusCode::CONFLICT => Err(Unpaid::Unclear),
-            status if status.is_client_error() => {
-                Err(Unpaid::Declined(answer.text().await.unwrap_or_default()))
-            }
-            _ => Err(Unpaid::NoAnswer),
+            status => Err(match answer.text().await {
+                Ok(body) => refusal(status, body),
+                Err(_) => Unpaid::NoAnswer,
+            }),
+        }
+    }
+}
+
+/// The part of a problem that says whose it is: the guard's of the payments service, or that service's own.
+#[derive(Deserialize)]
+struct Problem {
+    code: String,
+}
+
+/// What a refusal says about the charge. Only what the service itself has decided is a "no": whatever else may stand between, a proxy or a
+/// guard, does not know whether an attempt before this one was charged.
+fn refusal(status: StatusCode, body: String) -> Unpaid {
+    let problem = serde_json::from_str(&body).ok();
+    match (status, problem.as_ref().map(|problem: &Problem| problem.code.as_str())) {
+        // This order was changed after it was sent; or its charge is done, and the answer was not kept.
+        (_, Some("fingerprint-mismatch" | "result-not-replayable")) => Unpaid::Unclear,
+        (StatusCode::PAYMENT_REQUIRED | StatusCode::UNPROCESSABLE_ENTITY, None) => Unpaid::Declined(body),
+        _ => Unpaid::NoAnswer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_10_only_a_word_of_the_payments_service_itself_is_a_no() {
+        let of = |status, body: &str| match refusal(StatusCode::from_u16(status).unwrap(), body.to_owned()) {
+            Unpaid::Declined(_) => "declined",
+            Unpaid::NoAnswer => "no answer",
+            Unpaid::Unclear => "unclear",
+        };
+        for (status, body, expected) in [
+            (402, "no funds", "declined"),
+            (422, "the amount must be positive", "declined"),
+            (422, r#"{"amount":"must be positive"}"#, "declined"),
+            (422, r#"{"code":"fingerprint-mismatch"}"#, "unclear"),
+            (409, r#"{"code":"result-not-replayable"}"#, "unclear"),
+            (409, r#"{"code":"in-flight"}"#, "no answer"),
+            (400, r#"{"code":"key-missing"}"#, "no answer"),
+            (401, "who are you", "no answer"),
+            (404, "not here", "no answer"),
+            (503, "", "no answer"),
+        ] {
+            assert_eq!(of(status, body), expected, "{status} {body}");
         }
     }
 }

@@ -91,6 +91,52 @@ async fn http_7_an_order_without_word_on_its_payment_can_be_repeated_at_once() {
 }
 
 #[tokio::test]
+async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_declined() {
+    let (payments, folder) = (Payments::start().await, Folder::new());
+    let first = Shop::start(payments.address, &folder, 60).await;
+    let customer = Customer::of(&first);
+    payments.hold_answers(true);
+    let lost = tokio::spawn(async move { customer.tries("order-17", 100).await });
+    payments.until_charges(1).await;
+    first.kill().await;
+    assert!(lost.await.unwrap().is_none(), "the customer has no answer");
+    payments.hold_answers(false);
+    let second = Shop::start(payments.address, &folder, 60).await;
+    let customer = Customer::of(&second);
+    let changed = loop {
+        // In flight until the lease of the dead one is over.
+        let answer = customer.tries("order-17", 200).await.expect("an answer");
+        if answer.status != StatusCode::CONFLICT {
+            break answer;
+        }
+    };
+    assert_eq!(
+        (changed.status, &*changed.body),
+        (StatusCode::BAD_GATEWAY, "the payment is unclear; we look into it\n")
+    );
+    // That is not for good: the order as it was finds its charge.
+    let answer = customer.orders("order-17", 100).await;
+    assert_eq!((answer.status, answer.replayed), (StatusCode::CREATED, false));
+    assert_eq!(payments.charges().len(), 1);
+}
+
+#[tokio::test]
+async fn http_7_what_a_proxy_says_is_no_word_of_the_payments_service() {
+    let (payments, folder) = (Payments::start().await, Folder::new());
+    let shop = Shop::start(payments.address, &folder, 60).await;
+    let customer = Customer::of(&shop);
+    for status in [StatusCode::NOT_FOUND, StatusCode::UNAUTHORIZED] {
+        payments.lead_astray(Some(status));
+        let answer = customer.tries("order-17", 4_200).await.expect("an answer");
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{status}");
+    }
+    payments.lead_astray(None);
+    let answer = customer.orders("order-17", 4_200).await;
+    assert_eq!((answer.status, answer.replayed), (StatusCode::CREATED, false));
+    assert_eq!(payments.charges().len(), 1);
+}
+
+#[tokio::test]
 async fn bad_arguments_name_what_is_wrong() {
     for (args, part) in [
         (&["--lisen", "x"][..], "--lisen"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::extract::{FromRef, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use parking_lot::Mutex;
@@ -40,6 +40,8 @@ struct Ledger {
     charges: Arc<watch::Sender<Vec<Charge>>>,
     asked: Arc<Mutex<Vec<String>>>,
     holding: Arc<watch::Sender<bool>>,
+    /// What something on the way answers in its place.
+    astray: Arc<Mutex<Option<StatusCode>>>,
 }
 
 #[derive(Clone, FromRef)]
@@ -71,7 +73,11 @@ async fn pay(
 async fn count(State(ledger): State<Ledger>, request: Request, next: Next) -> Response {
     let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok());
     ledger.asked.lock().push(key.unwrap_or_default().to_owned());
-    next.run(request).await
+    let astray = *ledger.astray.lock();
+    match astray {
+        Some(status) => (status, "not here\n").into_response(),
+        None => next.run(request).await,
+    }
 }
 
 pub(crate) struct Payments {
@@ -85,6 +91,7 @@ impl Payments {
             charges: Arc::new(watch::Sender::new(Vec::new())),
             asked: Arc::default(),
             holding: Arc::new(watch::Sender::new(false)),
+            astray: Arc::default(),
         };
         let engine = IdempotencyEngine::new(MemoryStore::new());
         let idempotency = IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap();
@@ -100,6 +107,10 @@ impl Payments {
 
     pub(crate) fn hold_answers(&self, holding: bool) {
         self.ledger.holding.send_replace(holding);
+    }
+
+    pub(crate) fn lead_astray(&self, status: Option<StatusCode>) {
+        *self.ledger.astray.lock() = status;
     }
 
     pub(crate) fn charges(&self) -> Vec<Charge> {
