@@ -71,7 +71,7 @@ impl KafkaListenerBuilder {
         self.key(move |message| header(message, &name))
     }
 
-    /// Takes the key from elsewhere. `None` makes the message a dead letter.
+    /// Takes the key from elsewhere. `None` makes the message a dead letter, and so does a panic.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&OwnedMessage) -> Option<String> + Send + Sync + 'static,

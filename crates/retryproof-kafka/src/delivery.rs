@@ -2,6 +2,7 @@
 //! [`Delivery`]: one message as a handler sees it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,12 +36,15 @@ pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
 
 impl Delivery {
     pub(crate) fn new(message: OwnedMessage, scope: Scope, key_of: &KeyOf) -> Self {
-        let key = match key_of(&message) {
+        // It panics where a header's name is no UTF-8, inside of rdkafka (0.39), and where the program's own function does. That is one
+        // message's fault, and must not end the others.
+        let found = catch_unwind(AssertUnwindSafe(|| key_of(&message)));
+        let key = found.map_or(Err(Poison::BadKey), |found| match found {
             // Where text was replaced, two keys could meet.
             Some(key) if key.contains('\u{fffd}') => Err(Poison::BadKey),
             Some(key) => Key::new(key).map_err(|_| Poison::BadKey),
             None => Err(Poison::NoKey),
-        };
+        });
         Self(Arc::new(Inner { message, scope, key }))
     }
 
@@ -103,7 +107,8 @@ impl Delivery {
         self.0.message.offset()
     }
 
-    /// The message itself: Kafka's own key, time stamp, headers.
+    /// The message itself: Kafka's own key, time stamp, headers. Walking over headers, rdkafka (0.39) panics at a name that is no UTF-8; in a handler
+    /// that counts as a failure.
     #[must_use]
     pub fn message(&self) -> &OwnedMessage {
         &self.0.message

@@ -3,6 +3,7 @@
 
 mod answers;
 mod members;
+mod raw;
 mod refused;
 mod support;
 mod trouble;

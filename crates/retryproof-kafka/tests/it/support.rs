@@ -22,6 +22,8 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use crate::raw;
+
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the clients commit.
@@ -89,6 +91,13 @@ impl Mock {
             .payload(body)
             .key("alice");
         self.producer.send(record, Timeout::Never).await.expect("stored");
+    }
+
+    /// A message with one header of this name, which need not be text: no client publishes it, so it is told to the broker byte by byte.
+    pub(crate) async fn publish_named(&self, header: &'static [u8]) {
+        let broker = self.cluster.bootstrap_servers();
+        let sent = spawn_blocking(move || raw::produce(&broker, header));
+        sent.await.expect("sent").expect("stored");
     }
 
     /// The offset that the group goes on from.

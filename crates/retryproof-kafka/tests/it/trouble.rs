@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rdkafka::Message;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use retryproof_core::listener::{Poison, Reason, Verdict};
 use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
@@ -46,6 +47,32 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
     mock.until_committed(0, 4).await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
+    let mock = Mock::new(1);
+    let runs = Arc::new(AtomicUsize::new(0));
+    mock.publish_named(b"caf\xe9").await; // rdkafka panics at the sight of it
+    mock.publish(0, "o-2", "{}").await;
+    let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
+    mock.until_committed(0, 2).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (1, 1));
+
+    let listener = mock.listener().key(|message| {
+        assert!(message.offset() != 2, "the function of the program panics");
+        Some(format!("o-{}", message.offset()))
+    });
+    mock.publish(0, "any", "{}").await;
+    mock.publish(0, "any", "{}").await;
+    let listener = listener.build().expect("built");
+    let tally = listener.tally();
+    let running = start(listener, counting(&mock, &runs));
+    mock.until_committed(0, 4).await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (2, 2));
+    assert_eq!(tally.because(Reason::Poison(Poison::BadKey)), 1);
 }
 
 #[tokio::test]
