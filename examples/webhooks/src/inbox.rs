@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{FromRef, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -85,7 +85,6 @@ async fn receive(tx: GuardedTx<SqliteTx>, Json(event): Json<Event>) -> Result<St
     if let Event::Paid { order, cents } = event {
         let paid = "INSERT INTO paid (number, cents) VALUES (?1, ?2)";
         tx.begin().await?.execute(paid, (&order, cents))?;
-        tracing::info!(order, "paid");
     }
     Ok(StatusCode::OK)
 }
@@ -111,6 +110,8 @@ pub async fn receiver(file: &Path, trusted: Trusted) -> Result<(Router, Idempote
     retryproof::migrate(&store).await?;
     let config = IdempotencyConfig::load(None)?;
     let web = config.web.clone();
+    // What the guard keys by is what the layer before it sets, whatever it is called.
+    let key_header = HeaderName::from_bytes(web.key_header.as_bytes())?;
     let engine = IdempotencyEngine::builder(retryproof::connect(&store).await?).config(config).build()?;
     let transactions = engine.joined(SqliteTxSource::open(file)?)?;
     // There is one sender, and its ids are its own; a receiver of several has a scope, or a caller, for each.
@@ -120,7 +121,7 @@ pub async fn receiver(file: &Path, trusted: Trusted) -> Result<(Router, Idempote
     let router = Router::new()
         .route("/webhooks/payments", post(receive))
         // Outside of the guard, so that nobody else's delivery gets as far as a key.
-        .layer(axum::middleware::from_fn_with_state(trusted, verified))
+        .layer(axum::middleware::from_fn_with_state((trusted, key_header), verified))
         .route("/paid", get(paid))
         .with_state(app);
     Ok((router, idempotency))

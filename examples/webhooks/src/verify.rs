@@ -2,13 +2,13 @@
 //! The layer before the guard: who sent it, over which bytes, and under which id.
 //!
 //! A signature is over the raw body, and a guard keys by a header, so this stands outside and does both: it gathers the body, checks it, reads the
-//! event's id *from what was signed*, and sets `Idempotency-Key`. What it refuses never reaches a key, so it leaves no record (HTTP-16, ANN-6).
+//! event's id *from what was signed*, and sets it as the key, in the field by which the guard keys. What it refuses never reaches a key, so it leaves no record (HTTP-16, ANN-6).
 
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
@@ -60,8 +60,14 @@ struct Envelope {
     id: String,
 }
 
-/// `axum::middleware::from_fn_with_state(trusted, verified)`: lets through what was signed, with its event's id as `Idempotency-Key`.
-pub async fn verified(State(trusted): State<Trusted>, request: Request, next: Next) -> Response {
+/// `axum::middleware::from_fn_with_state((trusted, key_header), verified)`: lets through what was signed, with its event's id in that field.
+///
+/// It has to be the field that the filter reads, `web.key-header`: any other is not signed, and whoever overheard a delivery could change it.
+pub async fn verified(
+    State((trusted, key_header)): State<(Trusted, HeaderName)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (mut head, body) = request.into_parts();
     let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
         return (StatusCode::PAYLOAD_TOO_LARGE, "too large, or not whole\n").into_response();
@@ -75,8 +81,8 @@ pub async fn verified(State(trusted): State<Trusted>, request: Request, next: Ne
         return (StatusCode::BAD_REQUEST, "an event has an id of 1 to 255 printable characters\n")
             .into_response();
     };
-    // In the place of any that came with the delivery: that one was not signed.
-    head.headers.insert("idempotency-key", key);
+    // In the place of all lines that came with the delivery: they were not signed.
+    head.headers.insert(key_header, key);
     next.run(Request::from_parts(head, Body::from(body))).await
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRef, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use axum::routing::post;
 use reqwest::{Client, RequestBuilder};
 use retryproof::http::{AnswerFate, IdempotencyFilter};
@@ -138,7 +138,10 @@ impl Gate {
         let idempotency = IdempotencyFilter::builder(engine).callers_share_keys().build().expect("a filter");
         let router = Router::new()
             .route("/hooks", post(gated))
-            .layer(axum::middleware::from_fn_with_state(Trusted::with([secret()]), verified))
+            .layer(axum::middleware::from_fn_with_state(
+                (Trusted::with([secret()]), HeaderName::from_static("idempotency-key")),
+                verified,
+            ))
             .with_state(App { idempotency, gate: gate.clone() });
         (gate, format!("http://{}/hooks", listen(router).await))
     }
