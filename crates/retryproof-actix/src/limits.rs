@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! actix's own limits on bodies, lifted to the guard's: behind the middleware their 413 would be stored (HTTP-4).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Once;
 
+use actix_web::HttpMessage as _;
 use actix_web::dev::{Extensions, ServiceRequest};
 use actix_web::web::{Data, FormConfig, JsonConfig, PayloadConfig};
 
@@ -33,11 +36,21 @@ impl Limits {
     }
 
     /// For a body of that length. Nothing is done where actix's defaults will do: to add to a request's data wants the only
-    /// handle on it, and a middleware outside may keep another.
+    /// handle on it, and a middleware outside may keep another. Then they stay as they are.
     pub(crate) fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
-            if request.app_data::<T>().is_none() && request.app_data::<Data<T>>().is_none() {
-                request.add_data_container(Rc::clone(container));
+            if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
+                return;
+            }
+            // It panics where there is another handle, before it changes anything, and nothing else tells of one.
+            let added = catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
+            if added.is_err() {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    tracing::warn!(
+                        "a middleware outside keeps the request; actix's limits on bodies stay (said once)"
+                    );
+                });
             }
         }
         if length > PAYLOAD {
@@ -46,8 +59,13 @@ impl Limits {
         if length > JSON {
             lift::<JsonConfig>(request, &self.json);
         }
-        if length > FORM {
+        if length > FORM && is_form(request) {
             lift::<FormConfig>(request, &self.form);
         }
     }
+}
+
+/// Of another type, `web::Form` refuses it whatever its length.
+fn is_form(request: &ServiceRequest) -> bool {
+    request.content_type().eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

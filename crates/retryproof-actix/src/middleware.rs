@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::InternalError;
-use actix_web::http::header::HeaderName;
+use actix_web::http::header::{CONTENT_LENGTH, HeaderName};
 use actix_web::{Error, HttpMessage as _, HttpRequest};
 use http::request::Parts;
 use pin_project_lite::pin_project;
@@ -36,9 +36,9 @@ use crate::limits::Limits;
 /// The bodies that it hands on have passed the filter's own limit, so that actix's smaller defaults for `web::Bytes`,
 /// `String`, `web::Json` and `web::Form` are lifted to it, unless the app has set some of its own.
 ///
-/// # Panics
-/// Where a limit has to be lifted for a larger body while a middleware outside keeps a clone of the `HttpRequest`: actix lets
-/// its data be added to by the only handle alone. Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
+/// They stay as they are, with one warning, where a middleware outside keeps a clone of the `HttpRequest`: actix lets a request's
+/// data be added to by its only handle alone, and panics otherwise, which is caught, but printed by the panic hook; a program whose panics
+/// abort ends. Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
@@ -120,13 +120,19 @@ where
             }
             Admission::Admitted(admitted) => {
                 let (parts, declared) = (Box::new(head.parts()), head.declared_length());
+                // Before anything is granted, where the length is known by now.
+                let known = length(&request);
+                let mut request = request;
+                if let Some(length) = known {
+                    self.limits.lift(&mut request, length);
+                }
                 let (request, payload) = request.into_parts();
                 let call = Call {
                     admitted,
                     by_caller: needs_fields(&self.filter),
                     desk: Rc::new(Desk { request: RefCell::new(Some(request)), own: Own::default() }),
                     service: Rc::clone(&self.service),
-                    limits: Rc::clone(&self.limits),
+                    limits: known.is_none().then(|| Rc::clone(&self.limits)),
                 };
                 let payload = Incoming::Wire { payload, declared };
                 Answering::Guarded { future: Box::pin(call.answer(parts, payload)) }
@@ -147,7 +153,8 @@ struct Call<S> {
     by_caller: bool,
     desk: Rc<Desk>,
     service: Rc<S>,
-    limits: Rc<Limits>,
+    /// To be lifted when the body is there.
+    limits: Option<Rc<Limits>>,
 }
 
 impl<S, B> Call<S>
@@ -174,7 +181,9 @@ where
                     let data = granted.into_body().into_bytes();
                     let length = data.len();
                     let mut request = ServiceRequest::from_parts(request, Payload::from(data));
-                    limits.lift(&mut request, length);
+                    if let Some(limits) = limits {
+                        limits.lift(&mut request, length);
+                    }
                     service.call(request)
                 });
                 async move {
@@ -208,6 +217,12 @@ impl caller::Request for Desk {
             hook(request);
         }
     }
+}
+
+/// Of the body, when its head says it.
+fn length(request: &ServiceRequest) -> Option<usize> {
+    let declared = request.headers().get(CONTENT_LENGTH);
+    declared.and_then(|length| length.to_str().ok()?.trim().parse().ok())
 }
 
 /// The guard calls the handler once.

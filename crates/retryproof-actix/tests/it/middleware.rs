@@ -330,3 +330,53 @@ async fn http_1_a_middleware_outside_may_keep_the_request() {
         assert_eq!((answer.text(), answer.is_replay()), ("two", replayed));
     }
 }
+
+#[actix_web::test]
+async fn http_4_where_a_middleware_outside_keeps_the_request_the_limits_stay_and_nothing_panics() {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |body: Bytes| {
+            runs.next();
+            async move { HttpResponse::Ok().body(body.len().to_string()) }
+        }
+    };
+    let keeping = |app: Option<usize>| {
+        let guarded = web::resource("/orders")
+            .wrap(Idempotency::new(&filter(), POLICY))
+            .to(handler.clone())
+            .wrap_fn(|request, service| {
+                let kept = request.request().clone();
+                let answering = actix_web::dev::Service::call(service, request);
+                async move {
+                    let answer = answering.await;
+                    assert_eq!(kept.path(), "/orders");
+                    answer
+                }
+            });
+        match app {
+            Some(limit) => App::new().app_data(web::PayloadConfig::new(limit)).service(guarded),
+            None => App::new().service(guarded),
+        }
+    };
+    let large = "x".repeat(300 << 10);
+    let ask = |key: &str, declared: bool| {
+        let request = post("/orders", key).set_payload(large.clone());
+        match declared {
+            true => request.insert_header((header::CONTENT_LENGTH, large.len())),
+            false => request,
+        }
+    };
+    let app = test::init_service(keeping(None)).await;
+    for (key, declared) in [("a", true), ("b", false)] {
+        for replayed in [false, true] {
+            let answer = send(&app, ask(key, declared).to_request()).await;
+            assert_eq!((answer.status, answer.is_replay()), (413, replayed), "actix's own limit");
+        }
+    }
+    assert_eq!(runs.count(), 0);
+    let app = test::init_service(keeping(Some(1 << 20))).await;
+    for (key, declared) in [("a", true), ("b", false)] {
+        assert_eq!(send(&app, ask(key, declared).to_request()).await.text(), "307200");
+    }
+}
