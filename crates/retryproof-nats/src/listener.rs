@@ -118,6 +118,7 @@ impl NatsListener {
                     _ => break,
                 }
             }
+            pull.over(&fetched);
             if *stopping.borrow() {
                 break Ok(());
             }

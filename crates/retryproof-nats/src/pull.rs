@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::Client;
+use async_nats::connection::State;
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::consumer::pull::Batch;
@@ -24,6 +25,9 @@ pub(crate) struct Pull<'a> {
     client: Client,
     open_for: Duration,
     failures: u32,
+    /// The most to ask for at once. What is sent behind a message that breaks the connection is lost with it, and costs each of those
+    /// a delivery: after a break there is none behind the first, and twice as many with each message that arrives.
+    most: usize,
 }
 
 /// The messages that one request brings.
@@ -35,7 +39,7 @@ pub(crate) struct Fetched {
 
 impl<'a> Pull<'a> {
     pub(crate) fn new(consumer: &'a PullConsumer, client: Client, open_for: Duration) -> Self {
-        Self { consumer, client, open_for, failures: 0 }
+        Self { consumer, client, open_for, failures: 0, most: usize::MAX }
     }
 
     /// Asks for up to `room` messages; again, after a pause, until the server has taken the request.
@@ -45,6 +49,7 @@ impl<'a> Pull<'a> {
     pub(crate) async fn ask(&mut self, room: usize) -> Result<Fetched> {
         loop {
             let connects = connects(&self.client);
+            let room = room.min(self.most);
             match self.consumer.batch().max_messages(room).expires(self.open_for).messages().await {
                 Ok(batch) => return Ok(Fetched { batch, client: self.client.clone(), connects }),
                 Err(error) => self.failed(&error).await?,
@@ -52,9 +57,18 @@ impl<'a> Pull<'a> {
         }
     }
 
-    /// A request did what it should.
+    /// A message arrived.
     pub(crate) fn went_well(&mut self) {
         self.failures = 0;
+        self.most = self.most.saturating_mul(2);
+    }
+
+    /// A request is over. If the connection broke meanwhile, a message that the client cannot read may have done that.
+    pub(crate) fn over(&mut self, fetched: &Fetched) {
+        let lost = self.client.connection_state() != State::Connected;
+        if lost || connects(&self.client) != fetched.connects {
+            self.most = 1;
+        }
     }
 
     /// Waits before the next request, longer each time.

@@ -2,6 +2,7 @@
 //! The listener against a real nats-server: what it is told of each message, and what comes of trouble.
 
 mod answers;
+mod bad_headers;
 mod batches;
 mod dead_letters;
 mod limits;

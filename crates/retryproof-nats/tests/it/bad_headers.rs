@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A message that async-nats cannot read breaks the connection, each time that it is delivered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::pull::Config;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Place, counting, start, until, url};
+
+/// By hand: the client does not write such headers either.
+async fn publish_not_utf8(place: &Place) {
+    let before = place.info().await.num_pending;
+    let mut line = TcpStream::connect(url().trim_start_matches("nats://")).await.expect("connected");
+    let headers = b"NATS/1.0\r\nEvent-Id: \xff\xfe\r\n\r\n";
+    let (subject, size) = (place.subject(), headers.len());
+    let options = r#"{"verbose":false,"headers":true,"protocol":1}"#;
+    let order = format!("CONNECT {options}\r\nHPUB {subject} {size} {}\r\n", size + 2);
+    line.write_all(&[order.as_bytes(), headers, b"{}\r\nPING\r\n"].concat()).await.expect("written");
+    let mut said = Vec::new();
+    while !said.windows(6).any(|said| said == b"PONG\r\n") {
+        assert!(line.read_buf(&mut said).await.expect("read") > 0, "hung up");
+    }
+    while place.info().await.num_pending == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn lst_2_a_header_that_breaks_the_connection_keeps_no_good_message_from_its_run() {
+    let place = Place::new().await;
+    // Its own connection, to be broken.
+    let own = jetstream::new(async_nats::connect(url()).await.expect("connected"));
+    let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
+    let consumer = place.consumer_over(&own, config).await;
+    publish_not_utf8(&place).await;
+    for n in 0..20 {
+        if n == 10 {
+            publish_not_utf8(&place).await;
+        }
+        place.publish(&format!("o-{n}"), "{}").await;
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let listener = place.builder(own, consumer).build().await.expect("built");
+    let running = start(listener, counting(&place, &runs));
+    until("the good ones", || runs.load(Ordering::SeqCst) == 20).await;
+    // They have to be removed by hand, as the guide says.
+    let stream = place.jetstream.get_stream(&place.name).await.expect("the stream");
+    for bad in [1, 12] {
+        stream.delete_message(bad).await.expect("deleted");
+    }
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 20);
+    assert!(place.letters().await.is_empty());
+    place.leave().await;
+}
