@@ -111,7 +111,7 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How long a stop waits for what is being handled; 30 s unless set.
+    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless set.
     pub fn drain(mut self, at_most: Duration) -> Self {
         self.drain = at_most;
         self

@@ -12,6 +12,34 @@ use tokio::sync::watch;
 /// A partition's name.
 pub(crate) type At = (String, i32);
 
+/// When work on a partition is over before its messages are.
+#[derive(Debug, Clone)]
+pub(crate) struct Ending {
+    /// The partition is somebody else's.
+    pub(crate) gone: watch::Receiver<bool>,
+    /// The listener stops.
+    pub(crate) stopped: watch::Receiver<bool>,
+}
+
+impl Ending {
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.gone.borrow()
+    }
+
+    /// Whether nothing new is to begin.
+    pub(crate) fn is_here(&self) -> bool {
+        self.is_gone() || *self.stopped.borrow()
+    }
+
+    /// Waits for it. A sender that was dropped is an end as well.
+    pub(crate) async fn comes(&mut self) {
+        tokio::select! {
+            _ = self.gone.wait_for(|gone| *gone) => {}
+            _ = self.stopped.wait_for(|stopped| *stopped) => {}
+        }
+    }
+}
+
 /// The partitions that are being worked on, each with a switch that says when it is no longer ours.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ours(Arc<Mutex<HashMap<At, watch::Sender<bool>>>>);

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::KafkaListenerBuilder;
 use crate::delivery::Delivery;
-use crate::group::At;
+use crate::group::{At, Ending};
 use crate::partition::{Ahead, Desk, Taken};
 
 /// How often partitions that are held up are looked after while no message comes.
@@ -67,8 +67,9 @@ impl KafkaListener {
         Arc::clone(&self.desk.tally)
     }
 
-    /// Handles messages until `stop` is ready, over rebalances and outages. Then reads no more, waits for the messages at work, commits, and
-    /// drops what takes longer than [`drain`](KafkaListenerBuilder::drain): those leases run out, and their messages come again.
+    /// Handles messages until `stop` is ready, over rebalances and outages. Then begins no handler any more, waits for those at work, commits, and
+    /// drops what takes longer than [`drain`](KafkaListenerBuilder::drain): those leases run out, and their messages come again. So do messages that
+    /// were read and not begun, and those that wait, for another owner or for their next attempt.
     ///
     /// The handler says what became of a message; a panic of it counts as a failure. It is called again, after a pause, while the message is
     /// in flight elsewhere, and while it fails and has attempts left.
@@ -89,6 +90,7 @@ impl KafkaListener {
         let mut stop = pin!(stop);
         let mut lanes: HashMap<At, Lane> = HashMap::new();
         let mut at_work = JoinSet::new();
+        let (stopping, stopped) = watch::channel(false);
         let ended = loop {
             while at_work.try_join_next().is_some() {}
             lanes.retain(|_, lane| !*lane.gone.borrow());
@@ -117,7 +119,8 @@ impl KafkaListener {
             let lane = lanes.entry(at).or_insert_with_key(|at| {
                 let gone = self.desk.consumer.context().ours.begin(at);
                 let (messages, queue) = mpsc::unbounded_channel();
-                at_work.spawn(Arc::clone(&self.desk).work(queue, Arc::clone(&handler), gone.clone()));
+                let ending = Ending { gone: gone.clone(), stopped: stopped.clone() };
+                at_work.spawn(Arc::clone(&self.desk).work(queue, Arc::clone(&handler), ending));
                 Lane { messages, ahead: Ahead::default(), paused: false, gone }
             });
             let delivery = Delivery::new(message, self.desk.scope.clone(), &*self.desk.key_of);
@@ -128,6 +131,7 @@ impl KafkaListener {
                 lane.paused = self.desk.consumer.pause(&only(&at)).is_ok();
             }
         };
+        stopping.send_replace(true);
         drop(lanes);
         let all = async { while at_work.join_next().await.is_some() {} };
         if timeout(self.drain, all).await.is_err() {

@@ -12,14 +12,14 @@ use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use retryproof_core::Scope;
 use retryproof_core::listener::{Backoff, Poison, Reason, Tally, Verdict, caught};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::dead::Grave;
 use crate::delivery::{Delivery, KeyOf};
-use crate::group::Member;
-use crate::marks::Marks;
+use crate::group::{Ending, Member};
+use crate::marks::{Begun, Marks};
 
 /// What all partitions of a listener share.
 pub(crate) struct Desk {
@@ -62,12 +62,12 @@ impl Drop for Place {
 pub(crate) type Taken = (Delivery, Place);
 
 impl Desk {
-    /// Works through a partition until it is taken away, or its messages end.
+    /// Works through a partition until it is taken away, or the listener stops: then what is at work is ended, and nothing new begun.
     pub(crate) async fn work<H, Fut>(
         self: Arc<Self>,
         mut messages: mpsc::UnboundedReceiver<Taken>,
         handler: Arc<H>,
-        mut gone: watch::Receiver<bool>,
+        mut ending: Ending,
     ) where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
@@ -84,39 +84,36 @@ impl Desk {
             };
             let (lane, (delivery, place)) = tokio::select! {
                 biased;
-                _ = gone.wait_for(|gone| *gone) => break,
+                () = ending.comes() => break,
                 next = next => match next {
                     Some(next) => next,
                     None => break,
                 },
             };
-            marks.lock().unwrap_or_else(PoisonError::into_inner).begin(delivery.offset());
-            let (desk, handler, marks, gone) =
-                (Arc::clone(&self), Arc::clone(&handler), Arc::clone(&marks), gone.clone());
+            let begun = marks.lock().unwrap_or_else(PoisonError::into_inner).begin(delivery.offset());
+            let (desk, handler, marks, ending) =
+                (Arc::clone(&self), Arc::clone(&handler), Arc::clone(&marks), ending.clone());
             at_work.spawn(async move {
-                desk.see_to(&delivery, &*handler, &marks, gone).await;
+                if desk.see_to(&delivery, &*handler, ending).await {
+                    desk.move_on(&delivery, begun, &marks);
+                }
                 drop((lane, place));
             });
         }
         while at_work.join_next().await.is_some() {}
     }
 
-    /// Runs the handler until there is an answer for good. A message that the partition was taken away from under stays unanswered: whoever has the
-    /// partition now gets it.
-    async fn see_to<H, Fut>(
-        &self,
-        delivery: &Delivery,
-        handler: &H,
-        marks: &Mutex<Marks>,
-        mut gone: watch::Receiver<bool>,
-    ) where
+    /// Runs the handler until there is an answer for good, and says whether the offset may move on. A message whose partition is taken away, and one that
+    /// waits when the listener stops, stay unanswered: whoever has the partition next gets them.
+    async fn see_to<H, Fut>(&self, delivery: &Delivery, handler: &H, mut ending: Ending) -> bool
+    where
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
         let (mut runs, mut looks) = (0_u32, 0_u32);
         let verdict = loop {
-            if *gone.borrow() {
-                return;
+            if ending.is_here() {
+                return false;
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
@@ -142,23 +139,21 @@ impl Desk {
             verdict.log("kafka", delivery.identity().as_ref());
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = gone.wait_for(|gone| *gone) => return,
+                () = ending.comes() => return false,
             }
         };
         if let Verdict::DeadLetter { why, .. } = verdict
-            && !self.bury(delivery, why, &mut gone).await
+            && !self.bury(delivery, why, &mut ending).await
         {
-            return;
+            return false;
         }
         self.tally.count(&verdict);
         verdict.log("kafka", delivery.identity().as_ref());
-        if !*gone.borrow() {
-            self.move_on(delivery, marks);
-        }
+        !ending.is_gone()
     }
 
-    /// Whether the letter was delivered. It is repeated until then, or until the partition is somebody else's.
-    async fn bury(&self, delivery: &Delivery, why: Reason, gone: &mut watch::Receiver<bool>) -> bool {
+    /// Whether the letter was delivered. It is repeated until then, or until the partition is somebody else's, or the listener stops.
+    async fn bury(&self, delivery: &Delivery, why: Reason, ending: &mut Ending) -> bool {
         let mut failures = 0;
         while let Err(error) = self.grave.bury(delivery, why).await {
             failures += 1;
@@ -166,18 +161,18 @@ impl Desk {
             tracing::error!(delivery = ?delivery, %error, ?pause, "dead letter not sent, its message stays");
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = gone.wait_for(|gone| *gone) => return false,
+                () = ending.comes() => return false,
             }
         }
         true
     }
 
     /// The offset goes past what is done; librdkafka commits it soon, and before the partition is given away.
-    fn move_on(&self, delivery: &Delivery, marks: &Mutex<Marks>) {
+    fn move_on(&self, delivery: &Delivery, begun: Begun, marks: &Mutex<Marks>) {
         let message = delivery.message();
         // Stored under the lock: a mark that is lower must not come later.
         let mut marks = marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mark) = marks.done(message.offset()) else { return };
+        let Some(mark) = marks.done(begun) else { return };
         let stored = || -> KafkaResult<()> {
             let mut list = TopicPartitionList::new();
             list.add_partition_offset(message.topic(), message.partition(), Offset::Offset(mark))?;

@@ -5,5 +5,6 @@ mod answers;
 mod members;
 mod raw;
 mod refused;
+mod stop;
 mod support;
 mod trouble;

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdkafka::Message;
@@ -154,6 +154,7 @@ impl Mock {
 /// A listener at work.
 pub(crate) struct Running {
     stop: Arc<Notify>,
+    heard: Arc<AtomicBool>,
     task: JoinHandle<retryproof_core::Result<()>>,
 }
 
@@ -163,15 +164,26 @@ where
     Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
 {
     let stop = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stop);
-    let task = tokio::spawn(async move { listener.run(handler, stopped.notified()).await });
-    Running { stop, task }
+    let (stopped, heard) = (Arc::clone(&stop), Arc::new(AtomicBool::new(false)));
+    let hears = Arc::clone(&heard);
+    let stopped = async move {
+        stopped.notified().await;
+        hears.store(true, Ordering::SeqCst);
+    };
+    let task = tokio::spawn(async move { listener.run(handler, stopped).await });
+    Running { stop, heard, task }
 }
 
 impl Running {
     pub(crate) async fn stop(self) {
         self.stop.notify_one();
         timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic").expect("no error");
+    }
+
+    /// Asks it to stop, and comes back as soon as it heard that.
+    pub(crate) async fn ask_to_stop(&self) {
+        self.stop.notify_one();
+        until("heard", || self.heard.load(Ordering::SeqCst)).await;
     }
 
     /// As a process that dies: nothing is answered any more. Its group notices as soon as its connection is gone.
