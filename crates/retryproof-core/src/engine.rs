@@ -141,7 +141,7 @@ impl IdempotencyEngine {
     /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once where it can
     /// (ACQ-11). A waiter that is dropped passes its place on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        wait::try_acquire(&self.0, ctx, false).await
+        wait::try_acquire(&self.0, ctx, false, crate::owner::OwnerId::new()).await
     }
 
     /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON carries the value;

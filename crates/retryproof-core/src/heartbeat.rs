@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The heartbeat: one lazy task per engine over a queue of due times (RUN-1, RUN-2, RUN-6).
+//! The heartbeat: one lazy task for each runtime over a queue of due times (RUN-1, RUN-2, RUN-6).
+//!
+//! A lease beats in the runtime in which it was granted, so that it beats for as long as its action can run: a program may
+//! have several runtimes, as actix-web has one for each worker, and any of them may end before the others.
 //!
 //! Leases are queued at their next due time and taken out when they end, so the queue is as long as the leases that
 //! are held, and a lease shorter than its first beat costs two map operations. The task starts with the first
@@ -13,6 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::lock::Mutex;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep;
@@ -30,12 +34,19 @@ const CONCURRENT_BEATS: usize = 256;
 /// How many extends of one beat may be unanswered at once.
 const UNANSWERED: usize = 3;
 
-/// The queue of beats of an engine.
+/// The beats of an engine.
 #[derive(Debug)]
 pub(crate) struct Beats {
+    lanes: Mutex<Vec<(Id, Arc<Lane>)>>,
+    slots: Arc<Semaphore>,
+}
+
+/// The beats that one runtime serves.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    runtime: Handle,
     queue: Mutex<Queue>,
     sooner: Notify,
-    slots: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -56,21 +67,40 @@ impl std::fmt::Debug for Queue {
 
 impl Beats {
     pub(crate) fn new() -> Self {
-        let slots = Arc::new(Semaphore::new(CONCURRENT_BEATS));
-        Self { queue: Mutex::default(), sooner: Notify::new(), slots }
+        Self { lanes: Mutex::default(), slots: Arc::new(Semaphore::new(CONCURRENT_BEATS)) }
     }
 
     /// How many leases wait for their next beat.
     pub(crate) fn len(&self) -> usize {
-        self.queue.lock().due.len()
+        self.lanes.lock().iter().map(|(_, lane)| lane.queue.lock().due.len()).sum()
+    }
+
+    /// The lane of a runtime.
+    pub(crate) fn lane(&self, runtime: Handle) -> Arc<Lane> {
+        let id = runtime.id();
+        let mut lanes = self.lanes.lock();
+        if let Some((_, lane)) = lanes.iter().find(|(of, _)| *of == id) {
+            return Arc::clone(lane);
+        }
+        // Of a runtime that has ended there is nothing left to serve; any other gets its lane again.
+        lanes.retain(|(_, lane)| Arc::strong_count(lane) > 1);
+        let lane = Arc::new(Lane { runtime, queue: Mutex::default(), sooner: Notify::new() });
+        lanes.push((id, Arc::clone(&lane)));
+        lane
+    }
+}
+
+impl Lane {
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(crate) fn remove(&self, due: (Instant, u64)) {
         self.queue.lock().due.remove(&due);
     }
 
-    /// Queues the next beat, unless the lease has ended.
-    pub(crate) fn add(&self, lease: &Arc<LeaseState>, at: Instant) {
+    /// Queues the next beat of a lease of this lane, unless it has ended.
+    pub(crate) fn add(self: &Arc<Self>, lease: &Arc<LeaseState>, at: Instant) {
         let (start, sooner) = {
             let mut queue = self.queue.lock();
             let place = (at, queue.sequence);
@@ -87,8 +117,9 @@ impl Beats {
             (!std::mem::replace(&mut queue.served, true), sooner)
         };
         if start {
-            let mut served = Served { engine: Arc::clone(&lease.engine), resigned: false };
-            lease.engine.spawn(async move { served.serve().await });
+            let mut served =
+                Served { engine: Arc::clone(&lease.engine), lane: Arc::clone(self), resigned: false };
+            drop(self.runtime.spawn(async move { served.serve().await }));
         } else if sooner {
             self.sooner.notify_one();
         }
@@ -98,17 +129,17 @@ impl Beats {
 /// Serves the queue. Says that nobody does any more also when the task is dropped with its runtime.
 struct Served {
     engine: Arc<Inner>,
+    lane: Arc<Lane>,
     /// It has said so.
     resigned: bool,
 }
 
 impl Served {
     async fn serve(&mut self) {
-        let Self { engine, resigned } = self;
-        let beats = &engine.beats;
+        let Self { engine, lane, resigned } = self;
         loop {
             let next = {
-                let mut queue = beats.queue.lock();
+                let mut queue = lane.queue.lock();
                 let next = queue.due.first_key_value().map(|(place, _)| *place);
                 queue.wakes = next.map(|(at, _)| at);
                 // Under the lock, so that a beat added from now on starts another task.
@@ -120,7 +151,7 @@ impl Served {
             let now = engine.now();
             if at > now {
                 let rest = sleep(at - now);
-                let sooner = beats.sooner.notified();
+                let sooner = lane.sooner.notified();
                 let (mut rest, mut sooner) = (std::pin::pin!(rest), std::pin::pin!(sooner));
                 poll_fn(|cx| {
                     if rest.as_mut().poll(cx).is_ready() || sooner.as_mut().poll(cx).is_ready() {
@@ -131,8 +162,8 @@ impl Served {
                 .await;
                 continue;
             }
-            let Ok(slot) = Arc::clone(&beats.slots).acquire_owned().await else { return };
-            let Some(lease) = beats.queue.lock().due.remove(&place) else { continue };
+            let Ok(slot) = Arc::clone(&engine.beats.slots).acquire_owned().await else { return };
+            let Some(lease) = lane.queue.lock().due.remove(&place) else { continue };
             {
                 let mut beating = lease.beating.lock();
                 beating.due = None;
@@ -147,7 +178,7 @@ impl Served {
                 let lease = Arc::clone(&beat.0);
                 drop(beat);
                 if let Some(next) = next {
-                    lease.engine.beats.add(&lease, next);
+                    lease.lane.add(&lease, next);
                 }
                 drop(slot);
             });
@@ -158,7 +189,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if !self.resigned {
-            self.engine.beats.queue.lock().served = false;
+            self.lane.queue.lock().served = false;
         }
     }
 }

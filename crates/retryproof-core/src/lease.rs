@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use crate::clock::Instant;
 use crate::engine::Inner;
 use crate::error::Result;
+use crate::heartbeat::Lane;
 use crate::identity::Identity;
 use crate::observe::{LeaseEvent, Loss, Observer};
 use crate::owner::{FencingToken, OwnerId};
@@ -43,6 +44,8 @@ pub(crate) struct LeaseState {
     pub(crate) attempt: Attempt,
     pub(crate) lease: Duration,
     pub(crate) granted_at: Instant,
+    /// Where it beats.
+    pub(crate) lane: Arc<Lane>,
     pub(crate) beating: Mutex<Beating>,
     /// Told when the lease is lost, when a beat is to end and when it has ended.
     pub(crate) changed: Notify,
@@ -214,7 +217,7 @@ impl LeaseState {
             self.changed.notify_waiters();
         }
         if let Some(due) = due {
-            self.engine.beats.remove(due);
+            self.lane.remove(due);
         }
     }
 

@@ -124,12 +124,12 @@ impl Asker {
             Err(refusal) => return Step::Answered(*refusal),
         };
         match self.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
-            Some(Ok(Acquisition::Granted(held))) => {
+            Ok(Ok(Acquisition::Granted(held))) => {
                 Step::Granted(Box::new(Granted { asker: self, prepared, held }))
             }
-            Some(other) => Step::Answered(self.judge(&prepared).answer(other)),
-            None => Step::Waiting(Box::pin(async move {
-                match self.keyed.filter.0.engine.try_acquire_tracked(&prepared.ctx).await {
+            Ok(other) => Step::Answered(self.judge(&prepared).answer(other)),
+            Err(owner) => Step::Waiting(Box::pin(async move {
+                match self.keyed.filter.0.engine.try_acquire_tracked_as(&prepared.ctx, owner).await {
                     Ok(Acquisition::Granted(held)) => Ok(Box::new(Granted { asker: self, prepared, held })),
                     other => Err(self.judge(&prepared).answer(other)),
                 }

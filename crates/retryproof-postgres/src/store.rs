@@ -110,10 +110,12 @@ impl PostgresStore {
     }
 
     async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        if self.known.has(id)
-            && let Standing::Complete(stored) = self.seen(id, self.record(Statement::Find, id).await?)
-        {
-            return Ok(Acquired::Complete(stored));
+        if self.known.has(id) {
+            match self.seen(id, self.record(Statement::Find, id).await?) {
+                Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                // A wrong guess is made once: the record was deleted, or is another one by now.
+                Standing::Busy { .. } | Standing::Absent => self.known.forget(id),
+            }
         }
         let call = self.sql.acquire(id, req);
         for blind in 0..BLIND_AT_MOST {

@@ -36,7 +36,6 @@ pub struct Held {
     lease: Lease,
     ttl: Duration,
     fingerprint: Option<Fingerprint>,
-    runtime: Handle,
     permit: Option<Permit>,
     /// Whether a call has taken over the end of the lease.
     consumed: bool,
@@ -76,6 +75,7 @@ impl Held {
             attempt: if grant.took_over { Attempt::Takeover } else { Attempt::First },
             lease: durations.lease,
             granted_at: counted_from,
+            lane: engine.beats.lane(runtime),
             beating: Mutex::new(beating),
             changed: Notify::new(),
             ended: AtomicBool::new(false),
@@ -86,13 +86,12 @@ impl Held {
             engine.observers.tell(|o| o.taken_over(state.event()));
         }
         let first = durations.lease / 2;
-        engine.beats.add(&state, counted_from + first.min(engine.config.max_hold));
+        state.lane.add(&state, counted_from + first.min(engine.config.max_hold));
         engine.keep_purging();
         Self {
             lease: Lease(state),
             ttl: durations.ttl,
             fingerprint: ctx.fingerprint().copied(),
-            runtime,
             permit,
             consumed: false,
         }
@@ -221,7 +220,14 @@ impl Held {
         self.consumed = true;
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
         let permit = self.permit.take();
-        PendingCommit::new(self.lease.clone(), join, done, tombstone, permit, self.runtime.clone())
+        PendingCommit::new(
+            self.lease.clone(),
+            join,
+            done,
+            tombstone,
+            permit,
+            self.lease.0.lane.runtime().clone(),
+        )
     }
 
     /// Runs the end of the lease to its own end even when the caller goes away.
@@ -230,7 +236,7 @@ impl Held {
         F: Future + Send + 'static,
         F::Output: Send,
     {
-        Finish::new(self.runtime.clone(), Arc::clone(&self.lease.0.engine.running), end)
+        Finish::new(self.lease.0.lane.runtime().clone(), Arc::clone(&self.lease.0.engine.running), end)
     }
 
     pub(super) fn is_of(&self, engine: &Arc<Inner>) -> bool {
@@ -239,7 +245,7 @@ impl Held {
 
     /// Where an end goes on in the background.
     pub(super) fn place(&self) -> (Handle, Arc<Running>) {
-        (self.runtime.clone(), Arc::clone(&self.lease.0.engine.running))
+        (self.lease.0.lane.runtime().clone(), Arc::clone(&self.lease.0.engine.running))
     }
 
     async fn await_end(&self, work: impl Future<Output = Finished>) -> Finished {
@@ -295,7 +301,7 @@ impl Held {
         let lease = self.lease.clone();
         lease.0.stop_beats();
         lease.0.end(|o, event| o.failed(event, phase));
-        drop(self.runtime.spawn(release(lease)));
+        drop(self.lease.0.lane.runtime().spawn(release(lease)));
     }
 
     /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-5).

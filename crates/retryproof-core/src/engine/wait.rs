@@ -14,6 +14,7 @@ use crate::context::{Durations, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 use crate::outcome::InFlight;
+use crate::owner::OwnerId;
 use crate::payload::StoredResult;
 use crate::store::Standing;
 
@@ -52,19 +53,35 @@ impl IdempotencyEngine {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true).await
+        try_acquire(&self.0, ctx, true, OwnerId::new()).await
     }
 
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call: `None` where the store
-    /// does not answer at once, or where there is a holder to wait for. Then nothing has happened, and the asynchronous
-    /// form goes on from the beginning.
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call. An `Err` is for
+    /// [`try_acquire_tracked_as`](Self::try_acquire_tracked_as) to go on with: the store does not answer at once, or there
+    /// is a holder to wait for.
+    ///
+    /// # Errors
+    /// Those of the inner result, as of [`try_acquire_tracked`](Self::try_acquire_tracked).
+    #[doc(hidden)]
+    pub fn try_acquire_tracked_now(&self, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
+        try_acquire_now(&self.0, ctx)
+    }
+
+    /// Goes on where [`try_acquire_tracked_now`](Self::try_acquire_tracked_now) could not, as the same owner: whatever the
+    /// store has done for it counts (ACQ-9).
     ///
     /// # Errors
     /// As [`try_acquire_tracked`](Self::try_acquire_tracked).
+    ///
+    /// # Cancel safety
+    /// As [`try_acquire`](Self::try_acquire).
     #[doc(hidden)]
-    #[must_use]
-    pub fn try_acquire_tracked_now(&self, ctx: &IdempotencyContext) -> Option<Result<Acquisition>> {
-        try_acquire_now(&self.0, ctx, true)
+    pub async fn try_acquire_tracked_as(
+        &self,
+        ctx: &IdempotencyContext,
+        owner: OwnerId,
+    ) -> Result<Acquisition> {
+        try_acquire(&self.0, ctx, true, owner).await
     }
 }
 
@@ -72,31 +89,29 @@ pub(crate) async fn try_acquire(
     engine: &Arc<Inner>,
     ctx: &IdempotencyContext,
     tracked: bool,
+    owner: OwnerId,
 ) -> Result<Acquisition> {
     let attempting = Attempting::new(engine, ctx, tracked)?;
-    let acquisition = attempting.run().await?;
+    let acquisition = attempting.run(owner).await?;
     attempting.tell(&acquisition);
     Ok(acquisition)
 }
 
-/// [`try_acquire`] of a store that answers at once, as far as it goes without a wait. `None`: nothing has happened.
-pub(crate) fn try_acquire_now(
-    engine: &Arc<Inner>,
-    ctx: &IdempotencyContext,
-    tracked: bool,
-) -> Option<Result<Acquisition>> {
+/// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is to go on.
+fn try_acquire_now(engine: &Arc<Inner>, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
+    let owner = OwnerId::new();
     if !engine.at_once {
-        return None;
+        return Err(owner);
     }
-    let attempting = match Attempting::new(engine, ctx, tracked) {
+    let attempting = match Attempting::new(engine, ctx, true) {
         Ok(attempting) => attempting,
-        Err(error) => return Some(Err(error)),
+        Err(error) => return Ok(Err(error)),
     };
-    let end = attempting.run_now()?;
+    let end = attempting.run_now(owner).ok_or(owner)?;
     if let Ok(acquisition) = &end {
         attempting.tell(acquisition);
     }
-    Some(end)
+    Ok(end)
 }
 
 impl<'a> Attempting<'a> {
@@ -121,13 +136,13 @@ impl<'a> Attempting<'a> {
         self.ctx.identity()
     }
 
-    async fn run(&self) -> Result<Acquisition> {
+    async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
         let leave = match self.leave() {
             Ok(leave) => leave,
             // Nothing new may run, but what is done is still replayed (HTTP-14).
             Err(kind) => return Box::pin(self.replay_or(kind)).await,
         };
-        let seen = match self.acquire(leave, self.started).await? {
+        let seen = match self.acquire(leave, self.started, owner).await? {
             Found::End(end) => return Ok(end),
             Found::Busy(seen) => seen,
         };
@@ -185,7 +200,7 @@ impl<'a> Attempting<'a> {
             };
             // Whoever joined until now saw a holder that the acquire comes behind.
             let behind = seat.flight.seen();
-            match self.acquire(leave, self.engine.now()).await? {
+            match self.acquire(leave, self.engine.now(), OwnerId::new()).await? {
                 Found::End(end) => {
                     match &end {
                         Acquisition::Complete(result) => seat.land(result, behind),

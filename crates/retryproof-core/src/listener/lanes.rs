@@ -82,7 +82,8 @@ impl Lanes {
 }
 
 /// Works on all `messages` with at most `at_once` of them side by side, and answers each by itself as soon as its verdict
-/// is there (LST-2): the slow one in the middle keeps none of the others from being answered. A panic of `work` is a verdict too.
+/// is there (LST-2): the slow one in the middle keeps none of the others from being answered. A panic of `work`, or of its
+/// future, is a verdict too.
 ///
 /// # Cancel safety
 /// Dropped, the work in the middle is dropped: leases run out (RUN-5), and messages not answered come again.
@@ -101,9 +102,14 @@ pub async fn batch<M, W, Working, A, Answering>(
     let mut lanes = Lanes::new(at_once);
     for message in messages {
         let lane = lanes.free().await;
-        let (working, answer) = (work(&message), answer.clone());
+        let answer = answer.clone();
+        // It may panic before there is a future to poll. Then the other messages still have their turn.
+        let working = catch_unwind(AssertUnwindSafe(|| work(&message)));
         lanes.run(lane, async move {
-            let verdict = caught(working).await;
+            let verdict = match working {
+                Ok(working) => caught(working).await,
+                Err(_) => Verdict::nack(Reason::Panicked),
+            };
             answer(message, verdict).await;
         });
     }

@@ -161,6 +161,27 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
 }
 
 #[tokio::test]
+async fn lst_2_work_that_panics_before_its_future_is_a_verdict_and_the_others_run() {
+    let (told, mut answers) = mpsc::unbounded_channel();
+    let work = |n: &usize| {
+        assert!(*n != 3, "message 3 panics");
+        std::future::ready(Verdict::ack(Reason::Executed))
+    };
+    batch(0..10_usize, 2, work, move |n, verdict| {
+        told.send((n, verdict.why())).expect("heard");
+        std::future::ready(())
+    })
+    .await;
+    let mut all = Vec::new();
+    while let Some(answer) = answers.recv().await {
+        all.push(answer);
+    }
+    all.sort_unstable_by_key(|(n, _)| *n);
+    let why = |n| if n == 3 { Reason::Panicked } else { Reason::Executed };
+    assert_eq!(all, (0..10).map(|n| (n, why(n))).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
     let (told, mut answers) = mpsc::unbounded_channel();
     let go = Arc::new(Notify::new());

@@ -11,4 +11,5 @@ mod faults;
 mod joined;
 mod observe;
 mod redaction;
+mod runtimes;
 mod toy;

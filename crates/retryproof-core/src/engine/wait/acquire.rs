@@ -28,10 +28,14 @@ impl Attempting<'_> {
     ///
     /// What waits for nothing is done in functions of their own, so that the future keeps none of it: every guarded request
     /// carries its room.
-    pub(super) async fn acquire(&self, leave: Option<Leave<'_>>, sent: Instant) -> Result<Found> {
+    pub(super) async fn acquire(
+        &self,
+        leave: Option<Leave<'_>>,
+        sent: Instant,
+        owner: OwnerId,
+    ) -> Result<Found> {
         let pass = self.engine.gate.enter().map_err(|error| self.failed(error))?;
         let runtime = self.engine.runtime()?;
-        let owner = OwnerId::new();
         let (answer, counted_from) = match poll_fn(|cx| Poll::Ready(self.begin(owner, cx))).await {
             First::Answer(answer) => (answer, sent),
             First::Open(open) => Box::pin(self.ask(owner, runtime.clone(), sent, open)).await,
@@ -40,26 +44,27 @@ impl Attempting<'_> {
         self.found(answer, counted_from, owner, leave, || Ok(runtime))
     }
 
-    /// The first pass, of a store that answers at once. `None`: nothing has happened, and the loop begins anew; so it is
-    /// for a refusal that a result may still answer (HTTP-14), for a store that keeps failing, and for a holder to wait for.
-    pub(super) fn run_now(&self) -> Option<Result<Acquisition>> {
+    /// The first pass, of a store that answers at once. `None`: the loop has to go on, as the same owner, for whom the store may
+    /// have done something; so it is for a refusal that a result may still answer (HTTP-14), for a store that keeps failing or
+    /// does not answer at once after all, and for a holder to wait for.
+    pub(super) fn run_now(&self, owner: OwnerId) -> Option<Result<Acquisition>> {
         let leave = self.leave().ok()?;
         let pass = self.engine.gate.enter().ok()?;
-        let owner = OwnerId::new();
         let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
         drop(pass);
-        match &answer {
-            // The store has not kept it.
-            Ok(Acquired::Complete(_) | Acquired::Busy { .. }) => owner.unused(),
-            Ok(Acquired::Granted(_)) => {}
-            // Nobody knows whether it was granted: whoever comes next must not wait for it (ACQ-11).
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                self.forget(owner);
-                return None;
-            }
-            Err(_) => {}
+        if is_unavailable(&answer) {
+            return None;
         }
-        Some(match self.found(answer, self.started, owner, leave, || self.engine.runtime()) {
+        let completed = matches!(answer, Ok(Acquired::Complete(_)));
+        let found = self.found(answer, self.started, owner, leave, || {
+            // A lease cannot beat outside of a runtime.
+            self.engine.runtime().inspect_err(|_| self.forget(owner))
+        });
+        if completed {
+            // The store has not kept it.
+            owner.unused();
+        }
+        Some(match found {
             Ok(Found::End(end)) => Ok(end),
             Ok(Found::Busy(seen)) if self.durations.wait.is_zero() => Ok(self.in_flight(seen)),
             Ok(Found::Busy(_)) => return None,
@@ -67,7 +72,7 @@ impl Attempting<'_> {
         })
     }
 
-    /// Releases what an owner may have been granted, in a store that answers at once; elsewhere the lease runs out.
+    /// Releases what an owner was granted in a store that answers at once.
     fn forget(&self, owner: OwnerId) {
         let mut release = self.engine.dyn_store().dyn_release(self.identity().clone(), owner);
         let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -106,7 +111,7 @@ impl Attempting<'_> {
         engine.gate.answered();
         Ok(match acquired {
             Acquired::Granted(grant) => {
-                let runtime = runtime().inspect_err(|_| self.forget(owner))?;
+                let runtime = runtime()?;
                 let terms = Terms { durations: *durations, owner, grant, counted_from };
                 Found::End(Acquisition::Granted(Held::new(
                     engine,

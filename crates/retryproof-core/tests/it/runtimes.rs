@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine over several runtimes, and over a store that answers at once only most of the time.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile};
+use retryproof_core::{
+    Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    MemoryStore, OwnerId, Result, SharedStore,
+};
+use retryproof_testkit::{CallLog, Operation, Recorder};
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("runtimes", key).lease(Duration::from_secs(2)).build().expect("a context")
+}
+
+/// As in a server with a runtime for each worker, of which one ends while another's handler runs.
+#[test]
+fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
+    let log = CallLog::new();
+    let engine = IdempotencyEngine::new(SharedStore::new(Recorder::new(MemoryStore::new(), log.clone())));
+    let (first, second) = (runtime(), runtime());
+    let granted = |runtime: &Runtime, key: &str| match runtime.block_on(engine.try_acquire(&ctx(key))) {
+        Ok(Acquisition::Granted(held)) => held,
+        other => panic!("{other:?}"),
+    };
+    let early = granted(&first, "early");
+    let late = granted(&second, "late");
+    drop(first);
+    drop(early);
+    let of_late = |identity: Option<&Identity>| identity.is_some_and(|id| id.key().expose() == "late");
+    let beats =
+        || log.count_of(|call| call.operation == Operation::Extend && of_late(call.identity.as_ref()));
+    second.block_on(async {
+        let two = async {
+            while beats() < 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), two).await.expect("it beats");
+    });
+    assert_eq!(engine.activity().beating, 1);
+    drop(late);
+    assert_eq!(engine.activity().beating, 0);
+}
+
+/// A wrapper that waits after the call and forgot to say so.
+#[derive(Debug)]
+struct Yields(MemoryStore);
+
+impl IdempotencyStore for Yields {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        let answer = self.0.acquire(id, req).await;
+        tokio::task::yield_now().await;
+        answer
+    }
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.0.look(id).await
+    }
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.0.changed(id, seen, at_most).await
+    }
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.0.extend(id, owner, lease).await
+    }
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.0.complete(id, owner, done).await
+    }
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.0.release(id, owner).await
+    }
+    fn profile(&self) -> StoreProfile {
+        self.0.profile()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_what_a_store_did_for_an_owner_at_once_counts_when_it_goes_on() {
+    let engine = IdempotencyEngine::new(SharedStore::new(Yields(MemoryStore::new())));
+    let ctx = ctx("k");
+    let begun = tokio::time::Instant::now();
+    let owner = engine.try_acquire_tracked_now(&ctx).expect_err("it was not ready");
+    let granted = engine.try_acquire_tracked_as(&ctx, owner).await.expect("an answer");
+    let Acquisition::Granted(held) = granted else { panic!("{granted:?}") };
+    assert_eq!((held.lease().attempt(), begun.elapsed()), (Attempt::First, Duration::ZERO));
+}
+
+#[test]
+fn acq_11_a_grant_outside_of_a_runtime_is_given_back() {
+    let store = SharedStore::from(MemoryStore::new());
+    let engine = IdempotencyEngine::new(store.clone());
+    let refused = engine.try_acquire_tracked_now(&ctx("k")).expect("a store at hand");
+    assert!(refused.is_err(), "{refused:?}");
+    let standing = runtime().block_on(store.look(ctx("k").identity())).expect("an answer");
+    assert!(matches!(standing, Standing::Absent), "{standing:?}");
+}
