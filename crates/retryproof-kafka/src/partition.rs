@@ -124,7 +124,8 @@ impl Desk {
             let Verdict::Nack { after, why, .. } = verdict else { break verdict };
             looks = looks.saturating_add(1);
             let pause = match why {
-                Reason::InFlight => after,
+                // An answer without a pause, as a handler of its own may give, must not become a hot loop.
+                Reason::InFlight => after.max(self.backoff.after(1)),
                 // The store's fault, or another owner's work: the message keeps its attempts.
                 Reason::Store | Reason::LeaseLost => self.backoff.after(looks).max(after),
                 _ => {

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use rdkafka::Message;
 use rdkafka::message::{Header, OwnedHeaders};
-use retryproof_core::listener::{Poison, Reason, Verdict, body_fingerprint};
+use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, body_fingerprint};
 use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until};
+
+/// Of work that somebody else holds: renewed many times before a busy machine could lose it.
+const LEASE: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
 struct Order {
@@ -164,8 +167,9 @@ async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_
 async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_other() {
     let mock = Mock::new(2);
     let runs = Arc::new(AtomicUsize::new(0));
-    let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(Duration::from_secs(2));
+    let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(LEASE);
     let ctx = ctx.fingerprint(body_fingerprint(b"{}")).build().expect("a context");
+    let asked = Instant::now();
     let Ok(Acquisition::Granted(held)) = mock.engine.try_acquire(&ctx).await else { panic!("not granted") };
     mock.publish(0, "o-1", "{}").await;
     mock.publish(0, "o-2", "{}").await;
@@ -173,16 +177,47 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     let listener = mock.listener().build().expect("built");
     let tally = listener.tally();
     let running = start(listener, counting(&mock, &runs));
-    until("found in flight twice", || tally.because(Reason::InFlight) >= 2).await;
+    until("found in flight", || tally.because(Reason::InFlight) >= 1).await;
     mock.until_committed(1, 1).await;
     assert_eq!(mock.committed(0).await, None);
     assert_eq!(runs.load(Ordering::SeqCst), 1, "o-3 alone: o-2 stands behind o-1");
     drop(held.complete_tombstone(Tombstone::new()).await);
     mock.until_committed(0, 2).await;
     running.stop().await;
+    // No hot loop: each look is followed by the rest of a lease, in whole seconds.
+    let looks = tally.because(Reason::InFlight);
+    assert!(looks <= asked.elapsed().as_secs() + 1, "{looks} looks");
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(tally.because(Reason::NotReplayable), 1);
     assert_eq!(mock.buried().await, 0);
+}
+
+#[tokio::test]
+async fn lst_2_put_off_without_a_pause_is_no_hot_loop() {
+    let mock = Mock::new(1);
+    let pause = Duration::from_millis(100);
+    mock.publish(0, "o-1", "{}").await;
+    let listener = mock.listener().backoff(Backoff::new(pause, pause)).build().expect("built");
+    let tally = listener.tally();
+    let first = Arc::new(Mutex::new(None));
+    let begun = Arc::clone(&first);
+    let running = start(listener, move |_| {
+        let began = *begun.lock().expect("noted").get_or_insert_with(Instant::now);
+        async move {
+            Ok(if began.elapsed() < pause * 10 {
+                Verdict::put_off(Duration::ZERO)
+            } else {
+                Verdict::failed()
+            })
+        }
+    });
+    until("over", || tally.because(Reason::Failed) >= 1).await;
+    let (looks, since) =
+        (tally.because(Reason::InFlight), first.lock().expect("noted").map(|first| first.elapsed()));
+    running.stop().await;
+    // Each look after a pause, however long the machine took over it.
+    let most = since.expect("begun").as_millis() / pause.as_millis() + 1;
+    assert!(u128::from(looks) <= most, "{looks} looks where {most} had a pause");
 }
 
 #[tokio::test]

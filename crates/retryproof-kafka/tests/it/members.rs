@@ -55,7 +55,7 @@ async fn lst_1_a_member_that_joins_while_work_runs_waits_for_it_and_runs_nothing
     let slow = move |delivery: Delivery| {
         let (engine, opens, counted) = (engine.clone(), Arc::clone(&opens), Arc::clone(&counted));
         async move {
-            let ctx = delivery.context_builder()?.lease(Duration::from_secs(2)).build();
+            let ctx = delivery.context_builder()?.lease(Duration::from_secs(10)).build();
             let Ok(ctx) = ctx else { return Ok(Verdict::failed()) };
             let work = async || {
                 counted.fetch_add(1, Ordering::SeqCst);
