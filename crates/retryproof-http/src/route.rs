@@ -38,13 +38,15 @@ impl Route {
     /// Whether a request is still this very call, seen further inside. A request that a handler makes in process,
     /// even one with copied extensions, is on another route or has another path.
     pub(crate) fn is_that_of(&self, head: &Head<'_>) -> bool {
-        if *head.method != self.method {
+        // Both as the client sent them, whatever nested routers stripped in between.
+        let path = self.target.as_ref().map_or("", PathAndQuery::path);
+        if *head.method != self.method || path != head.target_uri().path() {
             return false;
         }
         match (&self.template, template_of(head.extensions)) {
             (Some(outer), Some(inner)) => same_template(outer, inner),
-            // Outside of a nested service there is no template yet: compare paths.
-            (None, _) => self.target.as_ref().map_or("", PathAndQuery::path) == head.target_uri().path(),
+            // Outside of a nested service there is no template yet.
+            (None, _) => true,
             (Some(_), None) => false,
         }
     }

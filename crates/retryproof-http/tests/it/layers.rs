@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -228,4 +228,48 @@ async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
     let again = send(&app, post("/pay/again", "k", "")).await;
     assert_eq!(again.text(), "1");
     assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_guarded_there() {
+    let runs = Runs::default();
+    let guard = filter().guard(Policy::unnamed());
+    let order = {
+        let runs = runs.clone();
+        any(move || async move { runs.run().to_string() }).layer(guard.clone())
+    };
+    let inner: Router = Router::new().route("/orders/{id}", order);
+    // Asks for another order under another key, with the extensions copied but for the route, which a router would add to.
+    let forward = |Extension(inner): Extension<Router>, request: Request| async move {
+        let (mut parts, _) = request.into_parts();
+        parts.uri = "/orders/2".parse().unwrap();
+        parts.headers.insert("idempotency-key", "inner".parse().unwrap());
+        parts.extensions.remove::<MatchedPath>();
+        let Ok(response) = inner.oneshot(http::Request::from_parts(parts, Body::empty())).await;
+        response
+    };
+    let routes = Router::new().route("/orders/{id}", on_post(forward).layer(guard));
+    let app = routes.layer(Extension(inner));
+    for (path, key) in [("/orders/1", "a"), ("/orders/1", "b"), ("/orders/3", "c")] {
+        // Without its guard the inner call would run each time.
+        assert_eq!(send(&app, post(path, key, "")).await.text(), "1", "{path} {key}");
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_nested_route_with_a_template_is_guarded_once() {
+    let filter = filter();
+    let runs = Runs::default();
+    let pay = {
+        let runs = runs.clone();
+        Annotated(&POLICY, move |_: String| async move { runs.run().to_string() })
+    };
+    let inner = Router::new().route("/pay/{id}", on_post(pay));
+    let outer = filter.guard(Policy::new("outer").with_ttl(SEC));
+    let app = Router::new().nest("/{tenant}/api", inner).layer(outer).with_state(filter);
+    assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "1");
+    sleep(SEC).await;
+    // The inner guard, whose path is stripped, would have replayed.
+    assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "2");
 }
