@@ -32,6 +32,11 @@ impl ReplayBody {
         Self { data, trailers: trailers.filter(|map| !map.is_empty()) }
     }
 
+    #[cfg(feature = "grpc")]
+    pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_deref()
+    }
+
     pub(crate) fn into_parts(self) -> (Bytes, Option<Box<HeaderMap>>) {
         (self.data, self.trailers)
     }

@@ -38,7 +38,7 @@ where
 {
     let (mut parts, body) = response.into_parts();
     async move {
-        let undone = parts.status.as_u16() >= 400;
+        let undone = is_undone(&mut parts);
         if undone && action.call.has_tx() {
             // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open transaction may hold up the rest.
             Box::pin(action.roll_back()).await;
@@ -75,6 +75,20 @@ where
             _ => completion_failed(call, Recorded::No, response),
         })
     }
+}
+
+/// A response extension of the gRPC form: the answer is an error, though its HTTP status is 200.
+#[cfg(feature = "grpc")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Undone;
+
+/// Whether the answer takes the writes of a transaction back (CMP-7).
+fn is_undone(parts: &mut Parts) -> bool {
+    #[cfg(feature = "grpc")]
+    if parts.extensions.remove::<Undone>().is_some() {
+        return true;
+    }
+    parts.status.as_u16() >= 400
 }
 
 /// The end of a call whose handler took a transaction (CMP-7): record and writes in one commit. An `Err` is what became of the

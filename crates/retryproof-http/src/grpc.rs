@@ -56,12 +56,16 @@
 //! [`AnswerFate`](crate::AnswerFate) in the extensions of its response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when
 //! surely nothing happened, `hold` when nobody knows. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
+//! Writes of a [`GuardedTx`](crate::GuardedTx), `GuardedTx::of(request.extensions(), &joined)` in tonic, commit with the record of an answer that is `OK`. Any other
+//! status takes them back, and is recorded alone (CMP-7). What is recorded before its status is known commits: a stream, and an answer over
+//! `web.max-response-bytes`.
+//!
 //! # Streams
 //! - An answer of more than one message reaches its client whole, and is recorded as "done, not replayable" as soon as its second message
 //!   begins (HTTP-13). Until then nothing of it is sent.
 //! - A method named with [`GrpcLayer::streaming`] is recorded so as soon as it answers, and its messages flow in both directions at once. Name
 //!   those that the client talks to while they answer, and those whose first messages come late. A request of theirs is not read before it
-//!   runs, so another one under the same key is not told apart.
+//!   runs, so another one under the same key is not told apart. One that is refused at once, by a status and nothing else, is an answer like any other.
 //! - A stream from the client that is not named so is gathered up to `web.max-body-bytes`, and is one call like any other.
 //!
 //! # What to know
@@ -69,6 +73,8 @@
 //!   scopes label metrics, name the scope.
 //! - **The fingerprint** is over the encoded message. A retry has to send the same bytes: protobuf maps whose order is random
 //!   (`HashMap`) do not; `BTreeMap` does, and so does a request that was encoded once.
+//! - **grpc-web.** The guard belongs inside of `GrpcWebLayer`: there it sees statuses and trailers. Outside of it answers are replayed as well,
+//!   but a status is hidden in the body then, so that writes commit with an error, and a second message does not tell a stream.
 //! - **Deadlines.** A duplicate waits for the policy's wait; a client with a shorter deadline sees that instead.
 //! - **A caller hook** that refuses does so with a gRPC status: `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 

@@ -75,6 +75,11 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
             return Self { first: ReplayBody::new(gathered.into_bytes(), trailers), rest, endless: false };
         }
     }
+
+    /// The trailers, where they were reached.
+    pub(super) fn trailers(&self) -> Option<&HeaderMap> {
+        self.first.trailers()
+    }
 }
 
 /// How far the first message has come.

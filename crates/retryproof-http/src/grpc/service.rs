@@ -19,6 +19,7 @@ use super::peek::GrpcBody;
 use super::{FATE, refusal};
 use crate::answer::strip;
 use crate::body::{BoxError, GuardedBody, ReplayBody};
+use crate::capture::Undone;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
 use crate::future::ResponseFuture;
@@ -172,21 +173,51 @@ where
             if let Some(fate) = take_fate(&mut parts.headers) {
                 parts.extensions.insert(fate);
             }
-            let is_kept = AnswerFate::of(&parts.extensions) == AnswerFate::Store;
-            let body = if !(is_guarded && is_kept && is_grpc(&parts.headers)) {
-                GrpcBody::passed(body)
-            } else if is_stream {
-                GrpcBody::stream(body)
-            } else {
-                GrpcBody::peek(body, limit).await
+            if !is_guarded || AnswerFate::of(&parts.extensions) != AnswerFate::Store {
+                return Ok(Response::from_parts(parts, GrpcBody::passed(body)));
+            }
+            let is_refused = is_error(&parts.headers);
+            let body = match Form::of(&parts.headers) {
+                // A status in the head is the whole answer, also that of a stream (HTTP-7).
+                Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
+                Some(Form::Plain) => GrpcBody::peek(body, limit).await,
+                Some(Form::Web) | None => GrpcBody::passed(body),
             };
+            if is_refused || body.trailers().is_some_and(is_error) {
+                parts.extensions.insert(Undone);
+            }
             Ok(Response::from_parts(parts, body))
         })
     }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+/// How an answer is written.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Plain,
+    /// For browsers: the trailers are a second frame of the body, and not to be taken for a second message.
+    Web,
+}
+
+impl Form {
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        const GRPC: &[u8] = b"application/grpc";
+        let value = headers.get(CONTENT_TYPE)?.as_bytes();
+        let (name, rest) = value.split_at_checked(GRPC.len())?;
+        if !name.eq_ignore_ascii_case(GRPC) {
+            return None;
+        }
+        match rest {
+            [] | [b'+' | b';' | b' ' | b'\t', ..] => Some(Self::Plain),
+            [b'-', ..] => Some(Self::Web),
+            _ => None,
+        }
+    }
+}
+
+/// Whether these fields say how the call ended, and that it is not `OK`.
+fn is_error(fields: &HeaderMap) -> bool {
+    fields.get("grpc-status").is_some_and(|status| status != "0")
 }
 
 /// Takes the fate that a status carries off its metadata. An unknown word is a mistake of the program, and counts as the safe

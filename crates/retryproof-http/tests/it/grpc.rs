@@ -92,9 +92,12 @@ fn method(
             assert_eq!(request.headers()["te"], "trailers", "what gRPC needs of a request stays");
             let sent = request.into_body().collect().await.expect("the request is whole");
             assert_eq!(sent.to_bytes(), &b"\0\0\0\0\x01a"[..]);
-            let mut response = Response::builder().header("content-type", "application/grpc");
+            let mut response = Response::builder();
             for (name, value) in headers {
                 response = response.header(*name, *value);
+            }
+            if headers.iter().all(|(name, _)| *name != "content-type") {
+                response = response.header("content-type", "application/grpc");
             }
             let body = Script { pieces: pieces.into(), waiting: None };
             Ok(response.header("x-run", run).body(body).expect("a response"))
@@ -321,4 +324,46 @@ async fn http_7_a_mark_in_the_extensions_counts_as_in_any_answer() {
     for run in ["1", "2"] {
         assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some(run));
     }
+}
+
+/// A message, and the second frame in which grpc-web has its trailers.
+const WEB: &[u8] = b"\0\0\0\0\x03abc\x80\0\0\0\x0fgrpc-status:0\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn http_8_an_answer_of_grpc_web_is_replayed_though_its_trailers_are_a_second_frame() {
+    for form in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text"] {
+        let runs = Runs::default();
+        let headers: &'static [_] = vec![("content-type", form)].leak();
+        let service = filter().grpc(STD).layer(method(&runs, headers, vec![Piece::Data(WEB)]));
+        for is_replay in [false, true] {
+            let answer = answer!(service, call(PATH, "k"));
+            assert_eq!((&answer.body[..], answer.is_replay()), (WEB, is_replay), "{form}");
+        }
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_second_message_is_seen_in_every_encoding_of_grpc() {
+    for form in ["application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC ; a=b"] {
+        let runs = Runs::default();
+        let headers: &'static [_] = vec![("content-type", form)].leak();
+        let pieces = vec![Piece::Data(MESSAGE), Piece::Data(MESSAGE), OK];
+        let service = filter().grpc(STD).layer(method(&runs, headers, pieces));
+        assert_eq!(answer!(service, call(PATH, "k")).body.len(), 2 * MESSAGE.len(), "{form}");
+        assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"), "{form}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_named_stream_flows_over_grpc_web_too() {
+    let runs = Runs::default();
+    let go_on = Arc::new(Notify::new());
+    let pieces = vec![Piece::Wait(Arc::clone(&go_on)), Piece::Data(WEB)];
+    let inner = method(&runs, &[("content-type", "application/grpc-web+proto")], pieces);
+    let service = filter().grpc(STD).streaming(PATH).layer(inner);
+    let Ok(first) = service.clone().oneshot(call(PATH, "k")).await;
+    assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"));
+    go_on.notify_one();
+    assert_eq!(Answer::of(first).await.body, WEB);
 }
