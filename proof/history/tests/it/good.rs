@@ -144,6 +144,17 @@ fn s6_an_acknowledged_write_that_a_failover_loses_is_counted_and_no_violation() 
 }
 
 #[test]
+fn s13_the_newest_token_may_be_one_that_a_failover_has_lost() {
+    let lost = "0-2 acquire A granted 1
+        120-122 acquire B took_over 4
+        121-140 fault failover lossy
+        500 dump in_progress 1";
+    assert!(broken(lost).is_empty());
+    let before = lost.replace("121-140", "130-140");
+    assert_eq!(broken(&before), ["S13"]);
+}
+
+#[test]
 fn s6_mariadb_may_forget_what_it_showed_before_it_was_durable_and_nobody_else_may() {
     let script = "0-2 acquire A granted 1
         10-? complete A v=7
