@@ -120,7 +120,7 @@ impl NatsListenerBuilder {
     }
 
     /// How long a request for messages stays open while there are none; 2 s unless set. A stop waits for the open one, so that nothing
-    /// that the server sends meanwhile is left to its `ack_wait`.
+    /// that the server sends meanwhile is left to its `ack_wait`, and gives back what was not begun with this delay.
     pub fn pull_for(mut self, at_most: Duration) -> Self {
         self.pull_for = at_most.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
@@ -194,6 +194,7 @@ impl NatsListenerBuilder {
             running: Semaphore::new(self.concurrency),
             parked: Semaphore::new(self.parked.min(most_pending / 2)),
             backoff: self.backoff,
+            pull_for,
             give_up_after: [at_server, self.give_up_after].into_iter().flatten().min(),
             last_at_server: at_server,
             store_away: AtomicBool::new(false),

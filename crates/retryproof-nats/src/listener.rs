@@ -55,8 +55,9 @@ impl NatsListener {
         Arc::clone(&self.desk.tally)
     }
 
-    /// Handles messages until `stop` is ready, over reconnects and outages. Then fetches no more, gives back what was not begun, waits
-    /// for what was, and drops what takes longer than [`drain`](NatsListenerBuilder::drain): those leases run out, and their messages come again.
+    /// Handles messages until `stop` is ready, over reconnects and outages. Then fetches no more, gives back what was not begun, to come
+    /// again after [`pull_for`](NatsListenerBuilder::pull_for), waits for what was begun, and drops what takes longer than
+    /// [`drain`](NatsListenerBuilder::drain): those leases run out, and their messages come again.
     ///
     /// The handler says what became of a message; a panic of it counts as a failure. It is called once for each delivery, and once more each time a
     /// message was parked.
@@ -97,7 +98,7 @@ impl NatsListener {
                 let next = tokio::select! {
                     biased;
                     next = fetched.next() => next,
-                    // What the server has sent already is given back at once, instead of after its `ack_wait`.
+                    // What the server has sent already is given back, instead of left to its `ack_wait`.
                     () = &mut stop, if !*stopping.borrow() => {
                         stopping.send_replace(true);
                         continue;

@@ -25,6 +25,8 @@ pub(crate) struct Desk {
     pub(crate) running: Semaphore,
     pub(crate) parked: Semaphore,
     pub(crate) backoff: Backoff,
+    /// How long a request of this listener stays open. A stop gives back no sooner: the message would come back by that very request.
+    pub(crate) pull_for: Duration,
     /// The last delivery that a message has.
     pub(crate) give_up_after: Option<u64>,
     /// The last one that the server makes: what is given back in it, or not answered, it drops.
@@ -94,7 +96,7 @@ impl Desk {
             // Never closed.
             let running = self.running.acquire().await.ok();
             if *stopped.borrow() && !self.is_last_at_server(delivery) {
-                return Verdict::put_off(Duration::ZERO);
+                return Verdict::put_off(self.pull_for);
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
@@ -115,7 +117,7 @@ impl Desk {
             drop(place.take());
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = stopped.wait_for(|stopped| *stopped) => return Verdict::put_off(pause),
+                _ = stopped.wait_for(|stopped| *stopped) => return Verdict::put_off(pause.max(self.pull_for)),
             }
         }
     }
