@@ -12,8 +12,7 @@ use crate::client::{Ask, h2, runs, until_runs};
 use crate::place::{Folder, Place, chosen};
 use crate::server::Lab;
 
-/// What a store that shares the processor with the lab, and with whatever else runs, gets for the herd: how it copes is asked here, not how
-/// fast it is.
+/// What a lab that shares the processor with whatever else runs gets for the herd: how it copes is asked here, not how fast it is.
 const UNHURRIED: &str = "[idempotency]\noperation-timeout = 'PT25S'\nscope.'lab.std'.wait = 'PT25S'\nscope.'lab.std'.lease = 'PT25S'\n";
 
 /// 1,000 rounds of 100 concurrent duplicates unless `LAB_ROUNDS` says otherwise, 30 keys at a time in memory and 5 elsewhere.
@@ -22,7 +21,7 @@ async fn acq_5_http_8_a_hundred_concurrent_duplicates_run_once_and_99_are_replay
     let (place, folder) = (Place::new(), Folder::new());
     let file = folder.path().join("lab.toml");
     let is_memory = chosen() == "memory";
-    std::fs::write(&file, if is_memory { "" } else { UNHURRIED }).unwrap();
+    std::fs::write(&file, UNHURRIED).unwrap();
     let lab = Lab::start_with(&["--store", &place.url, "--config", file.to_str().unwrap()], &[]).await;
     let rounds: usize = std::env::var("LAB_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000);
     let at_once = if is_memory { 30 } else { 5 };
