@@ -80,7 +80,8 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// The topic for messages that cannot be handled, and for those that have failed too often (LST-2). Required.
+    /// The topic for messages that cannot be handled, and for those that have failed too often (LST-2). Required. It should take what the topics that are
+    /// listened to take: a message that is too large for it goes there without its body, which a header `retryproof-body` says.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
@@ -169,6 +170,8 @@ impl KafkaListenerBuilder {
                 sender.set(name, value);
             }
         }
+        // A letter is as large as its message; what is too large is for the broker to say, and of one letter alone.
+        sender.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
         sender.set("acks", "all").set("message.timeout.ms", "10000");
         let producer = FutureProducer::from_config(&sender).map_err(refused)?;
         let desk = Desk {

@@ -75,7 +75,8 @@ impl KafkaListener {
     /// in flight elsewhere, and while it fails and has attempts left.
     ///
     /// # Errors
-    /// When the client cannot go on, as librdkafka says (`Fatal`).
+    /// When the client cannot go on, as librdkafka says (`Fatal`). [`ErrorKind::Config`] where brokers say that there is no topic for the dead letters, before
+    /// the first message; brokers that make topics by themselves make it.
     ///
     /// # Cancel safety
     /// Dropped, it drops the handlers in the middle: leases run out, and messages come again to the next owner of their partition.
@@ -84,10 +85,15 @@ impl KafkaListener {
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
     {
+        let mut stop = pin!(stop);
+        tokio::select! {
+            biased;
+            () = &mut stop => return Ok(()),
+            found = self.desk.grave.find() => found?,
+        }
         let handler = Arc::new(handler);
         let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
         self.desk.consumer.subscribe(&topics).map_err(|error| cannot_go_on(error, "subscribe"))?;
-        let mut stop = pin!(stop);
         let mut lanes: HashMap<At, Lane> = HashMap::new();
         let mut at_work = JoinSet::new();
         let (stopping, stopped) = watch::channel(false);

@@ -2,6 +2,7 @@
 //! The listener against librdkafka's own mock cluster: real clients and the real protocol, brokers inside of this process. Not a Kafka server.
 
 mod answers;
+mod letters;
 mod members;
 mod raw;
 mod refused;

@@ -48,7 +48,9 @@ impl Mock {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic(TOPIC, partitions, 1).expect("a topic");
         cluster.create_topic(DEAD, 1, 1).expect("a topic");
-        let producer = ClientConfig::new().set("bootstrap.servers", cluster.bootstrap_servers()).create();
+        let mut sender = ClientConfig::new();
+        sender.set("bootstrap.servers", cluster.bootstrap_servers()).set("message.max.bytes", "4000000");
+        let producer = sender.create();
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
 
@@ -184,6 +186,11 @@ impl Running {
     pub(crate) async fn ask_to_stop(&self) {
         self.stop.notify_one();
         until("heard", || self.heard.load(Ordering::SeqCst)).await;
+    }
+
+    /// What it ended with, by itself.
+    pub(crate) async fn end(self) -> retryproof_core::Result<()> {
+        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
     }
 
     /// As a process that dies: nothing is answered any more. Its group notices as soon as its connection is gone.
