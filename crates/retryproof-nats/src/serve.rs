@@ -132,7 +132,8 @@ impl Desk {
         let last = self.give_up_after.is_some_and(|last| delivery.deliveries() >= last);
         match why {
             // Every delivery counts at the server, whatever it is for. A parked one is none.
-            Reason::InFlight => Turn::Park(after),
+            // Never without a pause: a handler may have made this verdict of nothing.
+            Reason::InFlight => Turn::Park(after.max(self.backoff.after(1))),
             // Nothing of the message's own: it does not lose its last chance to it.
             Reason::Store | Reason::LeaseLost if last => Turn::Park(self.backoff.after(looks).max(after)),
             _ if last => Turn::Answer(verdict.given_up()),

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::pull::Config;
-use retryproof_core::listener::{Reason, Refusal, Verdict};
+use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
 use retryproof_nats::Delivery;
 use tokio::sync::Semaphore;
@@ -79,8 +79,13 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     let config = Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
     let listener = place.listener(config).await.build().await.expect("built");
     let tally = listener.tally();
-    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(2)).await;
-    let running = start(listener, counting(&place, &runs));
+    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
+    let (handle, looked) = (counting(&place, &runs), Arc::new(AtomicUsize::new(0)));
+    let (looks, began) = (Arc::clone(&looked), Instant::now());
+    let running = start(listener, move |delivery| {
+        looks.fetch_add(1, Ordering::SeqCst);
+        handle(delivery)
+    });
     place.publish("o-1", "{}").await;
     for _ in 0..6 {
         // Twice the `ack_wait`, and then some.
@@ -91,7 +96,10 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 0, "the holder's work is not repeated");
-    assert_eq!(tally.because(Reason::NotReplayable), 1);
+    assert_eq!((tally.because(Reason::NotReplayable), tally.because(Reason::InFlight)), (1, 0));
+    // Each look but the last is followed by a second at least, however long the holder took.
+    let (looks, seconds) = (looked.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
+    assert!(looks <= 2 + seconds, "{looks} looks in {seconds} s");
     assert_eq!(place.info().await.delivered.consumer_sequence, 1);
     assert!(place.letters().await.is_empty());
     place.leave().await;
@@ -104,7 +112,7 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
     let mut wire = place.wire().await;
     let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
     let tally = listener.tally();
-    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(3)).await;
+    let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;
     let told = wire.answer().await;
@@ -112,13 +120,13 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
         told.strip_prefix("-NAK {\"delay\":").and_then(|rest| rest.strip_suffix('}')).expect("a delay");
     // The remaining lease in whole seconds, rounded up; a heartbeat may have renewed it.
     let delay = Duration::from_nanos(delay.parse().expect("a number"));
-    assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(3), "{told}");
+    assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(10), "{told}");
     drop(held.release().await);
     assert_eq!(wire.answer().await, "+ACK");
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.because(Reason::InFlight), tally.read().acks), (1, 1));
+    assert_eq!((tally.because(Reason::InFlight), tally.read().acks), (1, 1), "no hot loop");
     assert_eq!(place.info().await.delivered.consumer_sequence, 2, "one redelivery for one look");
     place.leave().await;
 }
@@ -166,5 +174,33 @@ async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
     place.publish("o-1", "{}").await;
     assert_eq!(wire.answer().await, "-NAK {\"delay\":90000000000}");
     running.stop().await;
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
+    let place = Place::new().await;
+    let mut builder = place.listener(Config::default()).await;
+    builder = builder.backoff(Backoff::new(Duration::from_millis(300), Duration::from_secs(1)));
+    let listener = builder.build().await.expect("built");
+    let looked = Arc::new(AtomicUsize::new(0));
+    let looks = Arc::clone(&looked);
+    let began = Instant::now();
+    let running = start(listener, move |_| {
+        let look = looks.fetch_add(1, Ordering::SeqCst);
+        async move {
+            Ok(if look < 3 {
+                Verdict::put_off(Duration::ZERO)
+            } else {
+                Verdict::of_function(&Ok::<_, Rejected>(()))
+            })
+        }
+    });
+    place.publish("o-1", "{}").await;
+    place.until_done().await;
+    let took = began.elapsed();
+    running.stop().await;
+    assert_eq!((looked.load(Ordering::SeqCst), place.info().await.delivered.consumer_sequence), (4, 1));
+    assert!(took >= Duration::from_millis(900), "three pauses in {took:?}");
     place.leave().await;
 }
