@@ -78,7 +78,7 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. `None` makes the message a dead letter.
+    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. `None` makes the message a dead letter, and so does a panic.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,

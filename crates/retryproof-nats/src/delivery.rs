@@ -2,6 +2,7 @@
 //! [`Delivery`]: one message as a handler sees it.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,9 +53,11 @@ impl Delivery {
                 deliveries: u64::try_from(info.delivered).unwrap_or(1),
             },
         );
-        let key = match key_of(&message) {
-            Some(key) => Key::new(key).map_err(|_| Poison::BadKey),
-            None => Err(Poison::NoKey),
+        // Somebody's own code, on the listener's own task: a panic costs this message alone.
+        let key = match catch_unwind(AssertUnwindSafe(|| key_of(&message))) {
+            Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
+            Ok(None) => Err(Poison::NoKey),
+            Err(_) => Err(Poison::BadKey),
         };
         Self(Arc::new(Inner { message, scope, key, place }))
     }
