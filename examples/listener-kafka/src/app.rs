@@ -15,6 +15,7 @@ use retryproof::kafka::rdkafka::util::Timeout;
 use retryproof::kafka::{Delivery, KafkaListener};
 use retryproof::listener::{Poison, Verdict};
 use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::BoxError;
@@ -68,13 +69,22 @@ pub(crate) fn book(engine: JoinedEngine<SqliteTx>) -> impl Fn(Delivery) -> Handl
     }
 }
 
-/// Books receipts until Ctrl-C.
+/// Books receipts until Ctrl-C, or SIGTERM, which is how a service or a container is stopped.
 pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), BoxError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    // Before anything is begun: whoever is told to stop while it starts stops in order, too.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
     let engine = engine(db)?;
     tracing::info!(topic, db = %db.display(), "listening");
-    listener(brokers, topic)?.run(book(engine), async { drop(tokio::signal::ctrl_c().await) }).await?;
+    listener(brokers, topic)?.run(book(engine), stop).await?;
+    tracing::info!("stopped");
     Ok(())
 }
 

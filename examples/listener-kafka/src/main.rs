@@ -21,7 +21,7 @@ usage: listener-kafka [demo|listen|publish] [options]
             librdkafka's mock cluster, unless --brokers names a real one (the default)
               --orders N        how many, each published twice; default 300
               --deaths N        how many members die; default 3
-  listen    books receipts for paid orders
+  listen    books receipts for paid orders, until Ctrl-C or SIGTERM
               --db FILE         receipts and records in a SQLite file; default receipts.db
   publish   publishes paid orders, each of them twice
               --orders N        default 10

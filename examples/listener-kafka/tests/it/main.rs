@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program as a newcomer runs it: the demo on librdkafka's mock cluster, and what it says to bad arguments.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use retryproof::kafka::rdkafka::mocking::MockCluster;
 
 fn listener(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_listener-kafka"));
@@ -29,6 +33,49 @@ fn lst_1_cmp_7_members_that_die_book_each_order_once_on_the_mock_cluster() {
     // A demo in which nothing came again would prove nothing.
     assert!(count(&said, "messages handled again by another member") >= 2, "{said}");
     assert!(count(&said, "skipped: booked before") >= 202, "{said}");
+}
+
+/// Ended with its test, whatever became of it.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
+    let mock = MockCluster::new(1).expect("a mock cluster");
+    for topic in ["orders.paid", "orders.paid.dead"] {
+        mock.create_topic(topic, 1, 1).expect("a topic");
+    }
+    for signal in ["TERM", "INT"] {
+        let name = format!("retryproof-listener-kafka-{signal}-{}.db", std::process::id());
+        let db = std::env::temp_dir().join(name);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_listener-kafka"));
+        command.args(["listen", "--brokers", &mock.bootstrap_servers(), "--db"]).arg(&db);
+        command.env_remove("RUST_LOG").stderr(Stdio::piped());
+        let mut started = Started(command.spawn().expect("the program starts"));
+        let mut said = BufReader::new(started.0.stderr.take().expect("piped")).lines().map_while(Result::ok);
+        assert!(said.any(|line| line.contains("listening")), "it did not begin");
+        let told = Command::new("kill").args([format!("-{signal}"), started.0.id().to_string()]).status();
+        assert!(told.is_ok_and(|told| told.success()), "{signal} was not sent");
+        let patience = Instant::now() + Duration::from_secs(60);
+        let ended = loop {
+            match started.0.try_wait().expect("asked") {
+                Some(ended) => break ended,
+                None => assert!(Instant::now() < patience, "{signal} was not heard"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(ended.success(), "{signal}: {ended}");
+        assert!(said.any(|line| line.contains("stopped")), "{signal}");
+        for end in ["", "-wal", "-shm"] {
+            drop(std::fs::remove_file(format!("{}{end}", db.display())));
+        }
+    }
 }
 
 #[test]
