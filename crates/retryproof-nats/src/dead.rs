@@ -5,10 +5,11 @@ use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use retryproof_core::listener::Reason;
 
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Place};
 
 const REASON: &str = "Retryproof-Why";
 const STREAM: &str = "Retryproof-Stream";
+const CONSUMER: &str = "Retryproof-Consumer";
 const SEQUENCE: &str = "Retryproof-Sequence";
 const SUBJECT: &str = "Retryproof-Subject";
 const DELIVERIES: &str = "Retryproof-Deliveries";
@@ -25,14 +26,16 @@ pub(crate) fn headers(delivery: &Delivery, why: Reason) -> HeaderMap {
         let name = renamed(name);
         values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
     }
-    let place = delivery.place();
-    // The letter of this very message, whoever sends it again: the stream of the dead letters keeps one.
-    headers.insert(NATS_MESSAGE_ID, format!("{}:{}", place.stream, place.sequence).as_str());
     headers.insert(REASON, why.as_str());
-    headers.insert(STREAM, place.stream.as_str());
-    headers.insert(SEQUENCE, HeaderValue::from(place.sequence));
+    if let Some(Place { stream, consumer, sequence, published, .. }) = delivery.place() {
+        // The letter of this very message, whoever sends it again: the stream of the dead letters keeps one.
+        headers.insert(NATS_MESSAGE_ID, format!("{stream}:{consumer}:{sequence}:{published}").as_str());
+        headers.insert(STREAM, stream.as_str());
+        headers.insert(CONSUMER, consumer.as_str());
+        headers.insert(SEQUENCE, HeaderValue::from(*sequence));
+    }
     headers.insert(SUBJECT, delivery.subject());
-    headers.insert(DELIVERIES, HeaderValue::from(place.deliveries));
+    headers.insert(DELIVERIES, HeaderValue::from(delivery.deliveries()));
     headers
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, Message, jetstream};
@@ -23,14 +23,18 @@ struct Inner {
     message: jetstream::Message,
     scope: Scope,
     key: Result<Key, Poison>,
-    place: Place,
+    /// `None` where its reply subject does not say.
+    place: Option<Place>,
 }
 
 /// Where the message is, as its reply subject says.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) stream: String,
+    pub(crate) consumer: String,
     pub(crate) sequence: u64,
+    /// In nanoseconds since 1970. With the others it tells one message from all, also when its stream was made anew.
+    pub(crate) published: u128,
     /// From 1.
     pub(crate) deliveries: u64,
 }
@@ -45,14 +49,15 @@ pub(crate) fn message_id(message: &Message) -> Option<String> {
 
 impl Delivery {
     pub(crate) fn new(message: jetstream::Message, scope: Scope, key_of: &KeyOf) -> Self {
-        let place = message.info().map_or_else(
-            |_| Place::default(),
-            |info| Place {
-                stream: info.stream.to_owned(),
-                sequence: info.stream_sequence,
-                deliveries: u64::try_from(info.delivered).unwrap_or(1),
-            },
-        );
+        let place = message.info().ok().map(|info| Place {
+            stream: info.stream.to_owned(),
+            consumer: info.consumer.to_owned(),
+            sequence: info.stream_sequence,
+            published: SystemTime::from(info.published)
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |age| age.as_nanos()),
+            deliveries: u64::try_from(info.delivered).unwrap_or(1),
+        });
         // Somebody's own code, on the listener's own task: a panic costs this message alone.
         let key = match catch_unwind(AssertUnwindSafe(|| key_of(&message))) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
@@ -118,21 +123,21 @@ impl Delivery {
     /// Its sequence number in the stream.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.0.place.sequence
+        self.place().map_or(0, |place| place.sequence)
     }
 
     /// How often the server has delivered it to this consumer, this time included.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
-        self.0.place.deliveries
+        self.place().map_or(0, |place| place.deliveries)
     }
 
     pub(crate) fn message(&self) -> &jetstream::Message {
         &self.0.message
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.0.place
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.0.place.as_ref()
     }
 
     pub(crate) fn identity(&self) -> Option<Identity> {
@@ -143,11 +148,10 @@ impl Delivery {
 // By hand: key, headers and body are nobody's business (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { stream, sequence, deliveries } = self.place();
         f.debug_struct("Delivery")
-            .field("stream", stream)
-            .field("sequence", sequence)
-            .field("deliveries", deliveries)
+            .field("stream", &self.place().map(|place| &place.stream))
+            .field("sequence", &self.sequence())
+            .field("deliveries", &self.deliveries())
             .field("bytes", &self.payload().len())
             .finish_non_exhaustive()
     }

@@ -88,7 +88,9 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
     assert_eq!(of("Retryproof-Stream"), Some(place.name.as_str()));
     assert_eq!(of("Retryproof-Subject"), Some(place.subject().as_str()));
     assert_eq!((of("Retryproof-Sequence"), of("Retryproof-Deliveries")), (Some("1"), Some("1")));
-    assert_eq!(of("Nats-Msg-Id"), Some(format!("{}:1", place.name).as_str()));
+    assert_eq!(of("Retryproof-Consumer"), Some("invoices"));
+    let id = of("Nats-Msg-Id").expect("an id");
+    assert!(id.starts_with(&format!("{}:invoices:1:", place.name)), "{id}");
     assert_eq!(of("Retryproof-Original-Nats-Msg-Id"), Some("the publisher's"));
     assert_eq!(of("Retryproof-Original-Nats-Expected-Stream"), Some(place.name.as_str()));
     let traces: Vec<_> = headers.get_all("Trace").map(async_nats::HeaderValue::as_str).collect();
@@ -181,4 +183,65 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
         assert_eq!(tally.read().dead_letters, 1);
         place.leave().await;
     }
+}
+
+#[tokio::test]
+async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener() {
+    let place = Place::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let builder = place.listener(Config::default()).await.key(|message| {
+        let key = header(message.headers.as_ref()?, "Event-Id")?;
+        assert_ne!(key, "o-1", "planted");
+        Some(key.to_owned())
+    });
+    let listener = builder.build().await.expect("built");
+    let tally = listener.tally();
+    for key in ["o-0", "o-1", "o-2"] {
+        place.publish(key, key).await;
+    }
+    let running = start(listener, counting(&place, &runs));
+    let letters = place.until_letters(1).await;
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks, tally.read().dead_letters), (2, 2, 1));
+    assert_eq!((header(&letters[0].0, "Retryproof-Why"), letters[0].1.as_str()), (Some("bad-key"), "o-1"));
+    place.leave().await;
+}
+
+/// One stream, two consumers, one place for what neither can handle.
+#[tokio::test]
+async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
+    let place = Place::new().await;
+    let first = place.consumer(Config::default()).await;
+    let config = Config { durable_name: Some("receipts".into()), ..Config::default() };
+    let second = place.jetstream.create_consumer_on_stream(config, place.name.clone()).await.expect("made");
+    place.publish("o-1", "neither reads this").await;
+    let mut running = Vec::new();
+    for consumer in [first, second] {
+        let listener = place.builder(place.jetstream.clone(), consumer).build().await.expect("built");
+        running.push(start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) }));
+    }
+    let letters = place.until_letters(2).await;
+    for running in running {
+        running.stop().await;
+    }
+    let mut of: Vec<_> = letters.iter().map(|(headers, _)| header(headers, "Retryproof-Consumer")).collect();
+    of.sort_unstable();
+    assert_eq!(of, [Some("invoices"), Some("receipts")]);
+    place.leave().await;
+}
+
+/// The numbers of a stream that was made anew begin at 1 again.
+#[tokio::test]
+async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
+    let place = Place::new().await;
+    for round in 1..=2 {
+        let listener = place.listener(Config::default()).await.build().await.expect("built");
+        let running = start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) });
+        place.publish("o-1", "{}").await;
+        place.until_letters(round).await;
+        running.stop().await;
+        place.make_anew().await;
+    }
+    place.leave().await;
 }

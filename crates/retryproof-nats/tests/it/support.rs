@@ -89,6 +89,12 @@ impl Place {
         self.stream(&self.grave(), &self.dead()).await;
     }
 
+    /// Its stream, deleted and made again.
+    pub(crate) async fn make_anew(&self) {
+        self.jetstream.delete_stream(&self.name).await.expect("removed");
+        self.stream(&self.name, &format!("{}.>", self.name)).await;
+    }
+
     pub(crate) async fn consumer(&self, config: pull::Config) -> PullConsumer {
         self.consumer_over(&self.jetstream, config).await
     }
