@@ -3,7 +3,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use retryproof::kafka::rdkafka::mocking::MockCluster;
 
@@ -58,20 +59,24 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
         command.args(["listen", "--brokers", &mock.bootstrap_servers(), "--db"]).arg(&db);
         command.env_remove("RUST_LOG").stderr(Stdio::piped());
         let mut started = Started(command.spawn().expect("the program starts"));
-        let mut said = BufReader::new(started.0.stderr.take().expect("piped")).lines().map_while(Result::ok);
-        assert!(said.any(|line| line.contains("listening")), "it did not begin");
+        let errors = BufReader::new(started.0.stderr.take().expect("piped"));
+        let (says, said) = mpsc::channel();
+        // Its words end with it.
+        std::thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
+        let hears = |what| {
+            while let Ok(line) = said.recv_timeout(Duration::from_secs(60)) {
+                if line.contains(what) {
+                    return true;
+                }
+            }
+            false
+        };
+        assert!(hears("listening"), "it did not begin");
         let told = Command::new("kill").args([format!("-{signal}"), started.0.id().to_string()]).status();
         assert!(told.is_ok_and(|told| told.success()), "{signal} was not sent");
-        let patience = Instant::now() + Duration::from_secs(60);
-        let ended = loop {
-            match started.0.try_wait().expect("asked") {
-                Some(ended) => break ended,
-                None => assert!(Instant::now() < patience, "{signal} was not heard"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        assert!(hears("stopped"), "{signal}: {:?}", started.0.try_wait());
+        let ended = started.0.wait().expect("waited for");
         assert!(ended.success(), "{signal}: {ended}");
-        assert!(said.any(|line| line.contains("stopped")), "{signal}");
         for end in ["", "-wal", "-shm"] {
             drop(std::fs::remove_file(format!("{}{end}", db.display())));
         }
