@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the server is told of a message, and whether it has heard it.
 
+use std::error::Error as _;
 use std::time::Duration;
 
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{AckKind, Context};
 use async_nats::{Client, Request};
 use retryproof_core::listener::Reason;
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
-use crate::dead;
+use crate::dead::{self, Extent};
 use crate::delivery::Delivery;
 
 /// Tries of an answer that has to be confirmed. The last failure costs one redelivery, which runs nothing.
 const TRIES: u32 = 3;
+
+/// What JetStream calls a message that is longer than the `max_msg_size` of its stream.
+const TOO_LARGE_FOR_STREAM: &str = "error code 10054";
+/// And headers of more than 64 KiB.
+const TOO_LARGE_HEADERS: &str = "error code 10097";
 
 /// The way to the server.
 #[derive(Debug, Clone)]
@@ -62,21 +69,56 @@ impl Broker {
         self.tell(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
     }
 
-    /// Has the message in the stream of the dead letters, confirmed; only then may it leave its own.
+    /// Has the message in the stream of the dead letters, confirmed; only then may it leave its own. Of one that is too large for that
+    /// stream, the body is left out or the headers, or both: a letter that nobody takes would keep the message coming for ever.
     pub(crate) async fn bury(&self, delivery: &Delivery, why: Reason) -> Result<()> {
-        let headers = dead::headers(delivery, why);
-        let body = delivery.message().payload.clone();
+        let mut extent = Extent { headers: true, body: true };
+        loop {
+            let failed = match self.send(delivery, why, extent).await {
+                Ok(()) => return Ok(()),
+                Err(failed) => failed,
+            };
+            match too_large(&failed) {
+                Some(Part::Headers) if extent.headers => extent.headers = false,
+                Some(Part::Whole) if extent.body => extent.body = false,
+                Some(Part::Whole) if extent.headers => extent.headers = false,
+                _ => return Err(Error::unavailable("the dead letter was not confirmed").because(failed)),
+            }
+        }
+    }
+
+    async fn send(&self, delivery: &Delivery, why: Reason, extent: Extent) -> Result<(), PublishError> {
+        let headers = dead::headers(delivery, why, extent);
+        let mut body = delivery.message().payload.clone();
+        if !extent.body {
+            body.clear();
+        }
         let sent = async {
             let sent = self.jetstream.publish_with_headers(self.dead_letters.clone(), headers, body).await;
-            match sent {
-                Ok(confirmation) => confirmation.await.map(drop),
-                Err(error) => Err(error),
-            }
+            sent?.await.map(drop)
         };
         match timeout(self.answer_within, sent).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Error::unavailable("the dead letter was not confirmed").because(error)),
-            Err(_) => Err(Error::unavailable("the dead letter was not confirmed in time")),
+            Ok(sent) => sent,
+            Err(_) => Err(PublishError::new(PublishErrorKind::TimedOut)),
         }
+    }
+}
+
+/// What there is too much of for the server or the stream.
+enum Part {
+    Headers,
+    Whole,
+}
+
+fn too_large(error: &PublishError) -> Option<Part> {
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => Some(Part::Whole),
+        PublishErrorKind::Other => {
+            // The client keeps the type of what a stream answered to itself, so the number is looked for in its text.
+            let said = error.source()?.to_string();
+            let whole = said.contains(TOO_LARGE_FOR_STREAM).then_some(Part::Whole);
+            whole.or_else(|| said.contains(TOO_LARGE_HEADERS).then_some(Part::Headers))
+        }
+        _ => None,
     }
 }

@@ -245,3 +245,49 @@ async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
     }
     place.leave().await;
 }
+
+#[tokio::test]
+async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_headers() {
+    let place = Place::new().await;
+    let most = place.client.max_payload();
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let headers = |large: usize| {
+        let mut headers = HeaderMap::new();
+        headers.insert("Trace", "a".repeat(large).as_str());
+        headers
+    };
+    // As large as the server takes them: there is no room for one header more. Headers may have 64 KiB.
+    let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
+    let most_headers = usize::from(u16::MAX) - framing;
+    place.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;
+    place.publish_with(headers(most_headers), "small").await;
+    place.publish_with(headers(most_headers), &"b".repeat(most - framing - most_headers)).await;
+    let running = start(listener, |_| async { unreachable!("none has a key") });
+    let mut letters = place.until_letters(3).await;
+    place.until_done().await;
+    running.stop().await;
+    letters.sort_by_key(|letter| header(&letter.0, "Retryproof-Sequence").map(str::to_owned));
+    let said = letters.iter().map(|(headers, body)| {
+        let of = |name| header(headers, name);
+        (of("Retryproof-Why"), of("Retryproof-Left-Out"), of("Trace"), body.as_str())
+    });
+    let wanted =
+        [(Some("no-key"), Some("body"), Some("a"), ""), (Some("no-key"), Some("body and headers"), None, "")];
+    assert_eq!(said.collect::<Vec<_>>(), wanted);
+    place.leave().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_message_too_large_for_the_stream_of_the_letters_has_one_without_its_body() {
+    let place = Place::new().await;
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    place.limit_grave(2_000).await;
+    place.publish("   ", &"b".repeat(3_000)).await;
+    let running = start(listener, |_| async { unreachable!("it has no good key") });
+    let letters = place.until_letters(1).await;
+    place.until_done().await;
+    running.stop().await;
+    let of = |name| header(&letters[0].0, name);
+    assert_eq!((of("Retryproof-Left-Out"), letters[0].1.as_str()), (Some("body"), ""));
+    place.leave().await;
+}

@@ -95,6 +95,14 @@ impl Place {
         self.stream(&self.name, &format!("{}.>", self.name)).await;
     }
 
+    /// No larger dead letter is taken from now on.
+    pub(crate) async fn limit_grave(&self, bytes: i32) {
+        let mut stream = self.jetstream.get_stream(self.grave()).await.expect("the stream");
+        let config = stream.info().await.expect("asked").config.clone();
+        let config = StreamConfig { max_message_size: bytes, ..config };
+        self.jetstream.update_stream(config).await.expect("limited");
+    }
+
     pub(crate) async fn consumer(&self, config: pull::Config) -> PullConsumer {
         self.consumer_over(&self.jetstream, config).await
     }
