@@ -22,9 +22,15 @@ pub(crate) struct Desk {
     pub(crate) dead_letters: String,
     pub(crate) most_failures: u32,
     pub(crate) backoff: Backoff,
+    /// How many messages were answered so far.
+    pub(crate) answered: watch::Sender<u64>,
 }
 
 impl Desk {
+    pub(crate) fn answered(&self) -> u64 {
+        *self.answered.borrow()
+    }
+
     /// The last failure that a message may have is its end.
     pub(crate) fn judge(&self, verdict: Verdict, message: &Message) -> Verdict {
         let out_of_attempts = message.failures().saturating_add(1) >= self.most_failures;
@@ -39,7 +45,9 @@ impl Desk {
             answered = self.say(verdict, message, acker) => answered,
             () = gone.wait() => false,
         };
-        if !answered {
+        if answered {
+            self.answered.send_modify(|answered| *answered += 1);
+        } else {
             tracing::debug!("the answer to a message was lost with its connection; it comes again");
         }
     }

@@ -4,9 +4,11 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_core::Stream;
+use lapin::Channel;
 use lapin::message::Delivery;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -25,6 +27,7 @@ use crate::error::classify;
 use crate::link::{Link, within};
 use crate::message::Message;
 use crate::outbox::Outbox;
+use crate::window::Window;
 
 /// Between two attempts to connect: from the first, doubled, to the second.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -132,10 +135,12 @@ impl<T: Send + 'static> Consumer<T> {
             dead_letters: settings.dead_letters.clone(),
             most_failures: settings.most_failures,
             backoff: settings.backoff,
+            answered: watch::Sender::new(0),
         });
         let mut lanes = Lanes::new(settings.at_once.min(settings.prefetch.into()));
         let mut stopped = stop.subscribe();
         let (mut pause, mut connected) = (AGAIN.0, false);
+        let mut window = Window::new(settings.prefetch);
         let ended = loop {
             let link = tokio::select! {
                 link = self.connect() => link,
@@ -143,8 +148,15 @@ impl<T: Send + 'static> Consumer<T> {
             };
             let lost = match link {
                 Ok(link) => {
-                    (pause, connected) = (AGAIN.0, true);
-                    match self.session(link, &mut lanes, &desk, &work).await {
+                    connected = true;
+                    let before = desk.answered();
+                    let ended = self.session(link, &mut lanes, &mut window, &desk, &work).await;
+                    window.lost();
+                    // Connected alone is no success: a message that the driver cannot read breaks each connection at once.
+                    if desk.answered() > before {
+                        pause = AGAIN.0;
+                    }
+                    match ended {
                         Ended::Stopped => break Ok(()),
                         Ended::Lost(error) => error,
                     }
@@ -187,35 +199,46 @@ impl<T: Send + 'static> Consumer<T> {
     }
 
     /// Takes messages until the connection is lost or the consumer stopped.
-    async fn session<F, Fut>(&self, link: Link, lanes: &mut Lanes, desk: &Arc<Desk>, work: &Arc<F>) -> Ended
+    async fn session<F, Fut>(
+        &self,
+        link: Link,
+        lanes: &mut Lanes,
+        window: &mut Window,
+        desk: &Arc<Desk>,
+        work: &Arc<F>,
+    ) -> Ended
     where
         F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Verdict> + Send + 'static,
     {
-        let Inner { settings, stop, .. } = &*self.0;
-        let mut stopped = stop.subscribe();
+        let mut stopped = self.0.stop.subscribe();
         let consuming = async {
             let channel = link.channel().await?;
-            within(channel.basic_qos(settings.prefetch, BasicQosOptions::default())).await?;
-            let options = BasicConsumeOptions::default();
-            let queue = settings.queue.as_str().into();
-            let consumer = channel.basic_consume(queue, "".into(), options, FieldTable::default());
-            Ok::<_, Error>((within(consumer).await?, channel))
+            Ok((self.consume(&channel, window.begin(desk.answered())).await?, channel))
         };
-        let (mut consumer, channel) = match consuming.await {
+        let (consumer, channel) = match consuming.await {
             Ok(consuming) => consuming,
-            Err(error) => return Ended::Lost(error.during("consume")),
+            Err(error) => return Ended::Lost(error),
         };
+        let mut consumers = vec![consumer];
         // Dropped when this connection is given up: whoever still waits to answer by it stops waiting.
         let (_here, gone) = Gone::new();
         loop {
             let next = async {
                 let lane = lanes.free().await;
-                (lane, next(&mut consumer).await)
+                (lane, next(&mut consumers).await)
             };
             let (lane, delivery) = tokio::select! {
                 biased;
-                _ = stopped.wait_for(|stop| *stop) => break,
+                () = async { drop(stopped.wait_for(|stop| *stop).await) } => break,
+                () = window.due(&desk.answered) => {
+                    // One more, beside the others: one that is cancelled may be sent a message that nobody sees any more.
+                    match self.consume(&channel, window.widen(desk.answered())).await {
+                        Ok(consumer) => consumers.push(consumer),
+                        Err(error) => return Ended::Lost(error),
+                    }
+                    continue;
+                }
                 next = next => next,
                 // All lanes may be full while it is lost.
                 () = link.lost(&channel) => return Ended::Lost(Error::unavailable("the connection is gone")),
@@ -232,6 +255,16 @@ impl<T: Send + 'static> Consumer<T> {
         self.drain(lanes).await;
         link.close().await;
         Ended::Stopped
+    }
+
+    /// Asks for messages, so many ahead of their answers.
+    async fn consume(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer> {
+        let asked = async {
+            within(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+            let (queue, options) = (self.0.settings.queue.as_str().into(), BasicConsumeOptions::default());
+            within(channel.basic_consume(queue, "".into(), options, FieldTable::default())).await
+        };
+        asked.await.map_err(|error: Error| error.during("consume"))
     }
 
     async fn drain(&self, lanes: &mut Lanes) {
@@ -281,8 +314,13 @@ impl<T: Send + 'static> Consumer<T> {
     }
 }
 
-async fn next(consumer: &mut lapin::Consumer) -> Option<lapin::Result<Delivery>> {
-    std::future::poll_fn(|cx| Pin::new(&mut *consumer).poll_next(cx)).await
+/// The next message that comes by any of them; `None` when one of them has ended.
+async fn next(consumers: &mut [lapin::Consumer]) -> Option<lapin::Result<Delivery>> {
+    std::future::poll_fn(|cx| {
+        let next = consumers.iter_mut().map(|consumer| Pin::new(consumer).poll_next(cx)).find(Poll::is_ready);
+        next.unwrap_or(Poll::Pending)
+    })
+    .await
 }
 
 impl<T> Clone for Consumer<T> {

@@ -26,6 +26,9 @@ pub(crate) fn classify(error: lapin::Error) -> Error {
         Driver::NoDefaultRuntime => {
             Error::new(ErrorKind::Unsupported, "a consumer runs inside a tokio runtime")
         }
+        Driver::ParsingError(_) => Error::unavailable(
+            "the driver cannot read a message, such as one with a property or a header's name that is not UTF-8",
+        ),
         _ => Error::unavailable("the broker is away"),
     };
     ours.because(error)

@@ -9,6 +9,7 @@ mod link;
 mod message;
 mod outbox;
 mod topology;
+mod window;
 
 pub use config::ConsumerBuilder;
 pub use consumer::{Consumer, Incoming, Stopper};

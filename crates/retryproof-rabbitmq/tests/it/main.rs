@@ -7,3 +7,4 @@ mod poison;
 mod redelivery;
 mod setup;
 mod support;
+mod unreadable;

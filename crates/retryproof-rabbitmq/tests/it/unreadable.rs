@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A message that the driver itself cannot read, which ends the connection that it comes by.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use retryproof_core::listener::Reason;
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_rabbitmq::Topology;
+
+use crate::support::{Desk, PATIENCE, Running, eventually, url};
+
+/// A frame of AMQP 0-9-1.
+fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short");
+    [&[kind][..], &channel.to_be_bytes(), &length.to_be_bytes(), payload, &[0xce]].concat()
+}
+
+/// A method's frame: its class, its number, its arguments.
+fn method(channel: u16, class: u16, number: u16, arguments: &[&[u8]]) -> Vec<u8> {
+    frame(1, channel, &[&class.to_be_bytes()[..], &number.to_be_bytes(), &arguments.concat()].concat())
+}
+
+fn short(text: &[u8]) -> Vec<u8> {
+    [&[u8::try_from(text.len()).expect("short")][..], text].concat()
+}
+
+fn long(text: &[u8]) -> Vec<u8> {
+    [&u32::try_from(text.len()).expect("short").to_be_bytes()[..], text].concat()
+}
+
+/// Reads frames until the method comes, and gives its arguments.
+fn until(line: &mut TcpStream, class: u16, number: u16) -> Vec<u8> {
+    loop {
+        let mut head = [0; 7];
+        line.read_exact(&mut head).expect("a frame");
+        let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]);
+        let mut payload = vec![0; usize::try_from(length).expect("short") + 1];
+        line.read_exact(&mut payload).expect("a whole frame");
+        if head[0] == 1 && payload[..4] == [class.to_be_bytes(), number.to_be_bytes()].concat() {
+            return payload.split_off(4);
+        }
+    }
+}
+
+/// Publishes a message whose `message-id` is not UTF-8, frame by frame: the driver would not send it. Returns when the broker has it.
+fn publish_unreadable(queue: &str) {
+    let url = url();
+    let (login, address) = url.trim_start_matches("amqp://").rsplit_once('@').expect("user and server");
+    let (user, password) = login.split_once(':').expect("a password");
+    let address = address.split('/').next().expect("an address");
+    let mut line = TcpStream::connect(address).expect("connected");
+    line.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut say =
+        |bytes: &[u8]| line.write_all(bytes).map(|()| line.try_clone()).expect("sent").expect("a line");
+    let mut heard = say(b"AMQP\0\0\x09\x01");
+    until(&mut heard, 10, 10);
+    let plain = format!("\0{user}\0{password}");
+    say(&method(0, 10, 11, &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")]));
+    let tune = until(&mut heard, 10, 30);
+    // What the broker proposes, but no heartbeats.
+    say(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
+    say(&method(0, 10, 40, &[&short(b"/"), &short(b""), &[0]]));
+    until(&mut heard, 10, 41);
+    say(&method(1, 20, 10, &[&short(b"")]));
+    until(&mut heard, 20, 11);
+    say(&method(1, 85, 10, &[&[0]]));
+    until(&mut heard, 85, 11);
+    let body = b"paid";
+    // Class 60, weight 0, the size of the body, the flag of `message-id`.
+    let header = [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80][..], &short(b"\xff\xfe")].concat();
+    say(&method(1, 60, 40, &[&[0, 0], &short(b""), &short(queue.as_bytes()), &[0]]));
+    say(&frame(2, 1, &header));
+    say(&frame(3, 1, body));
+    until(&mut heard, 60, 80);
+}
+
+#[tokio::test]
+async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run() {
+    let desk = Desk::bare().await;
+    // Fewer than the good ones that are handed over with it.
+    Topology::new(&desk.queue).delivery_limit(4).declare(&url()).await.expect("declared");
+    for n in 0..10 {
+        desk.publish(&format!("before-{n}"), "paid").await;
+    }
+    let queue = desk.queue.clone();
+    tokio::task::spawn_blocking(move || publish_unreadable(&queue)).await.expect("published");
+    for n in 0..10 {
+        desk.publish(&format!("after-{n}"), "paid").await;
+    }
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = desk.consumer().prefetch(100).build().expect("built");
+    let running = Running::counting(&consumer, &engine, &runs);
+    eventually("all the good ones run", async || runs.load(Ordering::SeqCst) == 20).await;
+    eventually("the bad one is a dead letter", async || desk.ready(&desk.dead()).await == 1).await;
+    eventually("the queue is empty", async || desk.ready(&desk.queue).await == 0).await;
+    // And the consumer is as it was.
+    desk.publish("last", "paid").await;
+    running.answered(Reason::Executed, 21).await;
+    running.stop().await.expect("stopped");
+    assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 1));
+    desk.clean().await;
+}
