@@ -271,8 +271,12 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
         let of = |name| header(headers, name);
         (of("Retryproof-Why"), of("Retryproof-Left-Out"), of("Trace"), body.as_str())
     });
-    let wanted =
-        [(Some("no-key"), Some("body"), Some("a"), ""), (Some("no-key"), Some("body and headers"), None, "")];
+    let why = Some("no-key");
+    let wanted = [
+        (why, Some("body"), Some("a"), ""),
+        (why, Some("headers"), None, "small"),
+        (why, Some("body and headers"), None, ""),
+    ];
     assert_eq!(said.collect::<Vec<_>>(), wanted);
     place.leave().await;
 }
