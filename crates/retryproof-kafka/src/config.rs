@@ -112,7 +112,8 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless set.
+    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless set. The client is not asked for
+    /// messages meanwhile, so keep it below `max.poll.interval.ms` (5 min).
     pub fn drain(mut self, at_most: Duration) -> Self {
         self.drain = at_most;
         self
