@@ -60,7 +60,7 @@ pub(crate) async fn connect(url: &str) -> Result<Context, BoxError> {
     Ok(jetstream::new(client))
 }
 
-/// Books an invoice for each paid order, until Ctrl-C.
+/// Books an invoice for each paid order, until Ctrl-C or SIGTERM.
 pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) -> Result<(), BoxError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
@@ -82,6 +82,8 @@ pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) ->
         .give_up_after(100)
         .build()
         .await?;
+    // Heard from here on, so that whoever reads the next line may stop it.
+    let stop = stop_signal()?;
     tracing::info!(stream = name, db = %db.display(), "listening");
 
     let handle = move |delivery: Delivery| {
@@ -105,8 +107,28 @@ pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) ->
             Ok(verdict)
         }
     };
-    listener.run(handle, async { drop(tokio::signal::ctrl_c().await) }).await?;
+    listener.run(handle, stop).await?;
+    tracing::info!("stopped");
     Ok(())
+}
+
+/// Ready at Ctrl-C, and at the SIGTERM that service managers and container runtimes send.
+#[cfg(unix)]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Ready at Ctrl-C.
+#[cfg(not(unix))]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
 /// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.

@@ -18,7 +18,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "\
 usage: listener-nats [listen|publish|storm] [options]
 
-  listen    books invoices for paid orders (the default)
+  listen    books invoices for paid orders (the default), until Ctrl-C or SIGTERM
               --db FILE         invoices and records in a SQLite file; default invoices.db
               --lease SECONDS   how long a consumer that died keeps an order; default 30
   publish   publishes paid orders, each of them twice

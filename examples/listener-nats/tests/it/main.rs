@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program as a newcomer runs it: a small storm on a real server, and what it says to bad arguments.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
 
 fn listener(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_listener-nats")).args(args).output().expect("the program starts")
@@ -42,6 +43,40 @@ fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
     assert_eq!(count(&said, "orders with more than one"), 0, "{said}");
     // A storm in which nothing was skipped would prove nothing.
     assert!(count(&said, "skipped: booked before") > 100, "{said}");
+}
+
+/// Takes the streams of a listener from the server.
+#[tokio::main(flavor = "current_thread")]
+async fn forget(name: &str) {
+    let jetstream = async_nats::jetstream::new(async_nats::connect(url()).await.expect("connected"));
+    for stream in [name.to_owned(), format!("{name}-dead")] {
+        jetstream.delete_stream(stream).await.expect("removed");
+    }
+}
+
+/// As a service manager stops it: it ends by itself, and says so.
+#[cfg(unix)]
+#[test]
+fn run_5_sigterm_ends_it_in_order() {
+    let name = format!("term-{}", std::process::id());
+    let db = std::env::temp_dir().join(format!("retryproof-listener-nats-{name}.db"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_listener-nats"));
+    command.args(["listen", "--url", &url(), "--name", &name, "--db"]).arg(&db).env("RUST_LOG", "info");
+    let mut running = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut said = String::new();
+    let mut lines = BufReader::new(running.stderr.take().expect("piped"));
+    while !said.contains("listening") {
+        assert!(lines.read_line(&mut said).expect("read") > 0, "it ended: {said}");
+    }
+    let told = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().expect("kill");
+    assert!(told.success());
+    lines.read_to_string(&mut said).expect("read");
+    let status = running.wait().expect("it ends");
+    for ending in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(format!("{}{ending}", db.display())));
+    }
+    forget(&name);
+    assert!(status.success() && said.contains("stopped"), "{status}: {said}");
 }
 
 #[test]
