@@ -35,7 +35,8 @@ pub(crate) type Decode<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
 pub(crate) struct Settings {
     pub(crate) queue: String,
     pub(crate) dead_letters: String,
-    pub(crate) prefetch: u16,
+    /// As many as are worked on at once, unless set.
+    prefetch: Option<u16>,
     pub(crate) at_once: usize,
     pub(crate) most_failures: u32,
     pub(crate) backoff: Backoff,
@@ -55,7 +56,7 @@ impl ConsumerBuilder<Vec<u8>> {
             settings: Settings {
                 queue: queue.into(),
                 dead_letters: dead_letters_of(queue),
-                prefetch: 100,
+                prefetch: None,
                 at_once: 16,
                 most_failures: 20,
                 backoff: Backoff::default(),
@@ -123,27 +124,29 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
-    /// How many messages the broker hands over ahead of their answers: 100 unless set.
+    /// How many messages the broker hands over ahead of their answers: unless set, as many as are worked on
+    /// [at once](Self::at_once). With more, the next message is at hand when one is answered; what is handed over and not begun when
+    /// the consumer stops, dies or loses its connection goes back, and that counts against the queue's limit of redeliveries.
     pub fn prefetch(mut self, messages: u16) -> Self {
-        self.settings.prefetch = messages;
+        self.settings.prefetch = Some(messages);
         self
     }
 
-    /// How many messages are worked on side by side: 16 unless set, and never more than the prefetch.
+    /// How many messages are worked on side by side: 16 unless set, and never more than a [prefetch](Self::prefetch) that is set.
     pub fn at_once(mut self, messages: usize) -> Self {
         self.settings.at_once = messages;
         self
     }
 
-    /// After how many failures (the work's, the store's) a message is a dead letter: 20 unless set. A delivery that only found
-    /// another one in flight does not count, and a consumer that died counts with the broker
+    /// After how many failures of its work a message is a dead letter: 20 unless set. A delivery that only found another one in
+    /// flight does not count, nor does a store that is away, however long; and a consumer that died counts with the broker
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn most_failures(mut self, failures: u32) -> Self {
         self.settings.most_failures = failures;
         self
     }
 
-    /// How long a message stays away after each failure: 1 s, doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
+    /// How long a message stays away after each failure, or each time the store is away: 1 s, doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
@@ -175,7 +178,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 return refuse("a queue's name takes 1 to 230 bytes");
             }
         }
-        if settings.prefetch == 0 || settings.most_failures == 0 {
+        if settings.prefetch == Some(0) || settings.most_failures == 0 {
             return refuse("the prefetch and the number of failures are at least 1");
         }
         settings.context(&scope, "checked", b"")?;
@@ -184,6 +187,11 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
 }
 
 impl Settings {
+    pub(crate) fn prefetch(&self) -> u16 {
+        // Zero would be no bound at all.
+        self.prefetch.unwrap_or_else(|| u16::try_from(self.at_once).unwrap_or(u16::MAX).max(1))
+    }
+
     /// What a message asks for, or why it cannot be handled.
     pub(crate) fn read<T>(
         &self,
@@ -247,7 +255,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("queue", &self.queue)
             .field("dead_letters", &self.dead_letters)
-            .field("prefetch", &self.prefetch)
+            .field("prefetch", &self.prefetch())
             .field("at_once", &self.at_once)
             .finish_non_exhaustive()
     }

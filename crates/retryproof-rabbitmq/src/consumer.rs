@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use lapin::Channel;
 use lapin::message::Delivery;
-use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::uri::AMQPUri;
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ use retryproof_core::{
     Error, ErrorKind, IdempotencyContext, IdempotencyEngine, IntoScope, Lease, Result, Scope,
 };
 
-use crate::answer::{Desk, Gone};
+use crate::answer::{Desk, Gone, Rest};
 use crate::config::{ConsumerBuilder, Decode, Settings};
 use crate::error::classify;
 use crate::link::{Link, within};
@@ -94,8 +94,8 @@ impl<T: Send + 'static> Consumer<T> {
     /// has returned and is recorded (LST-2).
     ///
     /// # Errors
-    /// `Config` when the broker refuses us, or the queue or the one for dead letters is missing: both are looked for before the first message. A
-    /// broker that is only away is waited for.
+    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue), or the queue or the one for dead letters is
+    /// missing: both are looked for before the first message. What it refuses later is warned about and tried again, for ever. A broker that is only away is waited for.
     ///
     /// # Cancel safety
     /// Dropped, the work in the middle is dropped and its leases run out (RUN-5); all unanswered messages come again.
@@ -136,11 +136,12 @@ impl<T: Send + 'static> Consumer<T> {
             most_failures: settings.most_failures,
             backoff: settings.backoff,
             answered: watch::Sender::new(0),
+            rest: Rest::default(),
         });
-        let mut lanes = Lanes::new(settings.at_once.min(settings.prefetch.into()));
+        let mut lanes = Lanes::new(settings.at_once.min(settings.prefetch().into()));
         let mut stopped = stop.subscribe();
         let (mut pause, mut connected) = (AGAIN.0, false);
-        let mut window = Window::new(settings.prefetch);
+        let mut window = Window::new(settings.prefetch());
         let ended = loop {
             let link = tokio::select! {
                 link = self.connect() => link,
@@ -148,9 +149,9 @@ impl<T: Send + 'static> Consumer<T> {
             };
             let lost = match link {
                 Ok(link) => {
-                    connected = true;
                     let before = desk.answered();
-                    let ended = self.session(link, &mut lanes, &mut window, &desk, &work).await;
+                    let ended =
+                        self.session(link, &mut lanes, &mut window, &mut connected, &desk, &work).await;
                     window.lost();
                     // Connected alone is no success: a message that the driver cannot read breaks each connection at once.
                     if desk.answered() > before {
@@ -161,10 +162,12 @@ impl<T: Send + 'static> Consumer<T> {
                         Ended::Lost(error) => error,
                     }
                 }
-                // At the start a matter of configuration; later perhaps a queue whose leader is away.
-                Err(error) if !connected && error.kind() != ErrorKind::Unavailable => break Err(error),
                 Err(error) => error,
             };
+            // At the start a matter of configuration; later perhaps a queue whose leader is away.
+            if !connected && lost.kind() != ErrorKind::Unavailable {
+                break Err(lost);
+            }
             tracing::warn!(queue = settings.queue, error = %lost, again = ?pause, "connection to RabbitMQ lost; connecting again");
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(AGAIN.1),
@@ -204,6 +207,7 @@ impl<T: Send + 'static> Consumer<T> {
         link: Link,
         lanes: &mut Lanes,
         window: &mut Window,
+        connected: &mut bool,
         desk: &Arc<Desk>,
         work: &Arc<F>,
     ) -> Ended
@@ -220,12 +224,14 @@ impl<T: Send + 'static> Consumer<T> {
             Ok(consuming) => consuming,
             Err(error) => return Ended::Lost(error),
         };
+        *connected = true;
         let mut consumers = vec![consumer];
         // Dropped when this connection is given up: whoever still waits to answer by it stops waiting.
         let (_here, gone) = Gone::new();
         loop {
             let next = async {
                 let lane = lanes.free().await;
+                desk.rest.over().await;
                 (lane, next(&mut consumers).await)
             };
             let (lane, delivery) = tokio::select! {
@@ -251,7 +257,11 @@ impl<T: Send + 'static> Consumer<T> {
                 }
             }
         }
-        // What was handed to us and not begun goes back when the connection ends.
+        // Otherwise each answer would bring another message. What was handed to us and not begun goes back when the connection ends.
+        for consumer in &consumers {
+            let cancelled = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            drop(within(cancelled).await);
+        }
         self.drain(lanes).await;
         link.close().await;
         Ended::Stopped

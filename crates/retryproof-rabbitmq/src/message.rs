@@ -12,6 +12,8 @@ use retryproof_core::listener::{Poison, Reason};
 
 /// How often the work of this message failed so far.
 pub(crate) const FAILURES: &str = "retryproof-failures";
+/// How often in a row the store could not say whether its work is to run.
+const OUTAGES: &str = "retryproof-outages";
 /// Why a dead letter is one; see [`Reason::as_str`].
 pub(crate) const WHY: &str = "retryproof-why";
 /// Where a message came from before it was first put off.
@@ -85,10 +87,18 @@ impl Message {
         self.redelivered
     }
 
-    /// How often its work has failed so far: deliveries that found another one in flight do not count.
+    /// How often its work has failed so far: deliveries that found another one in flight, or a store that was away, do not count.
     #[must_use]
     pub fn failures(&self) -> u32 {
-        self.header(FAILURES).and_then(|count| count.parse().ok()).unwrap_or(0)
+        self.count(FAILURES)
+    }
+
+    pub(crate) fn outages(&self) -> u32 {
+        self.count(OUTAGES)
+    }
+
+    fn count(&self, name: &str) -> u32 {
+        self.header(name).and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
     /// The properties of a copy for another queue of ours.
@@ -96,11 +106,11 @@ impl Message {
     /// What would act on the copy instead of describing it is left out: `expiration` (it would end the delay early),
     /// `user-id` (the broker refuses another user's), the headers `CC` and `BCC` (it would be routed to their queues once
     /// more), and what the broker's own dead-lettering noted (it takes a message for one that goes round in circles).
-    pub(crate) fn copied(&self, failures: u32, why: Option<Reason>) -> BasicProperties {
+    pub(crate) fn copied(&self, failures: u32, outages: u32, why: Option<Reason>) -> BasicProperties {
         let old = &self.properties;
         let mut headers = FieldTable::default();
         for (name, value) in old.headers().iter().flat_map(FieldTable::inner) {
-            let acts = matches!(name.as_str(), "CC" | "BCC" | "x-death" | "x-delivery-count");
+            let acts = matches!(name.as_str(), "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES);
             if !acts
                 && !name.as_str().starts_with("x-first-death-")
                 && !name.as_str().starts_with("x-last-death-")
@@ -111,8 +121,10 @@ impl Message {
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
         headers.insert(EXCHANGE.into(), text(&self.exchange));
         headers.insert(ROUTING_KEY.into(), text(&self.routing_key));
-        if failures > 0 {
-            headers.insert(FAILURES.into(), AMQPValue::LongLongInt(failures.into()));
+        for (name, count) in [(FAILURES, failures), (OUTAGES, outages)] {
+            if count > 0 {
+                headers.insert(name.into(), AMQPValue::LongLongInt(count.into()));
+            }
         }
         if let Some(why) = why {
             headers.insert(WHY.into(), text(why.as_str()));
@@ -196,7 +208,7 @@ mod tests {
                 .with_expiration("0".into())
                 .with_user_id("someone".into()),
         );
-        let copy = message(first.copied(3, Some(Reason::Failed)));
+        let copy = message(first.copied(3, 0, Some(Reason::Failed)));
         assert_eq!((copy.message_id(), copy.header("tenant").as_deref()), (Some("m-1"), Some("blue")));
         assert_eq!((copy.failures(), copy.header(WHY).as_deref()), (3, Some("failed")));
         assert_eq!(copy.properties.delivery_mode(), &Some(2));
@@ -205,6 +217,14 @@ mod tests {
         assert!(["CC", "x-death", "x-first-death-queue"].iter().all(|name| !headers.contains_key(*name)));
         // It went through the wait queue, and still says where it came from.
         assert_eq!((copy.exchange(), copy.routing_key()), ("shop", "order.paid"));
+    }
+
+    #[test]
+    fn lst_2_outages_are_counted_apart_from_failures_and_forgotten_when_the_store_answers() {
+        let away = message(message(BasicProperties::default()).copied(2, 5, None));
+        assert_eq!((away.failures(), away.outages()), (2, 5));
+        let answered = message(away.copied(3, 0, None));
+        assert_eq!((answered.failures(), answered.outages()), (3, 0));
     }
 
     #[test]

@@ -114,7 +114,11 @@ impl Outbox {
         match within(sent).await.map_err(|error| error.during("publish").with("queue", queue))? {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(_)) => refused("the broker has no such queue any more"),
-            _ => refused("the broker does not take the message: the queue is full, or its leader is away"),
+            _ => Err(Error::unavailable(
+                "the broker does not take it: the queue is full, or its leader is away",
+            )
+            .during("publish")
+            .with("queue", queue)),
         }
     }
 }

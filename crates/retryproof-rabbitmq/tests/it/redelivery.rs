@@ -123,6 +123,48 @@ async fn lst_2_while_the_store_is_away_nothing_runs_and_the_message_comes_again(
 }
 
 #[tokio::test]
+async fn lst_2_a_store_that_is_away_spends_none_of_a_messages_attempts_however_long_it_is() {
+    let desk = Desk::new().await;
+    let faults = Faults::none();
+    let engine =
+        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let consumer = desk.consumer().backoff(SOON).most_failures(2).build().expect("built");
+    faults.begin_outage(Outage::Refuse);
+    let running = Running::counting(&consumer, &engine, &runs);
+    desk.publish("k", "paid").await;
+    running.answered(Reason::Store, 4).await;
+    assert_eq!(running.tally.read().dead_letters, 0);
+    faults.end_outage();
+    running.answered(Reason::Executed, 1).await;
+    assert_eq!((runs.load(Ordering::SeqCst), desk.ready(&desk.dead()).await), (1, 0));
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
+    let desk = Desk::new().await;
+    let faults = Faults::none();
+    let engine =
+        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let long = Backoff::new(Duration::from_secs(600), Duration::from_secs(600));
+    let consumer = desk.consumer().backoff(long).at_once(1).build().expect("built");
+    for n in 0..50 {
+        desk.publish(&format!("k{n}"), "paid").await;
+    }
+    faults.begin_outage(Outage::Refuse);
+    let running = Running::counting(&consumer, &engine, &runs);
+    running.answered(Reason::Store, 1).await;
+    // Time in which all of them would be moved.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(running.tally.because(Reason::Store), 1);
+    running.stop().await.expect("it can be stopped meanwhile");
+    desk.clean().await;
+}
+
+#[tokio::test]
 async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
     let desk = Desk::new().await;
     // Somebody else's queue has the name of the wait queue.

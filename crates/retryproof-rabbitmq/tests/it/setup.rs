@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
 use retryproof_core::listener::Reason;
 use retryproof_core::listener::Verdict;
 use retryproof_core::{Error, ErrorKind, IdempotencyEngine, MemoryStore};
 use retryproof_rabbitmq::{Consumer, Topology};
 use tokio::sync::Notify;
 
-use crate::support::{CANARY, Desk, Running, url};
+use crate::support::{CANARY, Desk, PATIENCE, Running, eventually, url};
 
 async fn refused<T: Send + 'static>(consumer: &Consumer<T>) -> Error {
     consumer.run_with(|_| async { Verdict::failed() }).await.expect_err("refused")
@@ -36,6 +36,29 @@ async fn lst_2_a_missing_queue_is_refused_before_the_first_message_and_so_are_mi
     made.await.expect("made");
     let error = refused(&consumer).await;
     assert!(error.to_string().contains(&desk.dead()), "{error}");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_asked_for_ever() {
+    let desk = Desk::bare().await;
+    for queue in [desk.queue.clone(), desk.dead()] {
+        let made = desk.channel.queue_declare(
+            queue.as_str().into(),
+            QueueDeclareOptions::durable(),
+            Default::default(),
+        );
+        made.await.expect("made");
+    }
+    // Somebody has it for himself.
+    let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
+    let theirs = desk.channel.basic_consume(desk.queue.as_str().into(), "".into(), alone, Default::default());
+    let theirs = theirs.await.expect("consuming");
+    let consumer = desk.consumer().build().expect("built");
+    let error = tokio::time::timeout(PATIENCE, refused(&consumer)).await.expect("in time");
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("refuses"), "{error}");
+    drop(theirs);
     desk.clean().await;
 }
 
@@ -129,6 +152,45 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
     rest.answered(Reason::Executed, 9).await;
     rest.stop().await.expect("stopped");
     assert_eq!(runs.load(Ordering::SeqCst), 9);
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redelivered() {
+    let desk = Desk::new().await;
+    let go = Arc::new(tokio::sync::Semaphore::new(0));
+    let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&go));
+    let begins = Arc::clone(&begun);
+    for n in 0..10 {
+        desk.publish(&format!("k{n}"), "paid").await;
+    }
+    let consumer = desk.consumer().at_once(2).build().expect("built");
+    let done =
+        || Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(retryproof_core::Outcome::Executed(())));
+    let stopper = consumer.stopper();
+    let running = Running::start(&consumer, move |_| {
+        begins.fetch_add(1, Ordering::SeqCst);
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.expect("open").forget();
+            done()
+        }
+    });
+    eventually("two are in work", async || begun.load(Ordering::SeqCst) == 2).await;
+    stopper.stop();
+    eventually("it asks for no more", async || desk.counts(&desk.queue).await.1 == 0).await;
+    go.add_permits(10);
+    running.stop().await.expect("stopped");
+    assert_eq!((begun.load(Ordering::SeqCst), desk.ready(&desk.queue).await), (2, 8));
+    let again = Arc::new(AtomicUsize::new(0));
+    let redelivered = Arc::clone(&again);
+    let rest = Running::start(&desk.consumer().build().expect("built"), move |incoming| {
+        redelivered.fetch_add(usize::from(incoming.message.redelivered()), Ordering::SeqCst);
+        async move { done() }
+    });
+    rest.answered(Reason::Executed, 8).await;
+    assert_eq!(again.load(Ordering::SeqCst), 0);
+    rest.stop().await.expect("stopped");
     desk.clean().await;
 }
 
