@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::support::{Desk, Running, eventually, url};
 
 /// A proxy to the broker, and the URL through it.
-async fn proxied() -> (Arc<WireProxy>, String) {
+pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
     let url = url();
     let (login, address) = url.rsplit_once('@').expect("user and server");
     let proxy = WireProxy::to(address.parse().expect("an address")).await.expect("a proxy");

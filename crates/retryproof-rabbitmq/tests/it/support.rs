@@ -95,17 +95,12 @@ impl Desk {
 
     /// How many messages of a queue wait for a consumer; none of a queue that is not there.
     pub(crate) async fn ready(&self, queue: &str) -> u32 {
-        self.counts(queue).await.0
-    }
-
-    /// How many messages of a queue wait, and how many consumers it has.
-    pub(crate) async fn counts(&self, queue: &str) -> (u32, u32) {
         let channel = self.connection.create_channel().await.expect("a channel");
         let look = QueueDeclareOptions::default().passive();
         let found = channel.queue_declare(queue.into(), look, FieldTable::default()).await;
-        let counts = found.map_or((0, 0), |queue| (queue.message_count(), queue.consumer_count()));
+        let count = found.map_or(0, |queue| queue.message_count());
         let _ = channel.close(200, "done".into()).await;
-        counts
+        count
     }
 
     /// The next message of a queue, waited for.
