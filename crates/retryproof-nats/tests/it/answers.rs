@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
 use retryproof_nats::Delivery;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::support::{Place, SCOPE, counting, start};
 
