@@ -102,13 +102,14 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from the engine.
+/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from the engine. A completion that was
+/// refused counts as well where a connection may have broken under it: it may have taken effect, and have been sent once more after its ttl.
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
             holder
                 .of(story, Fun::Complete)
-                .any(|op| !op.tombstone && op.value == value && !op.said(Said::Lost))
+                .any(|op| !op.tombstone && op.value == value && (op.twice || !op.said(Said::Lost)))
         })
     };
     // An owner whose grant was never answered may have completed all the same: its token is then not known.

@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 43] = [
+const BAD: [(&str, &str, &str); 44] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -147,6 +147,13 @@ const BAD: [(&str, &str, &str); 43] = [
          10-12 complete A done as_tombstone
          19-23 respond c5 replayed v=9 of=1
          20-22 acquire B tombstone call=5",
+    ),
+    (
+        "S7",
+        "bytes of a completion that was refused over a connection that held",
+        "0-2 acquire A granted 1 ttl=50
+         60-65 complete A lost v=7 ttl=50
+         70-72 acquire B complete v=7 of=1",
     ),
     (
         "S8",

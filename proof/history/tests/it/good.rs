@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// Name and script.
-pub(crate) const GOOD: [(&str, &str); 12] = [
+pub(crate) const GOOD: [(&str, &str); 13] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -51,6 +51,15 @@ pub(crate) const GOOD: [(&str, &str); 12] = [
         "0-2 acquire A granted 1
          300-302 complete A done v=7
          310-312 acquire B complete v=7 of=1",
+    ),
+    (
+        "a completion whose answer is lost is sent once more, and refused because its short ttl is over by then",
+        "0-2 acquire A granted 1 ttl=50
+         9-90 fault cut
+         10-115 complete A lost v=7 ttl=50
+         p2 20-22 acquire B complete v=7 of=1
+         p2 19-23 respond c5 replayed v=7 of=1
+         p2 90-95 acquire C granted 2",
     ),
     (
         "released is absent, and the next token is larger",
