@@ -5,16 +5,19 @@
 use std::net::TcpListener;
 
 use actix_web::http::StatusCode;
-use actix_web::web::{self, Bytes};
+use actix_web::web::{self, Bytes, ServiceConfig};
 use actix_web::{App, HttpServer};
 use retryproof::actix::{Idempotency, idempotent};
-use retryproof::http::Policy;
+use retryproof::http::{IdempotencyFilter, Policy};
 
-use crate::heap::HeapCounter;
+use crate::callgrind;
+use crate::heap::{HeapCounter, counted};
 use crate::http::load::{Keys, Load};
 use crate::http::server::{ANSWER, Server, filters};
 use crate::http::{CONNECTIONS, Way, how, latency, per_request};
-use crate::report::Report;
+use crate::report::{Report, Row};
+
+mod inside;
 
 const PLAIN: &str = "plain actix-web";
 
@@ -37,6 +40,7 @@ pub(crate) fn run() -> Result<Report, String> {
     let mut report = Report::new("actix", "actix-web: server CPU per request");
     per_request(&mut report, "x plain actix-web", &server, &load, &[&KEYED, &KEYLESS])?;
     latency(&mut report, &load, PLAIN)?;
+    inside_rows(&mut report)?;
     report.note(format!(
         "{}plain actix-web is sent the same request as its neighbours, with a key or without; one worker; user and system time of the server process, \
          pinned to one core.",
@@ -45,10 +49,32 @@ pub(crate) fn run() -> Result<Report, String> {
     Ok(report)
 }
 
-pub(crate) fn child(args: &[String], _: HeapCounter) -> Result<(), String> {
+/// Counted inside one process, without a socket. SHA-256 is left out of the instructions, for valgrind runs it in software.
+fn inside_rows(report: &mut Report) -> Result<(), String> {
+    let counts = counted(&["actix", "inside"])?;
+    let mut plain = None;
+    for (number, (name, ..)) in inside::WAYS.iter().enumerate() {
+        let number = number.to_string();
+        let allocations = counts.get(&number).ok_or_else(|| format!("the child did not count {name}"))?;
+        report.row(Row::new(format!("allocations in the app: {name}"), *allocations, ""));
+        let what = format!("instructions in the app, SHA-256 left out: {name}");
+        let Some(own) = callgrind::instructions_without("sha2::", &["actix", "call", &number], 1_000, 2_000)?
+        else {
+            report.row(Row::missing(what, "valgrind is not installed"));
+            continue;
+        };
+        let floor = *plain.get_or_insert(own);
+        report.row(Row::new(what, own, "").beside(PLAIN, own / floor));
+    }
+    Ok(())
+}
+
+pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     match args.first().map(String::as_str) {
         Some("serve") => serve(),
-        _ => Err("actix: the child serves".into()),
+        Some("inside") => inside::count(heap),
+        Some("call") => inside::repeat(&args[1..]),
+        _ => Err("actix: the child serves, counts or calls".into()),
     }
 }
 
@@ -63,25 +89,30 @@ async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
     (&ANSWER, StatusCode::CREATED)
 }
 
-/// Serves until it is killed, with one worker.
-fn serve() -> Result<(), String> {
-    let (strict, optional) = filters()?;
+/// All routes of an app, for each worker anew.
+fn routes((strict, optional): (IdempotencyFilter, IdempotencyFilter)) -> impl Fn(&mut ServiceConfig) + Clone {
     let policy = Policy::new("bench.layered");
-    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    let app = move || {
+    move |config| {
         let wrapped = |path: &str, filter| {
             web::resource(path).wrap(Idempotency::new(filter, policy)).route(web::post().to(plain))
         };
-        App::new()
+        config
             .route("/plain", web::post().to(plain))
             .route("/annotated", web::post().to(annotated(strict.clone())))
             .service(wrapped("/wrapped", &strict))
             .route("/optional-annotated", web::post().to(annotated(optional.clone())))
-            .service(wrapped("/optional-wrapped", &optional))
-    };
+            .service(wrapped("/optional-wrapped", &optional));
+    }
+}
+
+/// Serves until it is killed, with one worker.
+fn serve() -> Result<(), String> {
+    let routes = routes(filters()?);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
     actix_web::rt::System::new().block_on(async {
-        let server = HttpServer::new(app).workers(1).listen(listener).map_err(|error| error.to_string())?;
+        let server = HttpServer::new(move || App::new().configure(&routes));
+        let server = server.workers(1).listen(listener).map_err(|error| error.to_string())?;
         println!("{address}");
         server.run().await.map_err(|error| error.to_string())
     })
