@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 44] = [
+const BAD: [(&str, &str, &str); 45] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -296,6 +296,15 @@ const BAD: [(&str, &str, &str); 44] = [
          3 act_start c1 1
          4 act_end c1 1 dropped
          5-6 release A done",
+    ),
+    (
+        "S16",
+        "a call is dropped, and its process goes on and never releases after the error",
+        "0-30 respond c1 dropped
+         0-2 acquire A granted 1 call=1
+         2 act_start c1 1
+         20 act_end c1 1 err note=e1
+         900 proc",
     ),
     (
         "S17",

@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// Name and script.
-pub(crate) const GOOD: [(&str, &str); 13] = [
+pub(crate) const GOOD: [(&str, &str); 14] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -60,6 +60,16 @@ pub(crate) const GOOD: [(&str, &str); 13] = [
          p2 20-22 acquire B complete v=7 of=1
          p2 19-23 respond c5 replayed v=7 of=1
          p2 90-95 acquire C granted 2",
+    ),
+    (
+        "a call is dropped, and its process killed before the release that follows an error in the background",
+        "0-30 respond c1 dropped
+         0-2 acquire A granted 1 call=1
+         2 act_start c1 1
+         8-? extend A
+         20 act_end c1 1 err note=e1
+         35-90 fault kill victim=1
+         p2 105-108 acquire B took_over 2",
     ),
     (
         "released is absent, and the next token is larger",
