@@ -69,7 +69,9 @@ impl Busy {
     #[inline(always)]
     pub(super) fn has_key(&self, key: &str) -> bool {
         // Mostly it is the caller's own.
-        self.key.as_ref().is_some_and(|kept| std::ptr::eq(kept.expose(), key) || kept.expose() == key)
+        self.key.as_ref().map(Key::expose).is_some_and(|kept| {
+            kept.len() == key.len() && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
+        })
     }
 
     /// When purge may take it, as it stands.

@@ -38,10 +38,10 @@ impl Done {
             let (header, rest) = buffer.split_at_mut(HEADER);
             header[..TOKEN].copy_from_slice(owner.as_bytes());
             header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
-            // ID-3 bounds the key to 512 bytes, and a fingerprint has at most 64.
-            let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
+            #[expect(clippy::cast_possible_truncation, reason = "at most 512 bytes (ID-3), and at most 64")]
+            let (key_len, fingerprint_len) = (key.len() as u16, fingerprint.len() as u8);
             header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());
-            header[FINGERPRINT_LEN] = u8::try_from(fingerprint.len()).unwrap_or(u8::MAX);
+            header[FINGERPRINT_LEN] = fingerprint_len;
             let (place, rest) = rest.split_at_mut(key.len());
             place.copy_from_slice(key);
             let (place, rest) = rest.split_at_mut(fingerprint.len());

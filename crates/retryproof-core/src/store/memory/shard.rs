@@ -275,7 +275,7 @@ impl Shard {
                         if busy.has_key(key) {
                             let Some(mut done) = done.take_if(|_| busy.owner == owner) else { break };
                             done.set_token(busy.token);
-                            let (before, after) = (busy.size(), done.size());
+                            let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
                             // A slot that is filed already stood for a record whose time is over: it comes up soon and is filed
                             // again.
