@@ -224,7 +224,7 @@ pub(crate) fn run() -> Result<Report, String> {
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     report.note(
-        "MariaDB as `cargo xtask services up mariadb` starts it: `innodb_flush_log_at_trx_commit=1`, a buffer pool of 128 MiB, on the same disk as the \
+        "MariaDB as `cargo xtask services up mariadb` starts it: `innodb_flush_log_at_trx_commit=1`, a buffer pool of a quarter of the memory (at most 4 GiB), on the same disk as the \
          build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
          connection for each task as the store has, by prepared statements in autocommit with the same durability and isolation, on a table of the \
          same schema and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one \

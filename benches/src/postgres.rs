@@ -241,7 +241,7 @@ pub(crate) fn run() -> Result<Report, String> {
     let version = runtime
         .block_on(place.number("SELECT current_setting('server_version_num')::bigint/10000".into()))?;
     report.note(format!(
-        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and `synchronous_commit` on, on the same disk as the \
+        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and `synchronous_commit` on, shared buffers of a quarter of the memory (at most 4 GiB), on the same disk as the \
          build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
          connection for each task as the store has, by prepared statements in autocommit with the same durability, on a table of the same schema \
          and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one loop; \

@@ -19,6 +19,7 @@ mod chromium;
 mod env;
 mod install;
 mod mariadb;
+mod memory;
 mod nats;
 mod ports;
 mod postgres;

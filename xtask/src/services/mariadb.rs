@@ -5,6 +5,7 @@ use std::io;
 
 use super::account::Account;
 use super::install::Tools;
+use super::memory;
 use super::server::Server;
 use super::site::Site;
 use super::wire;
@@ -44,6 +45,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         "--skip-name-resolve".into(),
         "--max-connections=300".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
+        format!("--innodb-buffer-pool-size={}M", memory::cache()),
         // What Debian's configuration sets; a store that leaned on it would be found by its conformance tests.
         "--character-set-server=utf8mb4".into(),
         "--collation-server=utf8mb4_general_ci".into(),

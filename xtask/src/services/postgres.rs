@@ -5,6 +5,7 @@ use std::io;
 
 use super::account::Account;
 use super::install::Tools;
+use super::memory;
 use super::server::Server;
 use super::site::Site;
 use super::wire;
@@ -37,6 +38,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         "unix_socket_directories=".into(),
         format!("hba_file={}", dir.join("pg_hba.conf").display()),
         "max_connections=300".into(),
+        format!("shared_buffers={}MB", memory::cache()),
     ];
     let mut command = vec![postgres.clone(), "-D".into(), data.clone()];
     command.extend(settings.into_iter().flat_map(|setting| ["-c".to_string(), setting]));
