@@ -110,6 +110,9 @@ fn run(names: &[String]) -> Result<bool, String> {
 
 fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let (name, rest) = args.split_first().ok_or("child: which suite?")?;
+    if name == servers::awake::CHILD {
+        return servers::awake::spin(rest);
+    }
     (suite(name)?.child)(rest, heap)
 }
 

@@ -2,7 +2,8 @@
 //! What the suites of the server stores share: where the servers are, keys, tasks that ask at once, and the cost per operation
 //! as the table grows.
 //!
-//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor that is as cheap as it can be.
+//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor that is as cheap as it can be. The
+//! cores are kept awake meanwhile ([`awake`]).
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -20,6 +21,7 @@ use crate::compare::{Contender, Median, interleave, now, per_operation};
 use crate::report::{Report, Row};
 
 pub(crate) mod across;
+pub(crate) mod awake;
 pub(crate) mod long;
 
 pub(crate) const SCOPE: &str = "payments.created";
@@ -173,6 +175,11 @@ pub(crate) struct Shape {
 
 /// Microseconds of an operation in each way, the first one being the floor: the time of a round over its operations.
 pub(crate) fn measure(runtime: &Runtime, shape: Shape, ways: Vec<Way>) -> Result<Vec<Median>, String> {
+    let _awake = awake::Awake::start();
+    measured(runtime, shape, ways)
+}
+
+fn measured(runtime: &Runtime, shape: Shape, ways: Vec<Way>) -> Result<Vec<Median>, String> {
     let failure = RefCell::new(None);
     let contenders = ways.into_iter().map(|way| {
         let failure = &failure;
@@ -277,7 +284,7 @@ mod tests {
             }
         });
         let shape = Shape { rounds: 3, tasks: 4, each: 5 };
-        measure(&runtime().expect("a runtime"), shape, vec![way]).expect("measured");
+        measured(&runtime().expect("a runtime"), shape, vec![way]).expect("measured");
         let mut seen = seen.lock().expect("unpoisoned").clone();
         seen.sort_unstable();
         seen.dedup();
