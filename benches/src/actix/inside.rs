@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use actix_web::App;
 use actix_web::body::to_bytes;
 use actix_web::dev::{Payload, Service as _};
 use actix_web::error::PayloadError;
 use actix_web::test::{TestRequest, init_service};
-use actix_web::App;
 use actix_web::web::Bytes;
 use futures_core::Stream;
 
