@@ -84,6 +84,8 @@ impl<'a> Call<'a> {
 
     fn arguments(&self) -> Result<PgArguments, sqlx_core::Error> {
         let mut arguments = PgArguments::default();
+        // Each value comes after its length.
+        arguments.reserve(self.values.len(), self.values.iter().map(|value| 4 + value.size()).sum());
         for value in &self.values {
             match *value {
                 Value::Bytes(bytes) => arguments.add(bytes),
@@ -115,10 +117,17 @@ impl<'a> Call<'a> {
 }
 
 impl Value<'_> {
+    fn size(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
+            Self::Int(_) => 8,
+        }
+    }
+
     /// About how long it is as a literal.
     fn len(&self) -> usize {
         match self {
-            Self::Bytes(bytes) => 24 + 2 * bytes.map_or(0, <[u8]>::len),
+            Self::Bytes(_) => 24 + 2 * self.size(),
             Self::Int(_) => 20,
         }
     }

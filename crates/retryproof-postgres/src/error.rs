@@ -47,13 +47,13 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             "the server refused the user or the password; see the URL and the server's `pg_hba.conf`",
         ),
         "3D000" => (Config, "the database does not exist; create it, or name another in the URL"),
-        "42P01" | "42703" | "3F000" | "42P10" => (
+        "42P01" | "42703" | "42883" | "3F000" | "42P10" => (
             Schema,
             "the tables of the store are missing or of another version; call `PostgresConfig::migrate()`",
         ),
         "42501" => (
             Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, and SELECT on the one with `_meta`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the function with `_grant`",
         ),
         // Retried, for after a fail-over the next connection finds the new primary.
         "25006" => {
@@ -172,6 +172,7 @@ mod tests {
             ("28P01", Config),
             ("3D000", Config),
             ("42P01", Schema),
+            ("42883", Schema),
             ("42501", Unexpected),
             ("25006", Unavailable),
             ("53100", Full),

@@ -39,7 +39,7 @@ const RACES: u32 = 5;
 pub(crate) enum Lane {
     /// Acquires, looks, polls, purges.
     Calls,
-    /// Beats, completions and releases: they have connections of their own, and use those of the calls while these are idle.
+    /// Beats, completions and releases: they have connections of their own, and use those of the calls while these are idle (RUN-2).
     Beats,
 }
 
@@ -57,6 +57,7 @@ pub(crate) struct Pool {
 
 /// The connections of one lane.
 struct Share {
+    size: usize,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
     open: AtomicUsize,
@@ -73,11 +74,16 @@ struct Idle {
 impl Share {
     fn new(connections: usize) -> Arc<Self> {
         Arc::new(Self {
+            size: connections,
             permits: Arc::new(Semaphore::new(connections)),
             idle: Mutex::default(),
             open: AtomicUsize::new(0),
             returned: Notify::new(),
         })
+    }
+
+    fn is_mostly_idle(&self) -> bool {
+        2 * self.permits.available_permits() > self.size && !self.idle.lock().is_empty()
     }
 
     /// The one used last, so that the others may grow old.
@@ -275,34 +281,44 @@ impl Pool {
     }
 
     async fn checkout(&self, lane: Lane, deadline: Instant) -> Result<Held, Lack> {
-        let Ok((share, permit)) = timeout_at(deadline, self.permit(lane)).await else {
-            return Err(Lack::Busy);
+        let free = match self.free(lane) {
+            None => timeout_at(deadline, self.permit(lane)).await.ok().flatten(),
+            free => free,
         };
-        let permit = permit.ok_or(Lack::Busy)?;
+        let (share, permit) = free.ok_or(Lack::Busy)?;
         match share.pop() {
             Some(Idle { conn, born, .. }) => Ok(share.held(permit, conn, born, true)),
             None => self.connected(share, permit, deadline).await,
         }
     }
 
-    /// A place in a lane. Beats take their own first, then an idle one of the calls, then whichever comes first.
-    async fn permit(&self, lane: Lane) -> (&Arc<Share>, Option<OwnedSemaphorePermit>) {
+    /// A place that nobody is waiting for. Beats and completions take one of the calls while these are mostly idle, for the process of
+    /// the server behind it has just seen the record; else their own first.
+    fn free(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
+        let shares: &[&Arc<Share>] = match lane {
+            Lane::Calls => &[&self.calls],
+            Lane::Beats if self.calls.is_mostly_idle() => &[&self.calls, &self.beats],
+            Lane::Beats => &[&self.beats, &self.calls],
+        };
+        shares.iter().find_map(|&share| {
+            let permit = Arc::clone(&share.permits).try_acquire_owned().ok()?;
+            Some((share, permit))
+        })
+    }
+
+    /// A place in a lane, whichever comes first.
+    async fn permit(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
         let of = |share: &Arc<Share>| Arc::clone(&share.permits);
         if lane == Lane::Calls {
-            return (&self.calls, of(&self.calls).acquire_owned().await.ok());
-        }
-        for share in [&self.beats, &self.calls] {
-            if let Ok(permit) = of(share).try_acquire_owned() {
-                return (share, Some(permit));
-            }
+            return Some((&self.calls, of(&self.calls).acquire_owned().await.ok()?));
         }
         let (mut beat, mut call) =
             (pin!(of(&self.beats).acquire_owned()), pin!(of(&self.calls).acquire_owned()));
         poll_fn(|cx| {
             if let Poll::Ready(permit) = beat.as_mut().poll(cx) {
-                return Poll::Ready((&self.beats, permit.ok()));
+                return Poll::Ready(permit.ok().map(|permit| (&self.beats, permit)));
             }
-            call.as_mut().poll(cx).map(|permit| (&self.calls, permit.ok()))
+            call.as_mut().poll(cx).map(|permit| Some((&self.calls, permit.ok()?)))
         })
         .await
     }

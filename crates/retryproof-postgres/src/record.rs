@@ -11,8 +11,6 @@ use sqlx_postgres::PgRow;
 pub(crate) const IN_PROGRESS: i64 = 0;
 /// `state` of a record whose work is done.
 pub(crate) const COMPLETE: i64 = 1;
-/// `state` in the answer to a grant.
-const GRANTED: i64 = -1;
 
 /// What a row says, judged by the server's clock as it was read.
 #[derive(Debug)]
@@ -32,16 +30,24 @@ pub(crate) enum Phase {
 
 /// The answer to an acquire.
 pub(crate) enum Answer {
-    Granted { token: FencingToken, took_over: bool },
+    Granted {
+        token: FencingToken,
+        took_over: bool,
+    },
+    /// What was there was not live, and another was quicker.
+    Lost,
     Found(Option<Record>),
 }
 
 impl Answer {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
-        if column::<i64>(row, 0, "state")? != GRANTED {
-            return Record::read(row).map(Self::Found);
+        match column::<Option<i64>>(row, 7, "token")? {
+            None => Record::read(row).map(Self::Found),
+            Some(0) => Ok(Self::Lost),
+            Some(granted) => {
+                Ok(Self::Granted { token: FencingToken::new(granted.unsigned_abs()), took_over: granted < 0 })
+            }
         }
-        Ok(Self::Granted { token: token(row)?, took_over: column(row, 3, "taken")? })
     }
 }
 

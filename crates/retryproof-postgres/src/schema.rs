@@ -21,7 +21,8 @@ const VERSION: i64 = 1;
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
 /// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under the name `table`, and writes the
-/// version row. Run it inside a transaction.
+/// version row. Run it inside a transaction. One of the statements makes a function, whose body stands between dollar quotes and has
+/// semicolons in it, so the migrator has to know these.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
@@ -68,6 +69,8 @@ impl PostgresConfig {
         if found > VERSION {
             return Err(newer(found));
         }
+        // Its function may be gone, for a table can be moved without it. The scripts are safe to run again.
+        let found = if has_function(&mut conn, table).await.map_err(fail)? { found } else { 0 };
         for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
             run(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
@@ -99,6 +102,17 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
     }
 }
 
+/// Whether the function that grants is there.
+async fn has_function(conn: &mut PgConnection, table: &str) -> Result<bool, sqlx_core::Error> {
+    let there = row(conn, format!("SELECT to_regprocedure('{}') IS NOT NULL", grant(table))).await?;
+    there.map_or(Ok(false), |row| row.try_get(0))
+}
+
+/// The function that grants, as the server finds it.
+fn grant(table: &str) -> String {
+    format!("\"{table}_grant\"(bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean)")
+}
+
 /// What the server is like.
 pub(crate) struct Server {
     /// Whether transactions are READ COMMITTED unless they say otherwise.
@@ -115,7 +129,9 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
              pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, \
              current_setting('default_transaction_isolation')='read committed', \
              coalesce((SELECT bool_and(has_table_privilege(to_regclass('\"{table}\"'),p)) \
-             FROM unnest(ARRAY['SELECT','INSERT','UPDATE','DELETE']) AS p),true)"
+             FROM unnest(ARRAY['SELECT','INSERT','UPDATE','DELETE']) AS p) \
+             AND has_function_privilege(to_regprocedure('{}'),'EXECUTE'),true)",
+            grant(table)
         ),
     )
     .await
@@ -132,7 +148,8 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         ));
     }
     match version(conn, table).await {
-        Ok(Some(VERSION)) => {}
+        Ok(Some(VERSION)) if has_function(conn, table).await.map_err(unreadable)? => {}
+        Ok(Some(VERSION)) => return Err(missing(table)),
         Ok(Some(found)) if found > VERSION => return Err(newer(found)),
         Ok(Some(found)) => {
             return Err(Error::new(
@@ -149,7 +166,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, and SELECT on the one with `_meta`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the function with `_grant`",
         )
         .with("table", table));
     }
@@ -168,7 +185,7 @@ pub(crate) async fn backend(conn: &mut PgConnection) -> Result<i64> {
 fn missing(table: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the database has no tables of the store yet; call `PostgresConfig::migrate()` once, or apply the shipped SQL",
+        "the database does not have the tables and the function of the store yet; call `PostgresConfig::migrate()` once, or apply the shipped SQL",
     )
     .with("table", table)
 }

@@ -76,34 +76,18 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10: reads first, so that a live record is neither locked nor written; else inserts, or replaces
-            // what is expired, released, or the caller's own. No row: a concurrent insert that this statement's snapshot does not
-            // show.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state (-1: granted), owner, token, taken, rest, fp, result.
+            // ACQ-2, ACQ-7 to ACQ-10: reads, and calls the function that inserts or replaces only where there is nothing live: what is
+            // expired, released, or the caller's own. A live record is neither locked nor written, and the part that could is not even
+            // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried.
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state, owner, token, taken, rest, fp, result, granted (NULL:
+            // not tried; 0: another was quicker; else the token, negative for a takeover).
             Self::Acquire => concat!(
-                "WITH ex AS MATERIALIZED (SELECT state,owner,token,taken,",
+                "SELECT t.state::bigint,t.owner,t.token,t.taken,",
                 rest_us!(),
-                " AS rest,fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2 \
-                 AND (expires_at>clock_timestamp() OR state NOT IN (0,1)) AND NOT (state=0 AND owner=$3)), \
-                 up AS (INSERT INTO \"retryproof_records\" AS r (scope,key,state,owner,token,taken,expires_at,purge_bucket,fp) \
-                 SELECT $1,$2,0,$3,",
-                now_us!(),
-                ",false,clock_timestamp()+$4::bigint*interval '1 microsecond',(",
-                now_us!(),
-                "+$5::bigint+$6::bigint-1)/$6::bigint*$6::bigint,$7 WHERE NOT EXISTS (SELECT FROM ex) AND ",
-                bounded!(),
-                " IS NOT NULL \
-                 ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,\
-                 token=CASE WHEN r.state=0 AND r.owner=excluded.owner THEN r.token ELSE greatest(",
-                now_us!(),
-                ",r.token+1) END,taken=r.state=0 AND r.owner<>excluded.owner AND r.owner<>",
-                nobody!(),
-                ",expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond',purge_bucket=excluded.purge_bucket,\
-                 fp=excluded.fp,result=NULL WHERE r.state IN (0,1) \
-                 AND (r.expires_at<=clock_timestamp() OR (r.state=0 AND r.owner=excluded.owner)) \
-                 RETURNING r.token,r.taken) \
-                 SELECT (-1)::bigint AS state,NULL::bytea AS owner,token,taken,NULL::bigint AS rest,NULL::bytea AS fp,NULL::bytea AS result FROM up \
-                 UNION ALL SELECT state::bigint,owner,token,taken,rest,fp,result FROM ex"
+                ",t.fp,t.result,CASE WHEN t.state IS NULL OR (t.state IN (0,1) \
+                 AND (t.expires_at<=clock_timestamp() OR (t.state=0 AND t.owner=$3))) \
+                 THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL) END \
+                 FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND t.key=$2"
             ),
             // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, taken, rest, fp, result.
             Self::Find => concat!(

@@ -25,7 +25,7 @@ use crate::wake::{ANNOUNCE_AGAIN, Wake};
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// The same as the net under notifications.
 const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// How often an acquire is repeated that neither granted nor saw a record; before each further one a look decides.
+/// How often an acquire is repeated that neither granted nor saw a live record; before each further one a look decides.
 const BLIND: u32 = 3;
 const BLIND_AT_MOST: u32 = 20;
 /// How often it is asked over which connection the server answers.
@@ -140,7 +140,6 @@ impl PostgresStore {
                 }
                 Err(failed) => return Err(failed.into_error()),
             };
-            // No row: somebody inserted it after our snapshot was taken.
             let Some(row) = &reply.row else { continue };
             match Answer::read(row)? {
                 Answer::Granted { token, took_over } => {
@@ -150,9 +149,9 @@ impl PostgresStore {
                 Answer::Found(record) => match self.seen(id, record) {
                     Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
                     Standing::Busy { remaining, token } => return Ok(Acquired::Busy { remaining, token }),
-                    // Its lease ended between the statement's looks at the clock.
                     Standing::Absent => {}
                 },
+                Answer::Lost => {}
             }
         }
         Err(Error::unavailable("the record changed faster than it could be read; try again"))

@@ -116,7 +116,9 @@ impl Drop for Table {
             runtime.block_on(async {
                 // A server that a test has stopped keeps its tables.
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
-                    let sql = format!("DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\"");
+                    let sql = format!(
+                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\"; DROP FUNCTION IF EXISTS \"{name}_grant\""
+                    );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }
             });

@@ -97,6 +97,35 @@ async fn acq_8_one_round_trip_for_each_call() {
 }
 
 #[tokio::test]
+async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
+    for (url, pooler) in [(postgres(), Pooler::Session), (pgbouncer(), Pooler::Transaction)] {
+        let table = Table::new().await;
+        let (proxy, through) = proxied(&url).await;
+        let store = store(&through, &table, pooler).await;
+        // Opens the lines and prepares the statements, all on the connection of the calls.
+        execute(&store, &id("first"), "x").await;
+        replay(&store, &id("first")).await;
+        assert!(matches!(
+            store.acquire(&id("held"), &request(OwnerId::new())).await,
+            Ok(Acquired::Granted(_))
+        ));
+        let known = id("known");
+        execute(&store, &known, "x").await;
+        assert_eq!(replay(&store, &known).await, "x");
+        assert_eq!(table.stranger().await.run(format!("DELETE FROM \"{}\"", table.name)).await, 3);
+        let before = proxy.flights();
+        grant(&store, &known, OwnerId::new()).await;
+        assert_eq!(proxy.flights() - before, 2, "known, but gone ({pooler:?})");
+        // Whatever becomes of it: nobody takes it for complete.
+        for stranger in [OwnerId::new(), OwnerId::new()] {
+            let before = proxy.flights();
+            assert!(matches!(store.acquire(&known, &request(stranger)).await, Ok(Acquired::Busy { .. })));
+            assert_eq!(proxy.flights() - before, 1, "no longer known ({pooler:?})");
+        }
+    }
+}
+
+#[tokio::test]
 async fn sto_5_a_line_that_was_cut_while_idle_is_replaced() {
     let table = Table::new().await;
     let (proxy, through) = proxied(&table.url).await;
