@@ -9,8 +9,11 @@
 //! - [`SlowStore`] is some way off;
 //! - [`Recorder`] keeps a log of calls and answers;
 //! - `wire::WireProxy` (feature `wire`) counts the round trips to a server, and cuts or stalls the line;
-//! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once.
+//! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once;
+//! - `broker` (feature `broker`) is for tests of listeners on a message broker, and has brokers that may be killed.
 
+#[cfg(feature = "broker")]
+pub mod broker;
 pub mod conformance;
 mod fault;
 mod model;

@@ -7,6 +7,7 @@ mod batches;
 mod dead_letters;
 mod limits;
 mod refused;
+mod restart;
 mod stop;
 mod support;
 mod trouble;

@@ -43,6 +43,7 @@ pub(crate) struct Place {
     pub(crate) client: Client,
     pub(crate) jetstream: Context,
     pub(crate) engine: IdempotencyEngine,
+    storage: StorageType,
 }
 
 impl Place {
@@ -51,11 +52,16 @@ impl Place {
     }
 
     pub(crate) async fn with(engine: IdempotencyEngine) -> Self {
+        Self::at(&url(), engine, StorageType::Memory).await
+    }
+
+    /// On another server than that of the other tests, or with streams that outlive it.
+    pub(crate) async fn at(url: &str, engine: IdempotencyEngine, storage: StorageType) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let client = async_nats::connect(url()).await.expect("a nats-server");
+        let client = async_nats::connect(url).await.expect("a nats-server");
         let jetstream = jetstream::new(client.clone());
-        let place = Self { name, client, jetstream, engine };
+        let place = Self { name, client, jetstream, engine, storage };
         place.stream(&place.name, &format!("{}.>", place.name)).await;
         place.stream(&place.grave(), &place.dead()).await;
         place
@@ -65,7 +71,7 @@ impl Place {
         let config = StreamConfig {
             name: name.to_owned(),
             subjects: vec![subject.to_owned()],
-            storage: StorageType::Memory,
+            storage: self.storage,
             ..StreamConfig::default()
         };
         self.jetstream.create_stream(config).await.expect("a stream");

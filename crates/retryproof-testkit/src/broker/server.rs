@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Server`]: a message broker of a test's own, which may be killed and comes back with the data that it left.
+//!
+//! The programs have to be on this machine; `cargo xtask services up nats rabbitmq` installs them.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+/// A broker takes seconds to start, and many of them on a busy machine; one that takes this long hangs.
+const READY_WITHIN: Duration = Duration::from_secs(180);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// A broker on a free port of 127.0.0.1, with its data in a folder of its own. Both end with it.
+///
+/// Start it on the thread that the test runs on, not on one of `spawn_blocking`: where the machine can see to that, its processes die with
+/// the thread that started them, so that none outlives a test that was killed.
+#[derive(Debug)]
+pub struct Server {
+    url: String,
+    dir: PathBuf,
+    /// In the order of their start; the broker itself comes last.
+    processes: Vec<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    port: u16,
+    command: Vec<String>,
+    /// What is said to it, and what its answer begins with when it serves.
+    greeting: (Vec<u8>, Vec<u8>),
+    child: Option<Child>,
+}
+
+impl Server {
+    /// A NATS server with JetStream, its streams on disk.
+    ///
+    /// # Errors
+    /// When the program is not there, or does not serve in time.
+    pub async fn nats() -> io::Result<Self> {
+        let (dir, port) = (folder()?, free_port());
+        let settings = format!(
+            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n",
+            dir.join("data").display()
+        );
+        let command = vec![program("nats-server")?, "-c".into(), write(&dir, "nats.conf", &settings)?];
+        let greeting = (Vec::new(), b"INFO ".to_vec());
+        let url = format!("nats://127.0.0.1:{port}");
+        Self::begin(url, dir, vec![Process { port, command, greeting, child: None }]).await
+    }
+
+    /// A RabbitMQ node, and the `epmd` that it wants to be known by; the user is `guest`, who may do everything.
+    ///
+    /// # Errors
+    /// When the programs are not there, or do not serve in time.
+    pub async fn rabbitmq() -> io::Result<Self> {
+        let (dir, names, port) = (folder()?, free_port(), free_port());
+        // It writes the id of its process to its log else; and it would start a node of its own to be told where it is.
+        let epmd =
+            [program("epmd")?, "-port".into(), names.to_string(), "-address".into(), "127.0.0.1".into()];
+        // Its port comes back, as a number of four bytes.
+        let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
+        let settings = format!(
+            "listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
+             disk_free_limit.absolute = 1MB\n"
+        );
+        let inside = |name: &str| dir.join(name).display().to_string();
+        let mut command = vec!["env".to_owned()];
+        command.extend([
+            format!("HOME={}", inside("data")),
+            format!("ERL_EPMD_PORT={names}"),
+            "ERL_EPMD_ADDRESS=127.0.0.1".into(),
+            format!("RABBITMQ_NODENAME=own-{port}@localhost"),
+            // Where other nodes would come in: the same number on another address of the loopback.
+            format!("RABBITMQ_DIST_PORT={port}"),
+            format!("RABBITMQ_CONFIG_FILE={}", write(&dir, "rabbitmq.conf", &settings)?),
+            format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(&dir, "plugins", "[].\n")?),
+            format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
+            format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
+            format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
+            // Then the script becomes the node, so that whoever kills the one kills the other.
+            "RABBITMQ_ALLOW_INPUT=1".into(),
+            // The one on the path changes to another user.
+            Path::new(&program("rabbitmq-env")?).with_file_name("rabbitmq-server").display().to_string(),
+        ]);
+        command.extend(["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from));
+        // A method frame of channel 0.
+        let greeting = (b"AMQP\0\0\x09\x01".to_vec(), vec![1, 0, 0]);
+        let url = format!("amqp://guest:guest@127.0.0.1:{port}");
+        let processes = vec![
+            Process { port: names, command: epmd.to_vec(), greeting: knows, child: None },
+            Process { port, command, greeting, child: None },
+        ];
+        Self::begin(url, dir, processes).await
+    }
+
+    async fn begin(url: String, dir: PathBuf, processes: Vec<Process>) -> io::Result<Self> {
+        // Made before it is started, so that what has been started by then ends with it when the rest does not come up.
+        let mut server = Self { url, dir, processes };
+        server.start().await?;
+        Ok(server)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Until a quorum queue of this RabbitMQ is there after a kill as well: one that was made in the last half second is not, whatever it holds.
+    ///
+    /// # Errors
+    /// When it is not written down in time.
+    pub async fn until_kept(&self, queue: &str) -> io::Result<()> {
+        let node = self.dir.join("data/mnesia");
+        let written = async {
+            while !listed(&node, queue)? {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        };
+        timeout(READY_WITHIN, written).await.unwrap_or_else(|late| Err(late.into()))
+    }
+
+    /// Ends the broker as it stands, with SIGKILL, and comes back when it is gone.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.processes.last_mut().map_or(Ok(()), Process::kill)
+    }
+
+    /// Starts what does not run, on the same port and with the data that was left, and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not serve in time; with the end of its log.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may be starting; call it again.
+    pub async fn start(&mut self) -> io::Result<()> {
+        let log = self.dir.join("log");
+        for process in &mut self.processes {
+            let ready = process.start(&self.dir, &log);
+            if let Err(error) = timeout(READY_WITHIN, ready).await.unwrap_or_else(|late| Err(late.into())) {
+                return Err(io::Error::other(format!("{}: {error}: {}", process.command[0], tail(&log))));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+        }
+        // What a node has started ends after it, and may write until then.
+        for _ in 0..1_000 {
+            if fs::remove_dir_all(&self.dir).is_ok() || !self.dir.exists() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Process {
+    async fn start(&mut self, dir: &Path, log: &Path) -> io::Result<()> {
+        loop {
+            if self.child.is_none() {
+                let log = fs::OpenOptions::new().create(true).append(true).open(log)?;
+                let words = tied(&self.command);
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]).current_dir(dir).stdin(Stdio::null());
+                self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+            }
+            if timeout(ANSWERS_WITHIN, self.greets()).await.is_ok_and(|greets| greets.is_ok_and(|yes| yes)) {
+                return Ok(());
+            }
+            // What is left of one that was killed a moment ago may keep its successor out.
+            if let Some(child) = &mut self.child
+                && child.try_wait()?.is_some()
+            {
+                self.child = None;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn greets(&self) -> io::Result<bool> {
+        let mut line = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+        let (says, expects) = &self.greeting;
+        line.write_all(says).await?;
+        let mut answer = vec![0; expects.len()];
+        line.read_exact(&mut answer).await?;
+        Ok(answer == *expects)
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the list of quorum queues on disk has this one, and not only another whose name begins with its.
+fn listed(node: &Path, queue: &str) -> io::Result<bool> {
+    for own in fs::read_dir(node)?.flatten() {
+        let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
+        let text = fs::read(list).unwrap_or_default();
+        let mut found = text.windows(queue.len() + 1);
+        if found.any(|bytes| bytes.starts_with(queue.as_bytes()) && bytes[queue.len()] != b'.') {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The command of a process that dies with us, however we die, where the machine can see to that.
+fn tied(command: &[String]) -> Vec<String> {
+    const SETPRIV: &str = "/usr/bin/setpriv";
+    let mut words = Vec::new();
+    if Path::new(SETPRIV).exists() {
+        words.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(String::from));
+    }
+    words.extend_from_slice(command);
+    words
+}
+
+/// A port that was free a moment ago, below those that the system hands out by itself: it is still free when a server is started again.
+fn free_port() -> u16 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        // Processes that run at once begin apart: a port that one of them has given up is not the next of another.
+        let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
+        let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A new one, that nobody else can look into.
+fn folder() -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("retryproof-server-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::DirBuilder::new().mode(0o700).create(&dir)?;
+    fs::create_dir(dir.join("data"))?;
+    Ok(dir)
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
+    let path = dir.join(name);
+    fs::write(&path, text)?;
+    Ok(path.display().to_string())
+}
+
+/// A program, also where Debian's packages put those that are not for everybody.
+fn program(name: &str) -> io::Result<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin"].map(PathBuf::from);
+    let found = std::env::split_paths(&path)
+        .chain(beside)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file());
+    found.map(|path| path.display().to_string()).ok_or_else(|| {
+        io::Error::other(format!(
+            "there is no {name} here: `cargo xtask services up nats rabbitmq` installs it"
+        ))
+    })
+}
+
+/// The end of a log.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join(" | ")
+}
