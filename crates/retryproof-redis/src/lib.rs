@@ -3,6 +3,7 @@
 
 mod config;
 mod error;
+mod gather;
 mod inspect;
 mod link;
 mod record;

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 
 use crate::error::{Failure, Remedy};
 use crate::route::Route;
-use crate::server::Purpose;
+use crate::server::{Conn, Purpose};
 
 /// What is sent in one flight.
 #[derive(Clone, Copy)]
@@ -28,16 +27,15 @@ pub(crate) enum Ask<'a> {
 pub(crate) struct Link {
     route: Arc<Route>,
     purpose: Purpose,
-    live: RwLock<Option<Live>>,
+    live: RwLock<Option<Arc<Live>>>,
     /// Held by whoever dials; what became of the last attempt.
     dialing: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
     /// Attempts that have ended.
     dialed: AtomicU64,
 }
 
-#[derive(Clone)]
 struct Live {
-    conn: MultiplexedConnection,
+    conn: Conn,
     /// Which of the link's connections it is.
     serial: u64,
     /// How often the primary had moved when it was made.
@@ -60,7 +58,7 @@ impl Link {
         let mut live = self.connection().await?;
         let mut first = true;
         loop {
-            let failure = match self.exchange(&mut live, ask).await {
+            let failure = match self.exchange(&live, ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -82,14 +80,16 @@ impl Link {
         }
     }
 
-    async fn exchange(&self, live: &mut Live, ask: Ask<'_>) -> Result<Value, Failure> {
+    async fn exchange(&self, live: &Live, ask: Ask<'_>) -> Result<Value, Failure> {
         let epoch = live.epoch;
+        let _present = live.conn.crowd.enter();
+        let mut driver = live.conn.driver.clone();
         let sent = async {
             match ask {
-                Ask::One(cmd) => live.conn.send_packed_command(cmd).await,
+                Ask::One(cmd) => driver.send_packed_command(cmd).await,
                 Ask::Flight(flight) => {
                     let count = flight.len();
-                    live.conn.send_packed_commands(flight, 0, count).await.map(Value::Array)
+                    driver.send_packed_commands(flight, 0, count).await.map(Value::Array)
                 }
             }
         };
@@ -118,7 +118,7 @@ impl Link {
         }
     }
 
-    fn current(&self) -> Option<Live> {
+    fn current(&self) -> Option<Arc<Live>> {
         let live = self.live.read();
         live.as_ref().filter(|live| live.epoch == self.route.epoch()).cloned()
     }
@@ -132,7 +132,7 @@ impl Link {
     }
 
     /// The connection in use, or a new one. One caller dials, the others share what becomes of it.
-    async fn connection(&self) -> Result<Live> {
+    async fn connection(&self) -> Result<Arc<Live>> {
         if let Some(live) = self.current() {
             return Ok(live);
         }
@@ -150,9 +150,9 @@ impl Link {
         let serial = self.dialed.fetch_add(1, Ordering::AcqRel) + 1;
         match opened {
             Ok((conn, epoch)) => {
-                let live = Live { conn, serial, epoch };
+                let live = Arc::new(Live { conn, serial, epoch });
                 *last = None;
-                *self.live.write() = Some(live.clone());
+                *self.live.write() = Some(Arc::clone(&live));
                 Ok(live)
             }
             Err(error) => {

@@ -4,13 +4,12 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
 use retryproof_core::Result;
 use tokio::sync::Notify;
 
 use crate::config::{Address, RedisConfig, Target};
 use crate::sentinel;
-use crate::server::{Dialer, Purpose};
+use crate::server::{Conn, Dialer, Purpose};
 
 /// The way to the primary, shared by all connections of a store.
 #[derive(Debug)]
@@ -79,7 +78,7 @@ impl Route {
     }
 
     /// A connection to the primary, and how often that had moved before.
-    pub(crate) async fn open(&self, purpose: &Purpose) -> Result<(MultiplexedConnection, u64)> {
+    pub(crate) async fn open(&self, purpose: &Purpose) -> Result<(Conn, u64)> {
         let epoch = self.epoch();
         let conn = match &self.config().target {
             Target::Single(at) => self.dialer.server(at, purpose).await?,

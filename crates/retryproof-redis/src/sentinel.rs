@@ -31,7 +31,7 @@ pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> 
     for at in (0..nodes.len()).map(|step| (from + step) % nodes.len()) {
         let asked = async {
             let mut conn = route.dialer().sentinel(&nodes[at], &Purpose::Calls).await?;
-            let answer = conn.send_packed_command(&cmd).await.map_err(Failure::Connection);
+            let answer = conn.driver.send_packed_command(&cmd).await.map_err(Failure::Connection);
             answer.map_err(|failure| failure.into_error().with("sentinel", &nodes[at]))
         };
         match asked.await {
@@ -101,7 +101,7 @@ async fn watch(route: Weak<Route>, at: usize, service: String) {
             route.dialer().sentinel(&nodes[at], &Purpose::Messages(to)).await
         };
         if let Ok(mut conn) = conn
-            && conn.subscribe(MOVED).await.is_ok()
+            && conn.driver.subscribe(MOVED).await.is_ok()
         {
             while let Some(push) = pushed.recv().await {
                 if push.kind == PushKind::Disconnection {

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Dialer`]: makes one connection and sees whom it reaches: no cluster, no sentinel, no replica, no server that is too old.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::io::tcp::{
+    TcpSettings,
+    socket2::{SockRef, TcpKeepalive},
+};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, Value,
+    RedisConnectionInfo, RedisResult, Value,
 };
 use retryproof_core::{Error, ErrorKind, Result};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::{Address, RedisConfig};
 use crate::error::{CLUSTER, Failure};
+use crate::gather::{BOUNDARY, Crowd, Gather};
 use crate::script::Scripts;
 
 /// How many calls may wait for the connection's task before their callers do.
@@ -30,6 +38,23 @@ pub(crate) enum Purpose {
     Waiting,
     /// Pushed messages, which go here.
     Messages(UnboundedSender<PushInfo>),
+}
+
+/// A connection. The drop of it ends its task, and the clones of its driver with that.
+pub(crate) struct Conn {
+    pub(crate) driver: MultiplexedConnection,
+    /// Who calls over it enters here.
+    pub(crate) crowd: Arc<Crowd>,
+    /// `None`: the driver's clones share a task of its own.
+    _task: Option<Task>,
+}
+
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Makes connections as the configuration says.
@@ -53,18 +78,18 @@ impl Dialer {
     }
 
     /// Connects to a server, and refuses what is none that we can use.
-    pub(crate) async fn server(&self, at: &Address, purpose: &Purpose) -> Result<MultiplexedConnection> {
+    pub(crate) async fn server(&self, at: &Address, purpose: &Purpose) -> Result<Conn> {
         let login = login(self.config.user.as_deref(), self.config.password.as_deref());
         let reached = async {
             let mut conn = self.connect(at, login, purpose).await?;
-            self.greet(&mut conn).await?;
+            self.greet(&mut conn.driver).await?;
             Ok(conn)
         };
         reached.await.map_err(|failure: Failure| failure.into_error().with("server", at))
     }
 
     /// Connects to a sentinel.
-    pub(crate) async fn sentinel(&self, at: &Address, purpose: &Purpose) -> Result<MultiplexedConnection> {
+    pub(crate) async fn sentinel(&self, at: &Address, purpose: &Purpose) -> Result<Conn> {
         let login = login(self.config.sentinel_user.as_deref(), self.config.sentinel_password.as_deref());
         self.connect(at, login, purpose).await.map_err(|failure| failure.into_error().with("sentinel", at))
     }
@@ -74,20 +99,10 @@ impl Dialer {
         at: &Address,
         login: RedisConnectionInfo,
         purpose: &Purpose,
-    ) -> Result<MultiplexedConnection, Failure> {
-        let (host, port) = (at.host.clone(), at.port);
-        let addr = if self.config.tls {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
-        let probes = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(UNACKNOWLEDGED);
-        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(probes);
-        #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
-        let settings = settings.set_user_timeout(UNACKNOWLEDGED);
-
+    ) -> Result<Conn, Failure> {
         let mut options = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.config.connect_timeout))
+            .set_write_backpressure_boundary(BOUNDARY)
             .set_pipeline_buffer_size(QUEUE);
         let (login, patience) = match purpose {
             Purpose::Calls => (login, self.config.response_timeout),
@@ -98,16 +113,34 @@ impl Dialer {
             }
         };
         let options = options.set_response_timeout(Some(patience));
-        let info = addr
-            .into_connection_info()
-            .map_err(Failure::Connection)?
+        let made = async {
+            if self.config.tls {
+                self.over_tls(at, login, &options).await
+            } else {
+                let made = tokio::time::timeout(self.config.connect_timeout, over_tcp(at, &login, options));
+                made.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+            }
+        };
+        made.await.map_err(Failure::Connection)
+    }
+
+    /// The driver's own connection: it alone knows its TLS.
+    async fn over_tls(
+        &self,
+        at: &Address,
+        login: RedisConnectionInfo,
+        options: &AsyncConnectionConfig,
+    ) -> RedisResult<Conn> {
+        let (host, port) = (at.host.clone(), at.port);
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(probes());
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
+        let settings = settings.set_user_timeout(UNACKNOWLEDGED);
+        let info = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+            .into_connection_info()?
             .set_tcp_settings(settings)
             .set_redis_settings(login);
-        self.client(info)
-            .map_err(Failure::Connection)?
-            .get_multiplexed_async_connection_with_config(&options)
-            .await
-            .map_err(Failure::Connection)
+        let driver = self.client(info)?.get_multiplexed_async_connection_with_config(options).await?;
+        Ok(Conn { driver, crowd: Arc::default(), _task: None })
     }
 
     #[cfg(feature = "tls")]
@@ -164,6 +197,45 @@ impl Dialer {
         }
         Ok(())
     }
+}
+
+fn probes() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(UNACKNOWLEDGED)
+}
+
+/// Over a socket of our own, which [gathers](Gather) what is sent.
+async fn over_tcp(
+    at: &Address,
+    login: &RedisConnectionInfo,
+    options: AsyncConnectionConfig,
+) -> RedisResult<Conn> {
+    let socket = dial(at).await?;
+    socket.set_nodelay(true)?;
+    let set = SockRef::from(&socket);
+    set.set_tcp_keepalive(&probes())?;
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
+    set.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    let crowd = Arc::<Crowd>::default();
+    let gather = Gather::new(socket, Arc::clone(&crowd));
+    let (driver, task) = MultiplexedConnection::new_with_config(login, gather, options).await?;
+    let task = tokio::spawn(task).abort_handle();
+    Ok(Conn { driver, crowd, _task: Some(Task(task)) })
+}
+
+/// All addresses of the host at once, as the driver does: one that drops what comes does not hold the others up.
+async fn dial(at: &Address) -> io::Result<TcpStream> {
+    let mut dialing = JoinSet::new();
+    for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {
+        dialing.spawn(TcpStream::connect(addr));
+    }
+    let mut failure = None;
+    while let Some(dialed) = dialing.join_next().await {
+        match dialed.map_err(io::Error::from).flatten() {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
 }
 
 const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";

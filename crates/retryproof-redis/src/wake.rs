@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::Failure;
 use crate::route::Route;
-use crate::server::Purpose;
+use crate::server::{Conn, Purpose};
 
 /// After a refusal, before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -169,7 +169,7 @@ impl Board {
         &mut self,
         route: &Route,
         epoch: u64,
-        conn: MultiplexedConnection,
+        conn: Conn,
         mut pushed: mpsc::UnboundedReceiver<PushInfo>,
         changes: &mut mpsc::UnboundedReceiver<Change>,
     ) -> Option<Error> {
@@ -178,7 +178,7 @@ impl Board {
         let mut sent: Option<Sent> = None;
         loop {
             if sent.is_none() {
-                sent = self.next(&conn, &mut subscribed);
+                sent = self.next(&conn.driver, &mut subscribed);
             }
             tokio::select! {
                 push = pushed.recv() => match push {

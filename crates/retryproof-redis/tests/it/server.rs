@@ -113,7 +113,12 @@ impl Server {
 
     /// A connection of somebody else.
     pub(crate) async fn stranger(&self) -> MultiplexedConnection {
-        self.client().get_multiplexed_async_connection().await.expect("a connection")
+        // The driver's own patience is half a second: too short for a loaded machine.
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let client = self.client();
+        client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection")
     }
 
     /// Sends a line of words, and reads an answer that is not looked at.
