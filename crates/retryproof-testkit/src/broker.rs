@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+mod running;
 mod seen;
 mod server;
+mod verdicts;
+mod work;
 
+pub use running::{Running, Stop};
 pub use seen::{Fate, Seen};
 pub use server::Server;
+pub use verdicts::{lease_lost, not_recorded};
+pub use work::{Gate, counted, gated};
 
 /// Longer than anything takes that ends well, also on a machine with a lot to do.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,4 +42,12 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         }
     };
     assert!(timeout(PATIENCE, waiting).await.is_ok(), "{what}: not within {PATIENCE:?}");
+}
+
+/// The same for a condition that is seen at once.
+///
+/// # Panics
+/// As [`eventually`].
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(what, async || holds()).await;
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Verdicts that a broker's adapter has to tell apart and that take some doing to come about.
+
+use retryproof_core::listener::Verdict;
+use retryproof_core::{
+    CompletionFailurePolicy, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Rejected,
+    SharedStore,
+};
+
+use crate::{Fault, FaultStore, Faults, Operation};
+
+/// Of work that ran and whose lease another owner has taken over by then (CMP-7).
+pub fn lease_lost() -> Verdict {
+    Verdict::of_rejected(&Rejected::LeaseLost)
+}
+
+/// Of work that ran and whose completion the store did not take (CMP-4).
+///
+/// # Panics
+/// Never.
+pub async fn not_recorded() -> Verdict {
+    let faults = Faults::none();
+    faults.fail_next(Operation::Complete, u64::MAX, Fault::Refused);
+    let mut config = IdempotencyConfig::default();
+    config.completion_failure_policy = CompletionFailurePolicy::Propagate;
+    let store = SharedStore::new(FaultStore::new(MemoryStore::new(), faults));
+    let engine = IdempotencyEngine::builder(store).config(config).build().expect("an engine");
+    let ctx = IdempotencyContext::builder("broker.tests", "k").build().expect("a context");
+    Verdict::of(&engine.execute(ctx, async || Ok::<_, std::io::Error>(())).await)
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Work on messages that counts itself, and that waits for a word.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use retryproof_core::listener::Verdict;
+use retryproof_core::{IdempotencyContext, IdempotencyEngine};
+use tokio::sync::Semaphore;
+
+/// Where work counts itself, and waits until it is let go on.
+#[derive(Debug)]
+pub struct Gate {
+    begun: AtomicUsize,
+    open: Semaphore,
+}
+
+impl Gate {
+    /// Nobody goes on yet.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self { begun: AtomicUsize::new(0), open: Semaphore::new(0) }
+    }
+
+    /// How often work has begun.
+    #[must_use]
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// So many go on, now or when they come.
+    pub fn let_go(&self, runs: usize) {
+        self.open.add_permits(runs);
+    }
+
+    /// Counts, and waits.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has counted, and leaves its turn to another.
+    pub async fn pass(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        // Never closed.
+        if let Ok(turn) = self.open.acquire().await {
+            turn.forget();
+        }
+    }
+}
+
+/// Handles a message by an engine, with work that counts its runs and does nothing else.
+pub async fn counted(engine: &IdempotencyEngine, ctx: IdempotencyContext, runs: &AtomicUsize) -> Verdict {
+    let work = async || {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok::<(), Infallible>(())
+    };
+    Verdict::of(&engine.execute(ctx, work).await)
+}
+
+/// Handles a message by an engine, with work that passes the gate and does nothing else.
+pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &Gate) -> Verdict {
+    let work = async || {
+        gate.pass().await;
+        Ok::<(), Infallible>(())
+    };
+    Verdict::of(&engine.execute(ctx, work).await)
+}
