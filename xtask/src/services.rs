@@ -81,8 +81,8 @@ pub(crate) const SERVICES: [Service; 8] = [
     Service { name: "nats", programs: &["nats-server"], packages: &["nats-server"], on: None },
     Service {
         name: "rabbitmq",
-        programs: &["rabbitmq-env", "erl", "epmd"],
-        packages: &["rabbitmq-server"],
+        programs: &["rabbitmq-env", "erl", "epmd", "openssl"], // a certificate for the tests over TLS
+        packages: &["rabbitmq-server", "openssl"],
         on: None,
     },
 ];

@@ -67,7 +67,8 @@ impl Rest {
     }
 }
 
-/// Whether it spends one of the message's attempts. What the store did, or an engine that takes no more work, is not the message's doing.
+/// Whether it spends one of the message's attempts: what ran and came to nothing does, also because its lease was lost or its completion was not
+/// recorded. While the store is away, or the engine takes no more work, nothing runs.
 fn counts(verdict: &Verdict) -> bool {
     verdict.is_failure() && verdict.why() != Reason::Store
 }

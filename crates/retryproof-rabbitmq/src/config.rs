@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::uri::{AMQPScheme, AMQPUri};
 use serde::de::DeserializeOwned;
 
 use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
@@ -13,6 +12,7 @@ use retryproof_core::{Error, ErrorKind, IdempotencyContext, IntoScope, Result, S
 
 use crate::consumer::Consumer;
 use crate::message::Message;
+use crate::server::{Roots, Server};
 
 type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
@@ -22,7 +22,8 @@ const LONGEST_NAME: usize = 230;
 /// Builds a [`Consumer`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder<T> {
-    server: Result<AMQPUri>,
+    url: String,
+    roots: Roots,
     scope: Result<Scope>,
     settings: Settings,
     decode: Arc<Decode<T>>,
@@ -51,7 +52,8 @@ pub(crate) struct Settings {
 impl ConsumerBuilder<Vec<u8>> {
     pub(crate) fn new(url: &str, queue: &str, scope: impl IntoScope) -> Self {
         Self {
-            server: server(url),
+            url: url.into(),
+            roots: None,
             scope: scope.into_scope(),
             settings: Settings {
                 queue: queue.into(),
@@ -83,8 +85,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self,
         decode: impl Fn(&Message) -> Result<U, Poison> + Send + Sync + 'static,
     ) -> ConsumerBuilder<U> {
-        let Self { server, scope, settings, .. } = self;
-        ConsumerBuilder { server, scope, settings, decode: Arc::new(decode) }
+        let Self { url, roots, scope, settings, .. } = self;
+        ConsumerBuilder { url, roots, scope, settings, decode: Arc::new(decode) }
     }
 
     /// Where the key is, unless it is the property `message-id`. `None` is a message without a key: a dead letter.
@@ -164,14 +166,21 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those that the host trusts.
+    #[cfg(feature = "tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.roots = Some(pem.into());
+        self
+    }
+
     /// Checks everything; connects to nothing yet.
     ///
     /// # Errors
-    /// `Config` for a URL that is none or asks for TLS, a queue's name over 230 bytes, a prefetch or a number of failures of zero; `Invalid` for a scope or a
-    /// duration out of bounds (ID-3, CTX-2).
+    /// `Config` for a URL that is none, root certificates that cannot be read, a queue's name over 230 bytes, a prefetch or a number of failures of
+    /// zero; `Unsupported` for `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<Consumer<T>> {
-        let Self { server, scope, settings, decode } = self;
-        let (server, scope) = (server?, scope?);
+        let Self { url, roots, scope, settings, decode } = self;
+        let (server, scope) = (Server::parse(&url, &roots)?, scope?);
         let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
         for queue in [&settings.queue, &settings.dead_letters] {
             if queue.is_empty() || queue.len() > LONGEST_NAME {
@@ -218,26 +227,6 @@ impl Settings {
         }
         ctx.build()
     }
-}
-
-/// A URL that may hold a password: what is wrong with it is said without it (ID-4).
-pub(crate) fn server(url: &str) -> Result<AMQPUri> {
-    let mut server: AMQPUri = url.parse().map_err(|_| {
-        Error::new(
-            ErrorKind::Config,
-            "the broker's URL is none; it looks like `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
-        )
-    })?;
-    // The driver, built without TLS, would go on without it, password and all.
-    if server.scheme == AMQPScheme::AMQPS {
-        return Err(Error::new(
-            ErrorKind::Config,
-            "this version speaks no TLS; use `amqp://` to a proxy on this machine that does",
-        ));
-    }
-    // Half a minute of silence, instead of the broker's whole one, and a connection counts as lost.
-    server.query.heartbeat.get_or_insert(30);
-    Ok(server)
 }
 
 pub(crate) fn dead_letters_of(queue: &str) -> String {

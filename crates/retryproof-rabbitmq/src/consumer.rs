@@ -12,7 +12,6 @@ use lapin::Channel;
 use lapin::message::Delivery;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use lapin::uri::AMQPUri;
 use tokio::sync::watch;
 
 use retryproof_core::codec::{Codec, JsonCodec};
@@ -27,6 +26,7 @@ use crate::error::classify;
 use crate::link::{Link, within};
 use crate::message::Message;
 use crate::outbox::Outbox;
+use crate::server::Server;
 use crate::window::Window;
 
 /// Between two attempts to connect: from the first, doubled, to the second.
@@ -39,7 +39,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub struct Consumer<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    server: AMQPUri,
+    server: Server,
     scope: Scope,
     settings: Settings,
     decode: Arc<Decode<T>>,
@@ -85,7 +85,7 @@ impl Consumer<()> {
 }
 
 impl<T: Send + 'static> Consumer<T> {
-    pub(crate) fn new(server: AMQPUri, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
+    pub(crate) fn new(server: Server, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
         let stop = Arc::new(watch::Sender::new(false));
         Self(Arc::new(Inner { server, scope, settings, decode, tally: Arc::default(), stop }))
     }

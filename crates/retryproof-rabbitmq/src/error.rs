@@ -22,6 +22,10 @@ pub(crate) fn classify(error: lapin::Error) -> Error {
             }
             _ => Error::unavailable("the broker ended the connection"),
         },
+        #[cfg(feature = "tls")]
+        Driver::IOError(error) if crate::tls::is_refused(error) => {
+            config("no secure connection to the broker came about; see its certificate, and who signed it")
+        }
         Driver::InvalidProtocolVersion(_) => config("the server speaks another protocol than AMQP 0-9-1"),
         Driver::NoDefaultRuntime => {
             Error::new(ErrorKind::Unsupported, "a consumer runs inside a tokio runtime")

@@ -8,6 +8,9 @@ mod error;
 mod link;
 mod message;
 mod outbox;
+mod server;
+#[cfg(feature = "tls")]
+mod tls;
 mod topology;
 mod window;
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
-use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::time::{sleep, timeout};
 
 use retryproof_core::Result;
 
 use crate::error::{classify, late};
+use crate::server::Server;
 
 /// For every call but those that wait for messages.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
@@ -21,9 +21,9 @@ const LOOKS_EVERY: Duration = Duration::from_millis(200);
 pub(crate) struct Link(Connection);
 
 impl Link {
-    pub(crate) async fn open(server: &AMQPUri, name: &str) -> Result<Self> {
+    pub(crate) async fn open(server: &Server, name: &str) -> Result<Self> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connection = within(Connection::connect_uri(server.clone(), properties)).await;
+        let connection = within(server.connect(properties)).await;
         connection.map(Self).map_err(|error| error.during("connect"))
     }
 

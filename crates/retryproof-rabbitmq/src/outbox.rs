@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::AMQPValue;
-use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::Mutex;
 
 use retryproof_core::{Error, ErrorKind, Result};
 
 use crate::link::{Link, within};
+use crate::server::Server;
 use crate::topology::{declare, safely_to};
 
 /// The longest lease is a day; the next power of two in seconds is a day and a half.
 const LONGEST_WAIT: u64 = 1 << 17;
 
 pub(crate) struct Outbox {
-    server: AMQPUri,
+    server: Server,
     queue: String,
     open: Mutex<Option<Open>>,
 }
@@ -36,7 +36,7 @@ struct Open {
 }
 
 impl Outbox {
-    pub(crate) fn new(server: AMQPUri, queue: &str) -> Self {
+    pub(crate) fn new(server: Server, queue: &str) -> Self {
         Self { server, queue: queue.into(), open: Mutex::new(None) }
     }
 

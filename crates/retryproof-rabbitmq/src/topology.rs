@@ -8,8 +8,9 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 
 use retryproof_core::Result;
 
-use crate::config::{dead_letters_of, server};
+use crate::config::dead_letters_of;
 use crate::link::{Link, within};
+use crate::server::{Roots, Server};
 
 /// A work queue that loses nothing, and the queue for its dead letters.
 ///
@@ -31,12 +32,13 @@ pub struct Topology {
     queue: String,
     dead_letters: String,
     delivery_limit: u32,
+    roots: Roots,
 }
 
 impl Topology {
     /// For this work queue; its dead letters go to the queue `NAME.dead`.
     pub fn new(queue: &str) -> Self {
-        Self { queue: queue.into(), dead_letters: dead_letters_of(queue), delivery_limit: 20 }
+        Self { queue: queue.into(), dead_letters: dead_letters_of(queue), delivery_limit: 20, roots: None }
     }
 
     /// Another queue for the dead letters.
@@ -52,15 +54,23 @@ impl Topology {
         self
     }
 
+    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those that the host trusts.
+    #[cfg(feature = "tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.roots = Some(pem.into());
+        self
+    }
+
     /// Makes both, unless they are there. Bind the work queue to exchanges as you like.
     ///
     /// # Errors
-    /// `Config` where a queue of that name has other arguments, or the user may not make it; `Unavailable` when the broker is away.
+    /// `Config` where a queue of that name has other arguments, the user may not make it, or the broker's certificate is by nobody who is trusted;
+    /// `Unsupported` for `amqps://` without the feature `tls`; `Unavailable` when the broker is away.
     ///
     /// # Cancel safety
     /// Dropped, one of them may be made; call it again.
     pub async fn declare(&self, url: &str) -> Result<()> {
-        let link = Link::open(&server(url)?, "retryproof: declare").await?;
+        let link = Link::open(&Server::parse(url, &self.roots)?, "retryproof: declare").await?;
         let channel = link.channel().await?;
         declare(&channel, &self.dead_letters, &[("x-queue-type", text("quorum"))]).await?;
         let mut arguments = safely_to(&self.dead_letters).to_vec();

@@ -19,6 +19,7 @@ const HEAD: &str = "\
 # RETRYPROOF_TEST_CHROMIUM   a WebDriver; its browser needs `--no-sandbox` in containers
 # RETRYPROOF_TEST_NATS       JetStream on, streams on disk; nobody needs to log in
 # RETRYPROOF_TEST_RABBITMQ   the default virtual host; the user `guest`, who may do everything
+# ..._RABBITMQ_TLS           the same over TLS; ..._RABBITMQ_TLS_ROOT: the file of the authority that signed its certificate
 # RETRYPROOF_SERVER_x_...    each process: port, folder, pid file (its first line), log, and a script that starts it again on
 #                            the same port with the same data and becomes it, for tests that kill";
 

@@ -13,6 +13,8 @@ use super::wire;
 
 const EPMD: &str = "rabbitmq-epmd";
 const NODE: &str = "rabbitmq";
+/// Where it speaks TLS: on the same number, which saves it one of its own.
+const TLS_HOST: &str = "127.0.0.3";
 
 /// In the order of their start.
 pub(super) fn servers(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
@@ -41,8 +43,13 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir(NODE), site.port(NODE));
     let inside = |name: &str| dir.join(name).display().to_string();
     let settings = format!(
-        "listeners.tcp.1 = 127.0.0.1:{port}\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
-         # A full disk of the machine is not what the tests are about.\ndisk_free_limit.absolute = 1MB\n"
+        "listeners.tcp.1 = 127.0.0.1:{port}\nlisteners.ssl.1 = {TLS_HOST}:{port}\n\
+         ssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
+         ssl_options.verify = verify_none\nlog.console = true\nlog.console.level = warning\nlog.file = false\n\
+         # A full disk of the machine is not what the tests are about.\ndisk_free_limit.absolute = 1MB\n",
+        inside("data/ca.pem"),
+        inside("data/cert.pem"),
+        inside("data/key.pem"),
     );
     // The one on the path changes to another user; its own folder has the real one.
     let folder = tools.path("rabbitmq-env")?;
@@ -72,14 +79,35 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         name: NODE,
         port,
         account: Account::pick(&["rabbitmq", "nobody"])?,
-        files: vec![("rabbitmq.conf", settings), ("plugins", "[].\n".into())],
-        prepare: Vec::new(),
+        files: vec![
+            ("rabbitmq.conf", settings),
+            ("plugins", "[].\n".into()),
+            ("tls.ext", format!("subjectAltName=IP:{TLS_HOST}\nbasicConstraints=CA:FALSE\n")),
+        ],
+        prepare: certificate(&tools.path("openssl")?),
         command,
         dir,
         ready: wire::rabbitmq,
     })
 }
 
+/// An authority of the server's own, and a certificate by it.
+fn certificate(openssl: &str) -> Vec<(Vec<String>, String)> {
+    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj";
+    let commands = [
+        format!("{new} /CN=retryproof-authority -x509 -days 3650 -keyout data/ca.key -out data/ca.pem"),
+        format!("{new} /CN=retryproof-rabbitmq -keyout data/key.pem -out data/request.pem"),
+        "x509 -req -in data/request.pem -CA data/ca.pem -CAkey data/ca.key -CAcreateserial -days 3650 -extfile tls.ext -out data/cert.pem".into(),
+    ];
+    let words = |line: String| std::iter::once(openssl).chain(line.split(' ')).map(str::to_owned).collect();
+    commands.into_iter().map(|line| (words(line), String::new())).collect()
+}
+
 pub(super) fn urls(site: &Site) -> Vec<(&'static str, String)> {
-    vec![("RABBITMQ", format!("amqp://guest:guest@127.0.0.1:{}", site.port(NODE)))]
+    let port = site.port(NODE);
+    vec![
+        ("RABBITMQ", format!("amqp://guest:guest@127.0.0.1:{port}")),
+        ("RABBITMQ_TLS", format!("amqps://guest:guest@{TLS_HOST}:{port}")),
+        ("RABBITMQ_TLS_ROOT", site.dir(NODE).join("data/ca.pem").display().to_string()),
+    ]
 }

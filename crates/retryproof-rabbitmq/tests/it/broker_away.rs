@@ -9,8 +9,8 @@ use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::observe::{LeaseEvent, Observer};
 use retryproof_core::{IdempotencyEngine, MemoryStore, Recorded};
 use retryproof_rabbitmq::Consumer;
+use retryproof_testkit::broker::{Gate, until};
 use retryproof_testkit::wire::WireProxy;
-use tokio::sync::Notify;
 
 use crate::support::{Desk, Running, eventually, url};
 
@@ -59,34 +59,21 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let desk = Desk::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let (runs, begun, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (counted, says, gate) = (Arc::clone(&runs), Arc::clone(&begun), Arc::clone(&go));
+    let gate = Arc::new(Gate::closed());
     let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests");
     // Long enough for its beats to be on time on a busy machine; the redelivery is put off for as long.
     let consumer = consumer.lease(Duration::from_secs(10)).build().expect("built");
-    let running = Running::start(&consumer, move |incoming| {
-        let call = engine.call(incoming.ctx);
-        let (runs, says, gate) = (Arc::clone(&counted), Arc::clone(&says), Arc::clone(&gate));
-        async move {
-            let run = async || {
-                runs.fetch_add(1, Ordering::SeqCst);
-                says.notify_one();
-                gate.notified().await;
-                Ok::<_, std::io::Error>(())
-            };
-            Verdict::of(&call.execute(run).await)
-        }
-    });
+    let running = Running::waiting(&consumer, &engine, &gate);
     desk.publish("k", "paid").await;
-    begun.notified().await;
+    until("it is at work", || gate.begun() == 1).await;
     let lines = proxy.lines();
     proxy.cut();
     eventually("it connects again", async || proxy.lines() > lines).await;
     running.answered(Reason::InFlight, 1).await;
-    go.notify_one();
+    gate.let_go(1);
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Replayed, 1).await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(gate.begun(), 1);
     running.stop().await.expect("stopped");
     desk.clean().await;
 }

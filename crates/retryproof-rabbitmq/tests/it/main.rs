@@ -5,6 +5,8 @@ mod broker_away;
 mod in_flight;
 mod poison;
 mod redelivery;
+mod restart;
 mod setup;
 mod support;
+mod tls;
 mod unreadable;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use retryproof_core::codec::BytesCodec;
 use retryproof_core::listener::{Backoff, Reason, Verdict};
 use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, SharedStore};
+use retryproof_testkit::broker::{lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::sync::Barrier;
 
@@ -100,6 +101,22 @@ async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
     assert_eq!((tally.nacks, tally.dead_letters), (2, 1));
     running.stop().await.expect("stopped");
     desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attempt() {
+    for verdict in [lease_lost(), not_recorded().await] {
+        let desk = Desk::new().await;
+        let consumer = desk.consumer().backoff(SOON).most_failures(2).build().expect("built");
+        let running = Running::start(&consumer, move |_| async move { verdict });
+        desk.publish("k", "paid").await;
+        let dead = desk.take(&desk.dead()).await;
+        assert_eq!(dead.why.as_deref(), Some(verdict.why().as_str()));
+        let tally = running.tally.read();
+        assert_eq!((tally.nacks, tally.dead_letters), (1, 1), "{verdict:?}");
+        running.stop().await.expect("stopped");
+        desk.clean().await;
+    }
 }
 
 #[tokio::test]

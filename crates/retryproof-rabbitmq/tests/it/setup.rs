@@ -83,18 +83,6 @@ async fn id_4_urls_are_refused_without_their_password() {
     assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
 }
 
-/// Instead of sending the password in clear text.
-#[tokio::test]
-async fn id_4_a_url_that_asks_for_tls_is_refused() {
-    let url = url().replace("amqp://", "amqps://");
-    let of_topology = Topology::new("q").declare(&url).await.expect_err("refused");
-    let of_consumer = Consumer::builder(&url, "q", "s").build().expect_err("refused");
-    for error in [of_topology, of_consumer] {
-        assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
-        assert!(error.to_string().contains("TLS"), "{error:?}");
-    }
-}
-
 #[test]
 fn ctx_2_id_3_a_builder_refuses_what_is_out_of_bounds() {
     let of = |queue: &str| Consumer::builder("amqp://localhost", queue, "s");

@@ -3,8 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
@@ -14,23 +13,22 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use retryproof_core::listener::{Reason, Tally, Verdict};
 use retryproof_core::{IdempotencyEngine, OwnerId, Result};
 use retryproof_rabbitmq::{Consumer, ConsumerBuilder, Incoming, Stopper, Topology};
+use retryproof_testkit::broker::{self, Gate, counted, gated};
 use tokio::task::JoinHandle;
 
-/// Longer than anything takes that ends well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use broker::{PATIENCE, eventually};
+
 /// Stands in keys and bodies; nothing that is shown may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The URL of the server that `cargo xtask services up` has started: the variable, else the file that it wrote.
+/// The URL of the broker that `cargo xtask services up` has started.
 pub(crate) fn url() -> String {
-    let variable = "RETRYPROOF_TEST_RABBITMQ";
-    if let Ok(url) = std::env::var(variable) {
-        return url;
-    }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
-    let written = std::fs::read_to_string(file).unwrap_or_default();
-    let line = written.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('='));
-    line.map(str::to_owned).expect("no rabbitmq for this test: run `cargo xtask services up rabbitmq`")
+    service("RETRYPROOF_TEST_RABBITMQ")
+}
+
+pub(crate) fn service(name: &str) -> String {
+    broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), name)
+        .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up rabbitmq`"))
 }
 
 /// A work queue with its dead letters, and the test's own channel to both.
@@ -49,23 +47,27 @@ pub(crate) struct Found {
 
 impl Desk {
     pub(crate) async fn new() -> Self {
-        let desk = Self::bare().await;
-        Topology::new(&desk.queue).declare(&url()).await.expect("declared");
+        Self::new_at(&url()).await
+    }
+
+    /// At another broker than that of the other tests.
+    pub(crate) async fn new_at(url: &str) -> Self {
+        let desk = Self::again(url, &own_name()).await;
+        Topology::new(&desk.queue).declare(url).await.expect("declared");
         desk
     }
 
     /// Without any queue.
     pub(crate) async fn bare() -> Self {
-        let queue = OwnerId::new()
-            .as_bytes()
-            .iter()
-            .take(6)
-            .fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
-        let connection =
-            Connection::connect(&url(), ConnectionProperties::default()).await.expect("connected");
+        Self::again(&url(), &own_name()).await
+    }
+
+    /// By another connection.
+    pub(crate) async fn again(url: &str, queue: &str) -> Self {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-        Self { queue, channel, connection }
+        Self { queue: queue.to_owned(), channel, connection }
     }
 
     pub(crate) fn dead(&self) -> String {
@@ -132,6 +134,12 @@ impl Desk {
     }
 }
 
+/// A queue of this test alone.
+fn own_name() -> String {
+    let id = OwnerId::new();
+    id.as_bytes().iter().take(6).fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
 /// A consumer that runs on a task.
 pub(crate) struct Running {
     pub(crate) tally: Arc<Tally>,
@@ -160,14 +168,21 @@ impl Running {
     ) -> Self {
         let (engine, runs) = (engine.clone(), Arc::clone(runs));
         Self::start(consumer, move |incoming| {
-            let (call, runs) = (engine.call(incoming.ctx), Arc::clone(&runs));
-            async move {
-                let run = async || {
-                    runs.fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, std::io::Error>(())
-                };
-                Verdict::of(&call.execute(run).await)
-            }
+            let (engine, runs) = (engine.clone(), Arc::clone(&runs));
+            async move { counted(&engine, incoming.ctx, &runs).await }
+        })
+    }
+
+    /// Guarded by the engine; its work waits at the gate.
+    pub(crate) fn waiting<T: Send + 'static>(
+        consumer: &Consumer<T>,
+        engine: &IdempotencyEngine,
+        gate: &Arc<Gate>,
+    ) -> Self {
+        let (engine, gate) = (engine.clone(), Arc::clone(gate));
+        Self::start(consumer, move |incoming| {
+            let (engine, gate) = (engine.clone(), Arc::clone(&gate));
+            async move { gated(&engine, incoming.ctx, &gate).await }
         })
     }
 
@@ -181,14 +196,4 @@ impl Running {
         self.stopper.stop();
         tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").expect("it does not panic")
     }
-}
-
-/// Waits for a condition.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "{what}: not within {PATIENCE:?}");
 }

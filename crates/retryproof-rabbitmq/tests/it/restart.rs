@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The broker itself is killed while messages are handled, and comes back with what it had on disk.
+
+use std::sync::Arc;
+
+use retryproof_core::listener::{Reason, Verdict};
+use retryproof_core::{IdempotencyEngine, MemoryStore};
+use retryproof_rabbitmq::Consumer;
+use retryproof_testkit::broker::{Seen, Server};
+use tokio::sync::{Semaphore, watch};
+
+use crate::support::{Desk, Running, eventually};
+
+/// As many as are handled when the broker dies, besides the one that is completed.
+const AT_WORK: usize = 7;
+/// And those that nobody was handed by then.
+const WAITING: usize = 30;
+
+#[tokio::test]
+async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_repeats_none() {
+    let mut server = Server::rabbitmq().await.expect("a broker of our own");
+    let desk = Desk::new_at(server.url()).await;
+    let queue = desk.queue.clone();
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let consumer = Consumer::builder(server.url(), &queue, "rabbitmq.tests").at_once(AT_WORK + 1);
+    let consumer = consumer.build().expect("built");
+    let numbered = |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
+    let mut bodies = vec!["completed".to_owned()];
+    bodies.extend(numbered(AT_WORK, "at-work").chain(numbered(WAITING, "waiting")));
+    for body in &bodies {
+        desk.publish(body, body).await; // returns when it is stored
+    }
+
+    let (seen, gate, dead) = (Seen::default(), Arc::new(Semaphore::new(0)), watch::Sender::new(false));
+    let (sees, opens, dies) = (seen.clone(), Arc::clone(&gate), dead.subscribe());
+    let running = Running::start(&consumer, move |incoming| {
+        let (call, seen, gate) = (engine.call(incoming.ctx), sees.clone(), Arc::clone(&opens));
+        let (mut dead, body) = (dies.clone(), String::from_utf8_lossy(&incoming.body).into_owned());
+        async move {
+            let work = async || {
+                seen.ran(&body);
+                if body == "completed" { Ok(()) } else { gate.acquire().await.map(|permit| permit.forget()) }
+            };
+            let verdict = Verdict::of(&call.execute(work).await);
+            seen.ended(&body, &verdict);
+            // Completed, and not answered before there is nobody any more to be told.
+            if body == "completed" {
+                drop(dead.wait_for(|dead| *dead).await);
+            }
+            verdict
+        }
+    });
+    eventually("one is completed, the others are at work", async || {
+        (seen.runs(), seen.ends()) == (1 + AT_WORK, 1)
+    })
+    .await;
+    server.until_kept(&queue).await.expect("kept");
+    server.until_kept(&desk.dead()).await.expect("kept");
+    server.kill().expect("killed");
+    dead.send_replace(true);
+    gate.add_permits(1_000);
+    eventually("work goes on without a broker", async || seen.ends() == 1 + AT_WORK).await;
+    server.start().await.expect("it comes back");
+
+    eventually("all are handled", async || seen.ends() == 1 + AT_WORK + WAITING).await;
+    // The connection of the test itself went down with the broker.
+    let desk = Desk::again(server.url(), &queue).await;
+    desk.publish("new", "new").await;
+    eventually("a new one as well", async || seen.of("new").runs == 1).await;
+    let again = AT_WORK as u64 + 1;
+    eventually("those come again whose answers nobody heard", async || {
+        running.tally.because(Reason::Replayed) >= again
+    })
+    .await;
+    eventually("nothing is left", async || desk.ready(&queue).await == 0).await;
+    running.stop().await.expect("stopped");
+    for body in bodies.iter().map(String::as_str).chain(["new"]) {
+        assert!(seen.of(body).is_once(), "{body}: {:?}", seen.of(body));
+    }
+    assert!(seen.of("completed").ends.len() > 1, "it came again");
+    assert_eq!((desk.ready(&queue).await, desk.ready(&desk.dead()).await), (0, 0));
+}

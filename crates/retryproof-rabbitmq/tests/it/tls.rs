@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `amqps://`: with a broker that can be known, and refused by name in a build without it.
+
+use retryproof_core::ErrorKind;
+use retryproof_rabbitmq::{Consumer, Topology};
+
+use crate::support::{CANARY, url};
+
+/// Instead of sending the password in clear text.
+#[cfg(not(feature = "tls"))]
+#[tokio::test]
+async fn id_4_a_url_that_asks_for_tls_is_refused_and_the_feature_named() {
+    let url = url().replace("amqp://", "amqps://").replace("guest:guest", &format!("guest:{CANARY}"));
+    let of_topology = Topology::new("q").declare(&url).await.expect_err("refused");
+    let of_consumer = Consumer::builder(&url, "q", "s").build().expect_err("refused");
+    for error in [of_topology, of_consumer] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+        assert!(error.to_string().contains("`rabbitmq-tls`"), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
+    }
+}
+
+#[cfg(feature = "tls")]
+mod with_tls {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use retryproof_core::listener::{Backoff, Reason, Verdict};
+    use retryproof_core::{IdempotencyEngine, MemoryStore};
+
+    use super::*;
+    use crate::support::{Desk, Running, service};
+
+    fn authority() -> Vec<u8> {
+        std::fs::read(service("RETRYPROOF_TEST_RABBITMQ_TLS_ROOT")).expect("read")
+    }
+
+    #[tokio::test]
+    async fn lst_2_over_tls_messages_are_handled_put_off_and_skipped_as_without() {
+        let url = service("RETRYPROOF_TEST_RABBITMQ_TLS");
+        assert!(url.starts_with("amqps://"));
+        let desk = Desk::bare().await;
+        Topology::new(&desk.queue).root_certificates(authority()).declare(&url).await.expect("declared");
+        let engine = IdempotencyEngine::new(MemoryStore::new());
+        let runs = Arc::new(AtomicUsize::new(0));
+        let consumer = Consumer::builder(&url, &desk.queue, "rabbitmq.tests").root_certificates(authority());
+        let soon = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
+        let consumer = consumer.backoff(soon).build().expect("built");
+        let counted = Arc::clone(&runs);
+        let running = Running::start(&consumer, move |incoming| {
+            let (call, runs) = (engine.call(incoming.ctx), Arc::clone(&counted));
+            async move {
+                let run =
+                    async || if runs.fetch_add(1, Ordering::SeqCst) == 0 { Err("once") } else { Ok(()) };
+                Verdict::of(&call.execute(run).await)
+            }
+        });
+        // More than one record of TLS.
+        let body = "paid".repeat(50_000);
+        desk.publish("k", &body).await;
+        running.answered(Reason::Failed, 1).await; // by the connection for copies
+        running.answered(Reason::Executed, 1).await;
+        desk.publish("k", &body).await;
+        running.answered(Reason::Replayed, 1).await;
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+        running.stop().await.expect("stopped");
+        assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 0));
+        desk.clean().await;
+    }
+
+    #[tokio::test]
+    async fn id_4_a_broker_that_cannot_be_known_or_speaks_no_tls_is_given_no_password_and_said_so() {
+        let tls = service("RETRYPROOF_TEST_RABBITMQ_TLS").replace("guest:guest", &format!("guest:{CANARY}"));
+        let plain = url().replace("amqp://guest:guest", &format!("amqps://guest:{CANARY}"));
+        // By nobody that the host trusts; and no TLS there at all.
+        for (url, roots) in [(&tls, None), (&plain, Some(authority()))] {
+            let mut consumer = Consumer::builder(url, "q", "s");
+            if let Some(roots) = roots {
+                consumer = consumer.root_certificates(roots);
+            }
+            let consumer = consumer.build().expect("built");
+            let error = consumer.run_with(|_| async { Verdict::failed() }).await.expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
+            assert!(error.to_string().contains("certificate"), "{error:?}");
+            assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn sto_1_root_certificates_that_cannot_be_read_are_refused() {
+        for bad in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            let consumer = Consumer::builder("amqps://localhost", "q", "s").root_certificates(bad);
+            let error = consumer.build().expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains("root certificate"), "{error}");
+        }
+    }
+}
