@@ -126,8 +126,8 @@ impl Desk {
             let pause = match why {
                 // An answer without a pause, as a handler of its own may give, must not become a hot loop.
                 Reason::InFlight => after.max(self.backoff.after(1)),
-                // The store's fault, or another owner's work: the message keeps its attempts.
-                Reason::Store | Reason::LeaseLost => self.backoff.after(looks).max(after),
+                // Nothing ran, so the message keeps its attempts. What ran and came to nothing, also because its lease was lost, spends one.
+                Reason::Store => self.backoff.after(looks).max(after),
                 _ => {
                     runs += 1;
                     if runs >= self.attempts {

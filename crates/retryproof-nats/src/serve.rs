@@ -134,8 +134,8 @@ impl Desk {
             // Every delivery counts at the server, whatever it is for. A parked one is none.
             // Never without a pause: a handler may have made this verdict of nothing.
             Reason::InFlight => Turn::Park(after.max(self.backoff.after(1))),
-            // Nothing of the message's own: it does not lose its last chance to it.
-            Reason::Store | Reason::LeaseLost if last => Turn::Park(self.backoff.after(looks).max(after)),
+            // Nothing ran: it does not lose its last chance to that. What ran and came to nothing, also because its lease was lost, spends it.
+            Reason::Store if last => Turn::Park(self.backoff.after(looks).max(after)),
             _ if last => Turn::Answer(verdict.given_up()),
             _ => Turn::Answer(verdict),
         }

@@ -10,11 +10,12 @@ use rdkafka::message::{Header, OwnedHeaders};
 use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, body_fingerprint};
 use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
+use retryproof_testkit::broker::Gate;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until};
+use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until, waiting};
 
 /// Of work that somebody else holds: renewed many times before a busy machine could lose it.
 const LEASE: Duration = Duration::from_secs(10);
@@ -69,29 +70,19 @@ async fn lst_2_a_new_group_runs_what_lies_in_the_topic_unless_told_otherwise() {
 #[tokio::test]
 async fn lst_2_nothing_is_committed_before_the_work_is_done() {
     let mock = Mock::new(1);
-    let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (engine, opens, inside) = (mock.engine.clone(), Arc::clone(&gate), Arc::clone(&entered));
+    let gate = Arc::new(Gate::closed());
     mock.publish(0, "o-1", "{}").await;
     mock.publish(0, "o-2", "{}").await;
-    let running = start(mock.listener().build().expect("built"), move |delivery: Delivery| {
-        let (engine, opens, inside) = (engine.clone(), Arc::clone(&opens), Arc::clone(&inside));
-        async move {
-            let work = async || {
-                inside.fetch_add(1, Ordering::SeqCst);
-                opens.acquire().await.map(|permit| permit.forget())
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
-    until("at work", || entered.load(Ordering::SeqCst) == 1).await;
+    let running = start(mock.listener().build().expect("built"), waiting(&mock, &gate));
+    until("at work", || gate.begun() == 1).await;
     assert_eq!(mock.committed(0).await, None);
     // And not in ten of the intervals in which librdkafka commits what it may.
     sleep(COMMITS_EVERY * 10).await;
     assert_eq!(mock.committed(0).await, None);
-    gate.add_permits(1);
+    gate.let_go(1);
     mock.until_committed(0, 1).await;
-    until("the next at work", || entered.load(Ordering::SeqCst) == 2).await;
-    gate.add_permits(1);
+    until("the next at work", || gate.begun() == 2).await;
+    gate.let_go(1);
     mock.until_committed(0, 2).await;
     running.stop().await;
 }

@@ -75,7 +75,7 @@ async fn lst_2_a_listener_without_a_topic_for_its_dead_letters_runs_nothing() {
     mock.publish(0, "o-1", "{}").await;
     let missing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     mock.cluster.topic_error(DEAD, missing).expect("missing");
-    let ended = start(mock.listener().build().expect("built"), counting(&mock, &runs)).end().await;
+    let ended = start(mock.listener().build().expect("built"), counting(&mock, &runs)).ended().await;
     let error = ended.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("topic = orders.dead"), "{error}");

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rdkafka::Message;
@@ -18,14 +18,14 @@ use rdkafka::util::Timeout;
 use retryproof_core::listener::{Backoff, Poison, Verdict};
 use retryproof_core::{IdempotencyEngine, MemoryStore};
 use retryproof_kafka::{Delivery, KafkaListener, KafkaListenerBuilder};
-use tokio::sync::Notify;
-use tokio::task::{JoinHandle, spawn_blocking};
+use retryproof_testkit::broker::{self, Gate, Running, counted, gated};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
+
+pub(crate) use broker::{PATIENCE, until};
 
 use crate::raw;
 
-/// Longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the clients commit.
 pub(crate) const COMMITS_EVERY: Duration = Duration::from_millis(50);
 pub(crate) const SCOPE: &str = "orders.paid";
@@ -153,51 +153,12 @@ impl Mock {
     }
 }
 
-/// A listener at work.
-pub(crate) struct Running {
-    stop: Arc<Notify>,
-    heard: Arc<AtomicBool>,
-    task: JoinHandle<retryproof_core::Result<()>>,
-}
-
 pub(crate) fn start<H, Fut>(listener: KafkaListener, handler: H) -> Running
 where
     H: Fn(Delivery) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
 {
-    let stop = Arc::new(Notify::new());
-    let (stopped, heard) = (Arc::clone(&stop), Arc::new(AtomicBool::new(false)));
-    let hears = Arc::clone(&heard);
-    let stopped = async move {
-        stopped.notified().await;
-        hears.store(true, Ordering::SeqCst);
-    };
-    let task = tokio::spawn(async move { listener.run(handler, stopped).await });
-    Running { stop, heard, task }
-}
-
-impl Running {
-    pub(crate) async fn stop(self) {
-        self.stop.notify_one();
-        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic").expect("no error");
-    }
-
-    /// Asks it to stop, and comes back as soon as it heard that.
-    pub(crate) async fn ask_to_stop(&self) {
-        self.stop.notify_one();
-        until("heard", || self.heard.load(Ordering::SeqCst)).await;
-    }
-
-    /// What it ended with, by itself.
-    pub(crate) async fn end(self) -> retryproof_core::Result<()> {
-        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
-    }
-
-    /// As a process that dies: nothing is answered any more. Its group notices as soon as its connection is gone.
-    pub(crate) async fn die(self) {
-        self.task.abort();
-        drop(self.task.await);
-    }
+    Running::start(|stop| async move { listener.run(handler, stop).await })
 }
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
@@ -210,29 +171,20 @@ pub(crate) fn counting(
     let (engine, runs) = (mock.engine.clone(), Arc::clone(runs));
     move |delivery: Delivery| {
         let (engine, runs) = (engine.clone(), Arc::clone(&runs));
-        Box::pin(async move {
-            let done = engine
-                .execute(delivery.context()?, async || {
-                    runs.fetch_add(1, Ordering::SeqCst);
-                    Ok::<(), std::io::Error>(())
-                })
-                .await;
-            Ok(Verdict::of(&done))
-        })
+        Box::pin(async move { Ok(counted(&engine, delivery.context()?, &runs).await) })
+    }
+}
+
+/// The same with an action that waits at the gate.
+pub(crate) fn waiting(mock: &Mock, gate: &Arc<Gate>) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
+    let (engine, gate) = (mock.engine.clone(), Arc::clone(gate));
+    move |delivery: Delivery| {
+        let (engine, gate) = (engine.clone(), Arc::clone(&gate));
+        Box::pin(async move { Ok(gated(&engine, delivery.context()?, &gate).await) })
     }
 }
 
 pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     let found = message.headers()?.iter().find(|header| header.key == name)?;
     Some(String::from_utf8_lossy(found.value?).into_owned())
-}
-
-/// Waits for a condition.
-pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let met = async {
-        while !holds() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, met).await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }

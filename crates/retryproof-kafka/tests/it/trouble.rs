@@ -9,10 +9,11 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use retryproof_core::listener::{Poison, Reason, Verdict};
 use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
 use retryproof_kafka::Delivery;
+use retryproof_testkit::broker::{lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::sync::Semaphore;
 
-use crate::support::{Mock, counting, start, until};
+use crate::support::{Mock, counting, header, start, until};
 
 #[tokio::test]
 async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run() {
@@ -109,4 +110,20 @@ async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
     running.stop().await;
     assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks), (3, 3));
     assert_eq!(mock.buried().await, 0);
+}
+
+#[tokio::test]
+async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attempt() {
+    for verdict in [lease_lost(), not_recorded().await] {
+        let mock = Mock::new(1);
+        mock.publish(0, "o-1", "{}").await;
+        let listener = mock.listener().attempts(2).build().expect("built");
+        let tally = listener.tally();
+        let running = start(listener, move |_| async move { Ok(verdict) });
+        mock.until_committed(0, 1).await;
+        running.stop().await;
+        let letters = mock.letters(1).await;
+        assert_eq!(header(&letters[0], "retryproof-why").as_deref(), Some(verdict.why().as_str()));
+        assert_eq!((tally.read().nacks, tally.read().dead_letters), (1, 1), "{verdict:?}");
+    }
 }

@@ -9,10 +9,10 @@ use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
 use retryproof_nats::Delivery;
-use tokio::sync::Semaphore;
+use retryproof_testkit::broker::Gate;
 use tokio::time::Instant;
 
-use crate::support::{Place, SCOPE, counting, start};
+use crate::support::{Place, SCOPE, counting, start, waiting};
 
 /// Somebody else at work on the key of the messages with this body.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> Held {
@@ -31,21 +31,14 @@ async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration
 async fn lst_2_acknowledged_after_completion() {
     let place = Place::new().await;
     let mut wire = place.wire().await;
-    let gate = Arc::new(Semaphore::new(0));
-    let (engine, opens) = (place.engine.clone(), Arc::clone(&gate));
+    let gate = Arc::new(Gate::closed());
     let listener = place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
-    let running = start(listener.build().await.expect("built"), move |delivery: Delivery| {
-        let (engine, opens) = (engine.clone(), Arc::clone(&opens));
-        async move {
-            let work = async || opens.acquire().await.map(|permit| permit.forget());
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
+    let running = start(listener.build().await.expect("built"), waiting(&place, &gate));
     place.publish("o-1", "{}").await;
     // While it runs, nothing but the news that it does.
     assert_eq!(wire.next().await, "+WPI");
     assert_eq!(wire.next().await, "+WPI");
-    gate.add_permits(100);
+    gate.let_go(100);
     assert_eq!(wire.answer().await, "+ACK");
     let ctx = IdempotencyContext::builder(SCOPE, "o-1").build().expect("a context");
     assert!(matches!(place.engine.try_acquire(&ctx).await.expect("looked"), Acquisition::Complete(_)));

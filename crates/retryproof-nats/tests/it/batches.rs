@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::Verdict;
 use retryproof_nats::Delivery;
+use retryproof_testkit::broker::Gate;
 use tokio::sync::Semaphore;
 
-use crate::support::{Place, start, until};
+use crate::support::{Place, start, until, waiting};
 
 #[tokio::test]
 async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_from_its_answer() {
@@ -59,25 +60,15 @@ async fn lst_2_no_more_is_fetched_than_there_is_room_for() {
     for n in 0..20 {
         place.publish(&format!("o-{n}"), "{}").await;
     }
-    let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (opens, engine, counted) = (Arc::clone(&gate), place.engine.clone(), Arc::clone(&entered));
-    let running = start(listener, move |delivery: Delivery| {
-        let (engine, opens, counted) = (engine.clone(), Arc::clone(&opens), Arc::clone(&counted));
-        async move {
-            let work = async || {
-                counted.fetch_add(1, Ordering::SeqCst);
-                opens.acquire().await.map(|permit| permit.forget())
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
-    until("five at work", || entered.load(Ordering::SeqCst) == 5).await;
+    let gate = Arc::new(Gate::closed());
+    let running = start(listener, waiting(&place, &gate));
+    until("five at work", || gate.begun() == 5).await;
     let info = place.info().await;
     assert_eq!((info.num_ack_pending, info.num_pending), (5, 15));
-    gate.add_permits(20);
+    gate.let_go(20);
     place.until_done().await;
     running.stop().await;
-    assert_eq!(entered.load(Ordering::SeqCst), 20);
+    assert_eq!(gate.begun(), 20);
     place.leave().await;
 }
 

@@ -9,10 +9,10 @@ use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::{ErrorKind, IdempotencyConfig, IdempotencyEngine, MemoryStore, SharedStore};
 use retryproof_nats::Delivery;
+use retryproof_testkit::broker::{Gate, lease_lost, not_recorded};
 use retryproof_testkit::{FaultStore, Faults, Outage};
-use tokio::sync::Semaphore;
 
-use crate::support::{Place, counting, header, start, until};
+use crate::support::{Place, counting, header, start, until, waiting};
 
 #[tokio::test]
 async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
@@ -44,6 +44,25 @@ async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
         assert_eq!(runs.load(Ordering::SeqCst), 3);
         assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some("failed"));
         assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("3"));
+        place.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_the_last_delivery() {
+    for verdict in [lease_lost(), not_recorded().await] {
+        let place = Place::new().await;
+        let listener = place.listener(Config { max_deliver: 2, ..Config::default() }).await;
+        let listener = listener.build().await.expect("built");
+        let tally = listener.tally();
+        place.publish("o-1", "{}").await;
+        let running = start(listener, move |_| async move { Ok(verdict) });
+        let letters = place.until_letters(1).await;
+        place.until_done().await;
+        running.stop().await;
+        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some(verdict.why().as_str()));
+        assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("2"));
+        assert_eq!((tally.read().nacks, tally.read().dead_letters), (1, 1), "{verdict:?}");
         place.leave().await;
     }
 }
@@ -106,31 +125,20 @@ async fn lst_2_a_store_that_is_away_sends_messages_back_and_slows_the_listener_d
 async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     let place = Place::new().await;
     let mut wire = place.wire().await;
-    let runs = Arc::new(AtomicUsize::new(0));
-    let gate = Arc::new(Semaphore::new(0));
-    let (engine, counted, opens) = (place.engine.clone(), Arc::clone(&runs), Arc::clone(&gate));
+    let gate = Arc::new(Gate::closed());
     let config = Config { ack_wait: Duration::from_secs(6), ..Config::default() };
     let listener = place.listener(config).await.build().await.expect("built");
     place.publish("o-1", "{}").await;
-    let running = start(listener, move |delivery: Delivery| {
-        let (engine, counted, opens) = (engine.clone(), Arc::clone(&counted), Arc::clone(&opens));
-        async move {
-            let work = async || {
-                counted.fetch_add(1, Ordering::SeqCst);
-                opens.acquire().await.map(|permit| permit.forget())
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
+    let running = start(listener, waiting(&place, &gate));
     // Every 2 s: longer than `ack_wait` in all.
     for _ in 0..4 {
         assert_eq!(wire.next().await, "+WPI");
     }
-    gate.add_permits(1);
+    gate.let_go(1);
     assert_eq!(wire.answer().await, "+ACK");
     place.until_done().await;
     running.stop().await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(gate.begun(), 1);
     assert_eq!(place.info().await.delivered.consumer_sequence, 1);
     place.leave().await;
 }

@@ -75,7 +75,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     until("completed", || seen.of("completed").ends.len() == 1).await;
     publish(&named(WAITING, "waiting")).await;
     server.kill().expect("killed");
-    dying.die();
+    dying.die().await;
     gate.add_permits(1_000);
     until("work goes on without a server", || seen.ends() == 1 + AT_WORK).await;
     server.start().await.expect("it comes back");

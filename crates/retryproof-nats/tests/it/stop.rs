@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::ErrorKind;
-use retryproof_core::listener::Verdict;
-use retryproof_nats::Delivery;
-use tokio::sync::Semaphore;
+use retryproof_testkit::broker::Gate;
 
-use crate::support::{Place, counting, start, until};
+use crate::support::{Place, counting, start, until, waiting};
 
 #[tokio::test]
 async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
@@ -21,29 +19,17 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
     }
-    let (gate, entered) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (opens, engine, counted) = (Arc::clone(&gate), place.engine.clone(), Arc::clone(&entered));
-    let running = start(listener, move |delivery: Delivery| {
-        let (engine, opens, counted) = (engine.clone(), Arc::clone(&opens), Arc::clone(&counted));
-        async move {
-            let work = async || {
-                counted.fetch_add(1, Ordering::SeqCst);
-                opens.acquire().await.map(|permit| permit.forget())
-            };
-            Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
-        }
-    });
-    until("the first at work", || entered.load(Ordering::SeqCst) == 1).await;
-    running.begin_stop();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    gate.add_permits(1);
+    let gate = Arc::new(Gate::closed());
+    let running = start(listener, waiting(&place, &gate));
+    until("the first at work", || gate.begun() == 1).await;
+    running.ask_to_stop().await;
+    gate.let_go(1);
     running.ended().await.expect("no error");
-    assert_eq!((entered.load(Ordering::SeqCst), tally.read().acks), (1, 1));
+    assert_eq!((gate.begun(), tally.read().acks), (1, 1));
     // Not into the request that is still open, from where they would come back in a circle.
     let delivered = place.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
     // The others are there for the next one as soon as that request is over, and not after `ack_wait`.
-    gate.add_permits(10);
     let runs = Arc::new(AtomicUsize::new(0));
     let next = place.listener(Config::default()).await.build().await.expect("built");
     let running = start(next, counting(&place, &runs));

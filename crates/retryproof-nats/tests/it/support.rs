@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A stream, a consumer and a stream of dead letters of a test's own, and what goes over the wire about them.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,28 +14,19 @@ use futures_util::StreamExt;
 use retryproof_core::listener::{Backoff, Poison, Verdict};
 use retryproof_core::{IdempotencyEngine, MemoryStore};
 use retryproof_nats::{Delivery, NatsListener, NatsListenerBuilder};
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use retryproof_testkit::broker::{self, Gate, Running, counted, gated};
 use tokio::time::{sleep, timeout};
 
-/// Longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use broker::{PATIENCE, until};
+
 pub(crate) const SCOPE: &str = "orders.paid";
 /// The key of most tests' messages. A stream drops a second message with one `Nats-Msg-Id`, and these want duplicates.
 const KEY: &str = "Event-Id";
 
-/// The server that `cargo xtask services up nats` has started: the variable, else the file that it wrote.
+/// The server that `cargo xtask services up nats` has started.
 pub(crate) fn url() -> String {
-    const NAME: &str = "RETRYPROOF_TEST_NATS";
-    if let Some(url) = std::env::var(NAME).ok().filter(|url| !url.is_empty()) {
-        return url;
-    }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix(NAME)?.strip_prefix('='))
-        .unwrap_or_else(|| panic!("no {NAME} for this test: run `cargo xtask services up nats`"))
-        .to_owned()
+    broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS")
+        .expect("no nats for this test: run `cargo xtask services up nats`")
 }
 
 /// One test's own place on the server; [`leave`](Self::leave) takes it away again.
@@ -232,77 +224,40 @@ impl Wire {
     }
 }
 
-/// A listener at work.
-pub(crate) struct Running {
-    stop: Arc<Notify>,
-    task: JoinHandle<retryproof_core::Result<()>>,
-}
-
 pub(crate) fn start<H, Fut>(listener: NatsListener, handler: H) -> Running
 where
     H: Fn(Delivery) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Verdict, Poison>> + Send + 'static,
 {
-    let stop = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stop);
-    let task = tokio::spawn(async move { listener.run(handler, stopped.notified()).await });
-    Running { stop, task }
+    Running::start(|stop| async move { listener.run(handler, stop).await })
 }
 
-impl Running {
-    pub(crate) async fn stop(self) {
-        self.stop.notify_one();
-        self.ended().await.expect("no error");
-    }
-
-    pub(crate) fn begin_stop(&self) {
-        self.stop.notify_one();
-    }
-
-    /// How it ended by itself, or after [`begin_stop`](Self::begin_stop).
-    pub(crate) async fn ended(self) -> retryproof_core::Result<()> {
-        timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
-    }
-
-    /// As a process that dies: nothing is answered any more.
-    pub(crate) fn die(self) {
-        self.task.abort();
-    }
-}
+type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
 /// Counts runs, and handles messages by the engine of `place` with an action that does nothing else.
 pub(crate) fn counting(
     place: &Place,
     runs: &Arc<AtomicUsize>,
-) -> impl Fn(Delivery) -> std::pin::Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>
-+ Send
-+ Sync
-+ 'static {
+) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
     let (engine, runs) = (place.engine.clone(), Arc::clone(runs));
     move |delivery: Delivery| {
         let (engine, runs) = (engine.clone(), Arc::clone(&runs));
-        Box::pin(async move {
-            let done = engine
-                .execute(delivery.context()?, async || {
-                    runs.fetch_add(1, Ordering::SeqCst);
-                    Ok::<(), std::io::Error>(())
-                })
-                .await;
-            Ok(Verdict::of(&done))
-        })
+        Box::pin(async move { Ok(counted(&engine, delivery.context()?, &runs).await) })
+    }
+}
+
+/// The same with an action that waits at the gate.
+pub(crate) fn waiting(
+    place: &Place,
+    gate: &Arc<Gate>,
+) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
+    let (engine, gate) = (place.engine.clone(), Arc::clone(gate));
+    move |delivery: Delivery| {
+        let (engine, gate) = (engine.clone(), Arc::clone(&gate));
+        Box::pin(async move { Ok(gated(&engine, delivery.context()?, &gate).await) })
     }
 }
 
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.as_str())
-}
-
-/// Waits for a condition.
-pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let met = async {
-        while !holds() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, met).await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }

@@ -111,7 +111,7 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
     });
     place.publish("o-1", "{}").await;
     drop(done.acquire().await);
-    running.die();
+    running.die().await;
     let next = place.listener(config()).await.build().await.expect("built");
     let tally = next.tally();
     let running = start(next, counting(&place, &runs));
