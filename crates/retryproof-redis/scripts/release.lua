@@ -4,7 +4,7 @@
 -- takes it for an absent record.
 -- KEYS: the record, which names the channel too. ARGV: owner, owner of the residue, ms that it stays, its grace and fingerprint.
 -- Answers 1 done, 2 nothing to release, 0 lost, 3 not ours to read.
-local head = redis.call('GETRANGE', KEYS[1], 0, 50)
+local head = redis.call('GETRANGE', KEYS[1], '0', '50')
 if head == '' then
   return 2
 end

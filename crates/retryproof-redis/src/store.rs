@@ -17,7 +17,7 @@ use crate::error::Failure;
 use crate::link::{Ask, Link};
 use crate::record::{self, Header, NOBODY, State, digits, millis, tail, unreadable};
 use crate::route::Route;
-use crate::script::Script;
+use crate::script::{Joined, Script};
 use crate::sentinel::Watches;
 use crate::server::{Purpose, ask_setting, setting};
 use crate::wake::Wake;
@@ -210,7 +210,7 @@ impl RedisStore {
         let script = &self.route.dialer().scripts().acquire;
         let (lease, grace) = (millis(req.lease), millis(req.ttl));
         let mut cmd = script.call(&key, 160);
-        cmd.arg(req.owner.as_bytes()).arg(lease + grace).arg(tail(grace, req.fingerprint.as_ref()));
+        cmd.arg(Joined(req.owner.as_bytes(), &tail(grace, req.fingerprint.as_ref()))).arg(lease + grace);
         let granted = |answer: &Value| matches!(answer, Value::BulkString(said) if said.starts_with(b"G") || said.starts_with(b"T"));
         match self.run_and_wait(script, &cmd, granted).await {
             Ok(Value::BulkString(said)) => match said.first() {
@@ -300,8 +300,7 @@ impl IdempotencyStore for RedisStore {
         let mut cmd = script.call(&self.key(id), done.value.len() + 160);
         cmd.arg(owner.as_bytes())
             .arg(millis(done.ttl))
-            .arg(tail(0, done.fingerprint.as_ref()))
-            .arg(&done.value[..]);
+            .arg(Joined(&tail(0, done.fingerprint.as_ref()), &done.value));
         let written = |answer: &Value| matches!(answer, Value::Int(1 | 2));
         let answer = self.run_and_wait(script, &cmd, written).await;
         if matches!(answer, Ok(Value::Int(1 | 2))) {
