@@ -6,16 +6,18 @@ use std::cell::Cell;
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody, None as NoBody};
-use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, HeaderName as ActixName, HeaderValue as ActixValue,
+};
 use actix_web::http::{ConnectionType, StatusCode};
+use bytes::Bytes;
 use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
-use retryproof_core::Recorded;
-use retryproof_http::adapter::Pieces;
-use retryproof_http::{AnswerFate, GuardedBody, ReplayBody};
+use retryproof_http::adapter::{FromRecord, Pieces, Ran, Record};
+use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 
 use crate::body::{Answer, LengthAlone, Outgoing};
-use crate::head::{actix_headers, headers};
+use crate::head::{COMMON, REPLAYED, actix_headers, headers};
 
 /// The head of the handler's answer, kept while the guard records its body.
 #[derive(Default)]
@@ -46,12 +48,11 @@ impl Own {
     }
 
     /// The guard's answer for the connection.
-    pub(crate) fn join<B>(&self, response: Response<GuardedBody<Answer<B>>>) -> HttpResponse
+    pub(crate) fn join<B>(&self, Ran { response, recorded }: Ran<Answer<B>>) -> HttpResponse
     where
         B: MessageBody + 'static,
     {
         let (parts, body) = response.into_parts();
-        let recorded = parts.extensions.get::<Recorded>().copied();
         // The guard marks the handler's answers with one of these, and no other.
         let is_own = recorded.is_some() || parts.extensions.get::<AnswerFate>().is_some();
         let body = Pieces::from(body);
@@ -75,6 +76,55 @@ impl Own {
             Pieces::Whole(data, _) => BoxBody::new(data),
             Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
         })
+    }
+}
+
+/// An answer without a run.
+pub(crate) struct Given(pub(crate) HttpResponse);
+
+/// A replay on its way from its record.
+struct Replaying {
+    response: HttpResponse<()>,
+    /// To HEAD: the length of a body that is not there.
+    length: Option<u64>,
+}
+
+impl FromRecord for Given {
+    fn own(answer: Response<ReplayBody>) -> Self {
+        Self(of_filter(answer))
+    }
+
+    fn replay(record: Record<'_>) -> Result<Self, Corrupt> {
+        let start = |status, fields| {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let mut response = HttpResponse::with_body(status, ());
+            response.headers_mut().reserve(fields + 2);
+            Replaying { response, length: None }
+        };
+        let field = |replaying: &mut Replaying, name: Result<usize, &str>, value: Bytes| {
+            let name = match name {
+                Ok(code) => COMMON.get(code)?.clone(),
+                Err(name) => ActixName::from_bytes(name.as_bytes()).ok()?,
+            };
+            // In the place of a stored one there is that of a replay.
+            if name == CACHE_CONTROL {
+                return Some(());
+            }
+            let value = ActixValue::from_maybe_shared(value).ok()?;
+            if name == CONTENT_LENGTH {
+                replaying.length = value.to_str().ok().and_then(|length| length.parse().ok());
+            }
+            replaying.response.headers_mut().append(name, value);
+            Some(())
+        };
+        let (Replaying { mut response, length }, body) = record.read(start, field)?;
+        let headers = response.headers_mut();
+        headers.append(CACHE_CONTROL, ActixValue::from_static("no-store"));
+        headers.append(REPLAYED.clone(), ActixValue::from_static("true"));
+        Ok(Self(response.set_body(match length {
+            Some(length) if length > 0 && body.is_empty() => BoxBody::new(LengthAlone(length)),
+            _ => BoxBody::new(body),
+        })))
     }
 }
 

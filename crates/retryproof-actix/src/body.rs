@@ -14,23 +14,13 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use retryproof_http::adapter::Pieces;
-use retryproof_http::{FromReplay, GuardedBody, ReplayBody};
+use retryproof_http::GuardedBody;
 
-/// A request's body: from the wire, or from the guard's buffer (HTTP-5).
-pub(crate) enum Incoming {
-    Wire { payload: Payload, declared: u64 },
-    Buffered(Bytes),
-}
-
-impl Incoming {
-    /// The buffered bytes. actix has no place for trailers of a request.
-    pub(crate) fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Buffered(data) => data,
-            Self::Wire { .. } => Bytes::new(),
-        }
-    }
+/// A request's body on the wire.
+pub(crate) struct Incoming {
+    pub(crate) payload: Payload,
+    /// Its length, as far as it is known.
+    pub(crate) declared: u64,
 }
 
 impl Body for Incoming {
@@ -41,30 +31,14 @@ impl Body for Incoming {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, PayloadError>>> {
-        let frame = match self.get_mut() {
-            Self::Wire { payload, .. } => ready!(Pin::new(payload).poll_next(cx)),
-            Self::Buffered(data) if data.is_empty() => None,
-            Self::Buffered(data) => Some(Ok(std::mem::take(data))),
-        };
-        Poll::Ready(frame.map(|data| data.map(Frame::data)))
+        // actix has no place for trailers of a request.
+        Pin::new(&mut self.get_mut().payload).poll_next(cx).map(|data| data.map(|data| data.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::new();
-        hint.set_lower(match self {
-            Self::Wire { declared, .. } => *declared,
-            Self::Buffered(data) => data.len() as u64,
-        });
+        hint.set_lower(self.declared);
         hint
-    }
-}
-
-impl FromReplay for Incoming {
-    fn from_replay(body: ReplayBody) -> Self {
-        match Pieces::<Self>::from(body) {
-            Pieces::Whole(data, _) => Self::Buffered(data),
-            Pieces::Streaming(_) => Self::Buffered(Bytes::new()),
-        }
     }
 }
 

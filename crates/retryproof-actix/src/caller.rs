@@ -1,32 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`caller`]: a caller hook that looks at actix's own request (HTTP-16).
 
-use std::future::Future;
-use std::rc::Rc;
+use std::cell::RefCell;
 
 use actix_web::HttpRequest;
 use http::request::Parts;
 use retryproof_http::{Caller, IntoCaller};
 
-/// Whatever has the request while the guard prepares its call.
-pub(crate) trait Request {
-    fn look(&self, hook: &mut dyn FnMut(&HttpRequest));
+thread_local! {
+    /// The request whose caller a hook is asked for.
+    static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
-impl Request for HttpRequest {
-    fn look(&self, hook: &mut dyn FnMut(&HttpRequest)) {
-        hook(self);
+/// Takes the request away again, also from a hook that panics: actix wants to reuse it.
+struct Looking(Option<HttpRequest>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        REQUEST.set(self.0.take());
     }
 }
 
-tokio::task_local! {
-    static REQUEST: Rc<dyn Request>;
-}
-
-/// Runs a guarded call where its hook finds the request.
-pub(crate) async fn at<F: Future>(request: Rc<dyn Request>, guarded: F) -> F::Output {
-    // On the heap, for the future of a call without a hook is not to have its room.
-    Box::pin(REQUEST.scope(request, guarded)).await
+/// Asks a hook where it finds the request.
+pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Caller) -> Caller {
+    let _looking = Looking(REQUEST.replace(Some(request.clone())));
+    ask()
 }
 
 /// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that sees the request as actix has it:
@@ -53,11 +51,8 @@ pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
     move |_| {
-        let mut caller = None;
-        let _ = REQUEST.try_with(|request| {
-            request.look(&mut |request| caller = Some(hook(request).into_caller()));
-        });
-        caller.unwrap_or_else(|| {
+        let request = REQUEST.with_borrow(Clone::clone);
+        request.map(|request| hook(&request).into_caller()).unwrap_or_else(|| {
             tracing::error!("a caller hook of actix was asked about a request that is not actix's");
             let mut answer = http::Response::new("the caller is not known");
             *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

@@ -5,27 +5,25 @@
 //! mounts it guarded, and nothing mounts it otherwise. It asks actix for the request as it came, and extracts the function's
 //! arguments itself.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::convert::Infallible;
-use std::future::{Future, Ready, ready};
-use std::pin::Pin;
+use std::future::{Future, Ready, poll_fn, ready};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
-use actix_web::dev::Payload;
+use actix_web::dev::{Payload, RequestHead};
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest};
-use http::request::Parts;
 use retryproof_http::adapter::{
-    Admission, Admitted, AtHand, RequestHead as _, Running, Waiting, admit, needs_fields,
+    Admission, Admitted, AtHand, Either, Granted, RequestHead as _, Running, Waiting, admit, then,
 };
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 
 pub use actix_web::{Handler, HttpResponse, Responder};
 
-use crate::answer::{Own, of_filter};
+use crate::answer::{Given, Own, of_filter};
 use crate::body::{Deferred, Incoming, Promise};
-use crate::caller;
 use crate::fate::WithFate as _;
-use crate::head::{Head, key_name};
+use crate::head::{Seen, key_name};
 
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
@@ -172,11 +170,11 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let key = key_name(filter);
-    let head = Head { request: &request, key: &key, filter, policy };
-    match admit(filter, &AtHand::Constant(policy), &head) {
+    let seen = Seen::new(request);
+    match admit(filter, &AtHand::Constant(policy), &seen, seen.lines(&key_name(filter))) {
         Admission::Refused(answer) => Box::pin(ready(of_filter(answer))),
         Admission::Pass => Box::pin(async move {
+            let request = seen.request;
             let args = match Args::early(&request, &mut payload).await {
                 Ok(early) => Args::late(early).await,
                 Err(rejection) => Err(rejection),
@@ -187,22 +185,18 @@ where
             }
         }),
         Admission::Admitted(admitted) => {
-            let body = Incoming::Wire { payload, declared: head.declared_length() };
-            let (parts, by_caller) = (Box::new(head.parts()), needs_fields(filter));
-            Box::pin(guarded::<Args, _, _, _>(admitted, parts, request, body, by_caller, run))
+            let body = Incoming { payload, declared: seen.declared_length() };
+            Box::pin(guarded::<Args, _, _, _>(admitted, seen, body, run))
         }
     }
 }
 
-/// A block rather than an `async fn`, which would hold each argument twice.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+/// In sequence rather than in one block, whose stages would each have room of their own.
 fn guarded<Args, Run, Fut, R>(
     admitted: Admitted,
-    parts: Box<Parts>,
-    request: HttpRequest,
+    seen: Seen,
     body: Incoming,
-    by_caller: bool,
-    run: Run,
+    handler: Run,
 ) -> impl Future<Output = HttpResponse>
 where
     Args: Arguments,
@@ -210,48 +204,100 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    async move {
-        let desk = Rc::new(Desk {
-            waiting: admitted.waiting(),
-            running: OnceCell::new(),
-            promise: Promise::default(),
-            own: Own::default(),
-        });
-        request.extensions_mut().insert(Rc::clone(&desk));
-        let early = match Args::early(&request, &mut Deferred(Rc::clone(&desk)).into_payload()).await {
-            Ok(early) => early,
-            Err(rejection) => return rejection,
+    let desk = Rc::new(Desk {
+        waiting: admitted.waiting(),
+        of: std::ptr::from_ref(seen.request.head()),
+        promise: Promise::default(),
+        own: Own::default(),
+    });
+    let extracting = {
+        let desk = Rc::clone(&desk);
+        async move {
+            let mut payload = Deferred(Rc::clone(&desk)).into_payload();
+            let extracted = {
+                let mut extracting = pin!(Args::early(&seen.request, &mut payload));
+                poll_fn(|cx| desk.while_extracting(|| extracting.as_mut().poll(cx))).await
+            };
+            extracted.map(|early| (early, seen))
+        }
+    };
+    then(extracting, move |extracted| {
+        let (early, seen) = match extracted {
+            Ok(extracted) => extracted,
+            Err(rejection) => return Either::rare(ready(rejection)),
         };
-        let handle = {
-            let (request, desk) = (request.clone(), Rc::clone(&desk));
-            move |granted: http::Request<Incoming>| {
-                if let Some(running) = Running::of(&granted) {
-                    let _ = desk.running.set(running);
-                }
-                desk.promise.fill(granted.into_body().into_bytes());
-                async move {
-                    let response = match Args::late(early).await {
-                        Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
-                        // The function never ran, so the key is free again (ANN-6).
-                        Err(rejection) => rejection.with_fate(AnswerFate::Release),
-                    };
-                    Ok::<_, Infallible>(desk.own.part(response))
-                }
+        Either::usual(then(admitted.ask(seen, body), move |asked| async move {
+            match asked {
+                Ok(granted) => run(granted, desk, early, handler).await,
+                Err((Given(response), _)) => response,
             }
-        };
-        let guarded = admitted.guard(parts, body, Some(&desk.waiting), handle);
-        let Ok(answer) = if by_caller { caller::at(Rc::new(request), guarded).await } else { guarded.await };
-        desk.own.join(answer)
+        }))
+    })
+}
+
+fn run<Args, Run, Fut, R>(
+    granted: Granted<Seen>,
+    desk: Rc<Desk>,
+    early: Args::Early,
+    handler: Run,
+) -> impl Future<Output = HttpResponse>
+where
+    Args: Arguments,
+    Run: FnOnce(Args) -> Fut + 'static,
+    Fut: Future<Output = R> + 'static,
+    R: Responder + 'static,
+{
+    let inside = Rc::clone(&desk);
+    let handle = move |Seen { request, .. }: Seen, running, data| {
+        request.extensions_mut().insert::<Running>(running);
+        inside.promise.fill(data);
+        async move {
+            let response = match Args::late(early).await {
+                Ok(args) => handler(args).await.respond_to(&request).map_into_boxed_body(),
+                // The function never ran, so the key is free again (ANN-6).
+                Err(rejection) => rejection.with_fate(AnswerFate::Release),
+            };
+            Ok::<_, Infallible>(inside.own.part(response))
+        }
+    };
+    then(granted.run(Some(&desk.waiting), handle), move |Ok(ran)| ready(desk.own.join(ran)))
+}
+
+/// What the steps of one call share.
+pub(crate) struct Desk {
+    pub(crate) waiting: Waiting,
+    /// The head of its request, by its address alone.
+    of: *const RequestHead,
+    promise: Promise,
+    own: Own,
+}
+
+thread_local! {
+    /// The call whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
+    static EXTRACTING: RefCell<Option<Rc<Desk>>> = const { RefCell::new(None) };
+}
+
+/// Ends what was begun, also where an extractor panics.
+struct Extracting(Option<Rc<Desk>>);
+
+impl Drop for Extracting {
+    fn drop(&mut self) {
+        EXTRACTING.set(self.0.take());
     }
 }
 
-/// What the steps of one call share; one of the request's extensions.
-pub(crate) struct Desk {
-    pub(crate) waiting: Waiting,
-    /// From the grant on.
-    pub(crate) running: OnceCell<Running>,
-    promise: Promise,
-    own: Own,
+impl Desk {
+    /// Where extractors find it.
+    fn while_extracting<T>(self: &Rc<Self>, extract: impl FnOnce() -> T) -> T {
+        let _outer = Extracting(EXTRACTING.replace(Some(Rc::clone(self))));
+        extract()
+    }
+
+    /// That of a request whose arguments are being extracted.
+    pub(crate) fn of(request: &HttpRequest) -> Option<Rc<Self>> {
+        EXTRACTING
+            .with_borrow(|desk| desk.as_ref().filter(|desk| std::ptr::eq(desk.of, request.head())).cloned())
+    }
 }
 
 impl AsRef<Promise> for Desk {

@@ -18,7 +18,7 @@ use crate::answer::of_filter;
 use crate::endpoint::Desk;
 use crate::fate::WithFate as _;
 
-/// What the extensions of a request tell: its arguments are being extracted, or it runs.
+/// What is known of a guarded request: its arguments are being extracted, or it runs.
 enum Guarded {
     Waiting(Rc<Desk>),
     Running(Running),
@@ -26,14 +26,8 @@ enum Guarded {
 
 impl Guarded {
     fn of(request: &HttpRequest) -> Option<Self> {
-        let extensions = request.extensions();
-        match extensions.get::<Rc<Desk>>() {
-            Some(desk) => Some(match desk.running.get() {
-                Some(running) => Self::Running(running.clone()),
-                None => Self::Waiting(Rc::clone(desk)),
-            }),
-            None => extensions.get::<Running>().cloned().map(Self::Running),
-        }
+        let running = || request.extensions().get::<Running>().cloned().map(Self::Running);
+        Desk::of(request).map(Self::Waiting).or_else(running)
     }
 }
 

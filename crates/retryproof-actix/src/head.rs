@@ -2,7 +2,8 @@
 //! Heads between actix (`http` 0.2) and the guard (`http` 1): what is converted, and when.
 
 use std::borrow::Cow;
-use std::rc::Rc;
+use std::cell::OnceCell;
+use std::sync::LazyLock;
 
 use actix_web::http::Version as ActixVersion;
 use actix_web::http::header::{
@@ -13,13 +14,17 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
-use retryproof_http::adapter::{RequestHead, RouteTemplate, Running, key_header, needs_fields};
-use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_http::adapter::{COMMON_NAMES, RequestHead, Running, key_header};
+use retryproof_http::{Caller, IdempotencyFilter};
 
-use crate::endpoint::Desk;
+use crate::caller;
 
 static KEY: ActixName = ActixName::from_static("idempotency-key");
-static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
+pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
+
+/// The names that a record has codes for, so that a replay parses none of them.
+pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
+    LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
 /// The name of the key's field as actix spells names; nothing is allocated for the usual one.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
@@ -32,50 +37,63 @@ pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
 }
 
 /// A request as the guard looks at it. Nothing is converted before somebody asks.
-pub(crate) struct Head<'a> {
-    pub(crate) request: &'a HttpRequest,
-    pub(crate) key: &'a ActixName,
-    pub(crate) filter: &'a IdempotencyFilter,
-    pub(crate) policy: &'a Policy,
+pub(crate) struct Seen {
+    pub(crate) request: HttpRequest,
+    length: OnceCell<Option<usize>>,
 }
 
-impl RequestHead for Head<'_> {
-    fn key_lines(&self) -> impl Iterator<Item = &[u8]> {
-        self.request.headers().get_all(self.key).map(ActixValue::as_bytes)
+impl Seen {
+    pub(crate) fn new(request: HttpRequest) -> Self {
+        Self { request, length: OnceCell::new() }
     }
 
+    pub(crate) fn lines(&self, name: &ActixName) -> impl Iterator<Item = &[u8]> {
+        self.request.headers().get_all(name).map(ActixValue::as_bytes)
+    }
+
+    /// Of the body, when the head says it.
+    pub(crate) fn length(&self) -> Option<usize> {
+        *self.length.get_or_init(|| {
+            let declared = self.request.headers().get(header::CONTENT_LENGTH);
+            declared.and_then(|length| length.to_str().ok()?.trim().parse().ok())
+        })
+    }
+
+    /// The head, for a hook that wants to see it.
+    fn parts(&self) -> Parts {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        (parts.method, parts.version) = self.asked();
+        // What one crate takes for a target the other does too.
+        parts.uri = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
+            .map_or_else(|_| Uri::default(), Uri::from);
+        parts.headers = headers(self.request.headers());
+        parts
+    }
+}
+
+impl RequestHead for Seen {
     fn declared_length(&self) -> u64 {
-        let declared = self.request.headers().get(header::CONTENT_LENGTH);
-        declared.and_then(|length| length.to_str().ok()?.trim().parse().ok()).unwrap_or(0)
+        self.length().unwrap_or(0) as u64
     }
 
     fn asked(&self) -> (Method, Version) {
-        (method(self.request), version(self.request.version()))
+        (method(&self.request), version(self.request.version()))
+    }
+
+    fn target(&self) -> &str {
+        self.request.uri().path_and_query().map_or("/", |target| target.as_str())
+    }
+
+    fn template(&self) -> Option<String> {
+        self.request.match_pattern().map(|pattern| template(&pattern))
     }
 
     fn running(&self) -> Option<Running> {
-        let extensions = self.request.extensions();
-        let endpoint = || extensions.get::<Rc<Desk>>()?.running.get();
-        extensions.get::<Running>().or_else(endpoint).cloned()
+        self.request.extensions().get::<Running>().cloned()
     }
 
-    fn parts(&self) -> Parts {
-        let (mut parts, ()) = Request::new(()).into_parts();
-        parts.method = method(self.request);
-        parts.version = version(self.request.version());
-        let target = self.request.uri().path_and_query().map_or("/", |target| target.as_str());
-        // What one crate takes for a target the other does too.
-        parts.uri = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(target.as_bytes()))
-            .map_or_else(|_| Uri::default(), Uri::from);
-        if needs_fields(self.filter) {
-            parts.headers = headers(self.request.headers());
-        }
-        if self.policy.scope().is_none()
-            && let Some(pattern) = self.request.match_pattern()
-        {
-            parts.extensions.insert(RouteTemplate(template(&pattern)));
-        }
-        parts
+    fn caller(&self, hook: &dyn Fn(&Parts) -> Caller) -> Caller {
+        caller::looking_at(&self.request, || hook(&self.parts()))
     }
 }
 

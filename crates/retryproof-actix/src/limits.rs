@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use actix_web::HttpMessage as _;
-use actix_web::dev::{Extensions, ServiceRequest};
+use actix_web::dev::{Extensions, Payload, ServiceRequest};
 use actix_web::web::{Data, FormConfig, JsonConfig, PayloadConfig};
+use actix_web::{HttpMessage as _, HttpRequest};
 
 /// What actix takes where the app says nothing.
 const PAYLOAD: usize = 256 << 10;
@@ -35,9 +35,19 @@ impl Limits {
         }
     }
 
+    /// For a body of that length, as [`lift`](Self::lift) does.
+    pub(crate) fn lifted(&self, request: HttpRequest, length: usize) -> HttpRequest {
+        if length <= FORM {
+            return request;
+        }
+        let mut request = ServiceRequest::from_parts(request, Payload::None);
+        self.lift(&mut request, length);
+        request.into_parts().0
+    }
+
     /// For a body of that length. Nothing is done where actix's defaults will do: to add to a request's data wants the only
     /// handle on it, and a middleware outside may keep another. Then they stay as they are.
-    pub(crate) fn lift(&self, request: &mut ServiceRequest, length: usize) {
+    fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Idempotency`]: the guard as a middleware.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
@@ -12,19 +12,18 @@ use std::task::{Context, Poll, ready};
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::InternalError;
-use actix_web::http::header::{CONTENT_LENGTH, HeaderName};
+use actix_web::http::header::HeaderName;
 use actix_web::{Error, HttpMessage as _, HttpRequest};
-use http::request::Parts;
+use bytes::Bytes;
 use pin_project_lite::pin_project;
 use retryproof_http::adapter::{
-    Admission, Admitted, AtHand, RequestHead as _, Running, admit, max_body_bytes, needs_fields,
+    Admission, Admitted, AtHand, Granted, RequestHead as _, Running, admit, max_body_bytes, then,
 };
 use retryproof_http::{IdempotencyFilter, Policy};
 
-use crate::answer::{Own, of_filter};
+use crate::answer::{Given, Own, of_filter};
 use crate::body::Incoming;
-use crate::caller;
-use crate::head::{Head, key_name};
+use crate::head::{Seen, key_name};
 use crate::limits::Limits;
 
 /// Guards what it wraps under one policy: `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
@@ -110,124 +109,94 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let head =
-            Head { request: request.request(), key: &self.key, filter: &self.filter, policy: &self.policy };
-        match admit(&self.filter, &self.policy, &head) {
-            Admission::Pass => Answering::Passed { future: self.service.call(request) },
+        let (request, payload) = request.into_parts();
+        let mut seen = Seen::new(request);
+        match admit(&self.filter, &self.policy, &seen, seen.lines(&self.key)) {
+            Admission::Pass => {
+                let request = ServiceRequest::from_parts(seen.request, payload);
+                Answering::Passed { future: self.service.call(request) }
+            }
             Admission::Refused(answer) => {
-                let response = request.into_response(of_filter(answer));
+                let response = ServiceResponse::new(seen.request, of_filter(answer));
                 Answering::Answered { response: Some(response) }
             }
             Admission::Admitted(admitted) => {
-                let (parts, declared) = (Box::new(head.parts()), head.declared_length());
+                let known = seen.length();
                 // Before anything is granted, where the length is known by now.
-                let known = length(&request);
-                let mut request = request;
                 if let Some(length) = known {
-                    self.limits.lift(&mut request, length);
+                    seen.request = self.limits.lifted(seen.request, length);
                 }
-                let (request, payload) = request.into_parts();
-                let call = Call {
-                    admitted,
-                    by_caller: needs_fields(&self.filter),
-                    desk: Rc::new(Desk { request: RefCell::new(Some(request)), own: Own::default() }),
-                    service: Rc::clone(&self.service),
-                    limits: known.is_none().then(|| Rc::clone(&self.limits)),
-                };
-                let payload = Incoming::Wire { payload, declared };
-                Answering::Guarded { future: Box::pin(call.answer(parts, payload)) }
+                let body = Incoming { payload, declared: seen.declared_length() };
+                let service = Rc::clone(&self.service);
+                // To be lifted when the body is there.
+                let limits = known.is_none().then(|| Rc::clone(&self.limits));
+                Answering::Guarded { future: Box::pin(guarded(admitted, seen, body, service, limits)) }
             }
         }
     }
 }
 
-/// What the two sides of a guarded call share. actix has one owner of a request at a time: the guard before the grant, then
+/// What the two sides of a granted call share. actix has one owner of a request at a time: the guard before the grant, then
 /// the service, then the guard again, for the answer.
+#[derive(Default)]
 struct Desk {
-    request: RefCell<Option<HttpRequest>>,
+    request: Cell<Option<HttpRequest>>,
     own: Own,
 }
 
-struct Call<S> {
+/// In sequence rather than in one block, whose stages would each have room of their own.
+fn guarded<S, B>(
     admitted: Admitted,
-    by_caller: bool,
-    desk: Rc<Desk>,
+    seen: Seen,
+    body: Incoming,
     service: Rc<S>,
-    /// To be lifted when the body is there.
     limits: Option<Rc<Limits>>,
-}
-
-impl<S, B> Call<S>
+) -> impl Future<Output = Result<ServiceResponse, Error>>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    /// A block rather than an `async fn`, which would hold each argument twice.
-    fn answer(
-        self,
-        parts: Box<Parts>,
-        body: Incoming,
-    ) -> impl Future<Output = Result<ServiceResponse, Error>> {
-        let Self { admitted, by_caller, desk, service, limits } = self;
-        let run = {
-            let desk = Rc::clone(&desk);
-            move |granted: http::Request<Incoming>| {
-                let running = Running::of(&granted);
-                let request = desk.request.take();
-                let calling = request.map(|request| {
-                    if let Some(running) = running {
-                        request.extensions_mut().insert(running);
-                    }
-                    let data = granted.into_body().into_bytes();
-                    let length = data.len();
-                    let mut request = ServiceRequest::from_parts(request, Payload::from(data));
-                    if let Some(limits) = limits {
-                        limits.lift(&mut request, length);
-                    }
-                    service.call(request)
-                });
-                async move {
-                    let Some(calling) = calling else { return Err(lost()) };
-                    let (request, response) = calling.await?.into_parts();
-                    desk.request.replace(Some(request));
-                    Ok(desk.own.part(response))
-                }
-            }
-        };
+    then(admitted.ask(seen, body), move |asked| async move {
+        match asked {
+            Ok(granted) => run(granted, service, limits).await,
+            Err((Given(response), seen)) => Ok(ServiceResponse::new(seen.request, response)),
+        }
+    })
+}
+
+fn run<S, B>(
+    granted: Granted<Seen>,
+    service: Rc<S>,
+    limits: Option<Rc<Limits>>,
+) -> impl Future<Output = Result<ServiceResponse, Error>>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+{
+    let desk = Rc::new(Desk::default());
+    let inside = Rc::clone(&desk);
+    let running = granted.run(None, move |Seen { mut request, .. }: Seen, running, data: Bytes| {
+        request.extensions_mut().insert::<Running>(running);
+        if let Some(limits) = limits {
+            request = limits.lifted(request, data.len());
+        }
+        let calling = service.call(ServiceRequest::from_parts(request, Payload::from(data)));
         async move {
-            let guarded = admitted.guard(parts, body, None, run);
-            let answer = if by_caller {
-                caller::at(Rc::clone(&desk) as Rc<dyn caller::Request>, guarded).await?
-            } else {
-                guarded.await?
-            };
-            let response = desk.own.join(answer);
+            let (request, response) = calling.await?.into_parts();
+            inside.request.set(Some(request));
+            Ok::<_, Error>(inside.own.part(response))
+        }
+    });
+    then(running, move |ran| {
+        ready(ran.and_then(|ran| {
+            let response = desk.own.join(ran);
             match desk.request.take() {
                 Some(request) => Ok(ServiceResponse::new(request, response)),
                 // The worker is going down, and dropped the action with its request.
                 None => Err(InternalError::from_response("the worker is going down", response).into()),
             }
-        }
-    }
-}
-
-impl caller::Request for Desk {
-    fn look(&self, hook: &mut dyn FnMut(&HttpRequest)) {
-        if let Some(request) = &*self.request.borrow() {
-            hook(request);
-        }
-    }
-}
-
-/// Of the body, when its head says it.
-fn length(request: &ServiceRequest) -> Option<usize> {
-    let declared = request.headers().get(CONTENT_LENGTH);
-    declared.and_then(|length| length.to_str().ok()?.trim().parse().ok())
-}
-
-/// The guard calls the handler once.
-fn lost() -> Error {
-    actix_web::error::ErrorInternalServerError("the request is not there")
+        }))
+    })
 }
 
 pin_project! {

@@ -6,10 +6,10 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::Body;
-use retryproof_core::Held;
 use retryproof_core::observe::Phase;
+use retryproof_core::{Held, Recorded};
 use tracing::Instrument as _;
 
 use crate::answer::strip_forged;
@@ -24,20 +24,36 @@ use crate::then::{Either, then};
 /// The handler over the request, then its end: what a granted request does from here on. Boxed before it is spawned,
 /// because a task's own allocation is over-aligned, and a large one of that kind is slow to get. It is `Send` where the
 /// handler and its answer are: some frameworks keep both on one thread.
-pub(crate) fn start<B, R, E, F, Fut>(
-    (call, request): (Call, Request<B>),
+pub(crate) fn start<T, R, E, F, Fut>(
+    call: Call,
     held: Held,
     run: F,
-) -> Pin<Box<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>>>
+) -> Pin<Box<impl Future<Output = Result<T, E>> + use<T, R, E, F, Fut>>>
 where
+    T: Ended<R>,
     R: Body<Data = Bytes>,
-    F: FnOnce(Request<B>) -> Fut,
+    F: FnOnce() -> Fut,
     Fut: Future<Output = Result<Response<R>, E>>,
 {
     // A service may panic when it is called, before its future is.
-    let running = catch_from(|| run(request));
+    let running = catch_from(run);
     let action = Box::new(Action { call, held: Some(held) });
     Box::pin(then(running, move |ended| finish(action, ended)).in_current_span())
+}
+
+/// The answer of an action, and what of it was recorded (CMP-4).
+pub(crate) trait Ended<R>: Sized {
+    /// `None` where nothing was to be recorded, or the answer is not the handler's.
+    fn of(response: Response<GuardedBody<R>>, recorded: Option<Recorded>) -> Self;
+}
+
+impl<R> Ended<R> for Response<GuardedBody<R>> {
+    fn of(mut response: Self, recorded: Option<Recorded>) -> Self {
+        if let Some(recorded) = recorded {
+            response.extensions_mut().insert(recorded);
+        }
+        response
+    }
 }
 
 /// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer.
@@ -69,11 +85,12 @@ impl Action {
 }
 
 /// The end of the action: capture and completion, or release (step 10e).
-fn finish<R, E>(
+fn finish<T, R, E>(
     action: Box<Action>,
     ended: Result<Result<Response<R>, E>, Panic>,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>>
+) -> impl Future<Output = Result<T, E>>
 where
+    T: Ended<R>,
     R: Body<Data = Bytes>,
 {
     let unstored = match ended {
@@ -99,17 +116,17 @@ enum Unstored<R, E> {
     Panicked(Panic),
 }
 
-async fn leave<R, E>(action: Box<Action>, unstored: Unstored<R, E>) -> Result<Response<GuardedBody<R>>, E> {
+async fn leave<T: Ended<R>, R, E>(action: Box<Action>, unstored: Unstored<R, E>) -> Result<T, E> {
     match unstored {
         Unstored::Released(response) => {
             action.release(Phase::Released).await;
-            Ok(response.map(GuardedBody::of_handler))
+            Ok(T::of(response.map(GuardedBody::of_handler), None))
         }
         Unstored::Held(response) => {
             action.roll_back().await;
             // The lease runs out.
             drop(action);
-            Ok(response.map(GuardedBody::of_handler))
+            Ok(T::of(response.map(GuardedBody::of_handler), None))
         }
         Unstored::Failed(error) => {
             action.release(Phase::Action).await;

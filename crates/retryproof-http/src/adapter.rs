@@ -4,59 +4,121 @@
 //!
 //! Not for applications. It promises what the layer promises, and its names may change in any version.
 //!
-//! [`admit`] decides by the request's head alone; an [`Admitted`] one goes through [`Admitted::guard`], whose steps, answers
-//! and records are those of the tower layer.
+//! [`admit`] decides by the request's head alone; for an [`Admitted`] one [`Admitted::ask`] finds the answer of its key or gets
+//! the grant, under which [`Granted::run`] runs the handler. Steps, answers and records are those of the tower layer. A
+//! request is never turned into one of the `http` crate, and neither is a replay; the answer of a handler is.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderName, Method, Response, Version};
 use http_body::Body;
-use retryproof_core::{JoinedEngine, Lease};
+use retryproof_core::{Error, JoinedEngine, Lease, Recorded, Scope};
 
+use crate::action::Ended;
 use crate::answer::to_response;
-use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody};
-use crate::filter::IdempotencyFilter;
-use crate::guard::{self, Guarded, Key, Keyed, acquired, admit_key, seen_through};
+use crate::ask::{self, Asker, Asking, asked};
+use crate::body::{BoxError, GuardedBody, ReplayBody};
+use crate::filter::{Caller, CallerHook, IdempotencyFilter};
+use crate::guard::{self, Guarded, Key, Keyed, admit_key, seen_through};
 use crate::joined::{GuardedTx, TxError};
+use crate::judge::Target;
 use crate::key;
-use crate::route::Head;
+use crate::route::{Route, no_route};
+use crate::scope::default_scope;
+use crate::stored::{Corrupt, Name, Reader};
 
 pub use crate::policy::AtHand;
-pub use crate::route::RouteTemplate;
+pub use crate::stored::COMMON_NAMES;
+pub use crate::then::{Either, Then, then};
 pub use crate::waiting::Waiting;
 
 /// What a request's head tells, of whatever type it is.
 pub trait RequestHead {
-    /// The lines of the [key header](key_header).
-    fn key_lines(&self) -> impl Iterator<Item = &[u8]>;
-
     /// The body length that the request declares; 0 when it does not.
     fn declared_length(&self) -> u64;
 
-    /// Method and version, for an answer to it.
+    /// Method and version.
     fn asked(&self) -> (Method, Version);
+
+    /// Path and query, as the client sent them.
+    fn target(&self) -> &str;
+
+    /// The matched route, if the router told it, in axum's syntax: `{name}`, `{*rest}`. Asked for only where the policy names
+    /// no scope.
+    fn template(&self) -> Option<String>;
 
     /// The mark of the guarded call that this request is part of, if it is one.
     fn running(&self) -> Option<Running>;
 
-    /// Method, version, and path with query; the fields only where the filter [asks for them](needs_fields), and the
-    /// [`RouteTemplate`] only where the policy names no scope.
-    fn parts(&self) -> Parts;
+    /// What a [caller hook](crate::FilterBuilder::caller) says of the request, given a head of the `http` crate.
+    fn caller(&self, hook: &dyn Fn(&Parts) -> Caller) -> Caller;
+}
+
+/// An answer without a run, as the framework takes it.
+pub trait FromRecord: Sized {
+    /// An answer of the filter's own.
+    fn own(answer: Response<ReplayBody>) -> Self;
+
+    /// The stored answer with the marks of a replay (HTTP-8).
+    ///
+    /// # Errors
+    /// [`Corrupt`] when it cannot be read, or has a field that cannot be sent.
+    fn replay(record: Record<'_>) -> Result<Self, Corrupt>;
+}
+
+/// A stored answer.
+#[derive(Clone, Copy)]
+pub struct Record<'a>(pub(crate) &'a Bytes);
+
+impl Record<'_> {
+    /// Reads it in one pass: `start` is called with the status and the number of fields, then `field` with each, its code
+    /// among the [`COMMON_NAMES`] or its name, and its value; at the end there is the body. Trailers are passed over.
+    /// Values share the record's allocation, as the body does.
+    ///
+    /// # Errors
+    /// [`Corrupt`], also where `field` has none for a field.
+    pub fn read<T>(
+        self,
+        start: impl FnOnce(u16, usize) -> T,
+        mut field: impl FnMut(&mut T, Result<usize, &str>, Bytes) -> Option<()>,
+    ) -> Result<(T, Bytes), Corrupt> {
+        let record = self.0;
+        let (mut reader, status, tombstone) = Reader::open(record)?;
+        if tombstone {
+            return Err(Corrupt::bad_field());
+        }
+        let count = reader.count()?;
+        let mut answer = start(status, count);
+        for _ in 0..count {
+            let (name, value) = reader.named_line()?;
+            let name = match name {
+                Name::Common(code) => Ok(usize::from(code)),
+                Name::Literal(name) => Err(name),
+            };
+            field(&mut answer, name, record.slice_ref(value)).ok_or_else(Corrupt::bad_field)?;
+        }
+        for _ in 0..reader.count()? {
+            reader.named_line()?;
+        }
+        let body_len = reader.varint()?;
+        reader.ends_after(body_len)?;
+        Ok((answer, record.slice(record.len() - body_len..)))
+    }
+}
+
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Record({} bytes)", self.0.len())
+    }
 }
 
 /// The name of the header that carries the key.
 #[must_use]
 pub fn key_header(filter: &IdempotencyFilter) -> &HeaderName {
     &filter.0.key_header
-}
-
-/// Whether the filter has a hook that looks at the request's fields.
-#[must_use]
-pub fn needs_fields(filter: &IdempotencyFilter) -> bool {
-    filter.0.caller.is_some()
 }
 
 /// The filter's limit on a request body, in bytes.
@@ -72,19 +134,25 @@ pub enum Admission {
     Pass,
     /// Answer with this.
     Refused(Response<ReplayBody>),
-    /// Go on with [`Admitted::guard`].
+    /// Go on with [`Admitted::ask`].
     Admitted(Admitted),
 }
 
-/// Decides by the request's head: guarded already, key, declared length (HTTP-2 to HTTP-4, HTTP-15).
-pub fn admit(filter: &IdempotencyFilter, policy: &AtHand, head: &impl RequestHead) -> Admission {
+/// Decides by the request's head: guarded already, key, declared length (HTTP-2 to HTTP-4, HTTP-15). `key_lines` are those of
+/// the [key header](key_header).
+pub fn admit<'a>(
+    filter: &IdempotencyFilter,
+    policy: &AtHand,
+    head: &impl RequestHead,
+    key_lines: impl Iterator<Item = &'a [u8]>,
+) -> Admission {
     if let Some(Running(outer)) = head.running()
-        && outer.is_at(&Head::of_parts(&head.parts()))
+        && outer.is_told(&head.asked().0, head.target())
     {
         filter.0.warn_layered(policy.scope());
         return Admission::Pass;
     }
-    let key = key::parse(head.key_lines());
+    let key = key::parse(key_lines);
     let key = key.map(|key| key.map(|key| Key::Decoded(key.into_inner().into())));
     let render = |problem: &_| {
         let (method, version) = head.asked();
@@ -109,38 +177,116 @@ impl Admitted {
         Waiting::new(self.0.key.clone())
     }
 
-    /// From the admitted request to the one answer of its key. `run` is the handler; it is called after the grant, with the
-    /// bytes of the body and, in the extensions, a [`Running`]; from its first wait on it has a task of its own on this
-    /// thread (HTTP-5, HTTP-12).
+    /// From the admitted request to the answer of its key, or to the grant (HTTP-5). An answer comes with the head.
     ///
     /// # Cancel safety
-    /// Dropped before the grant, nothing ran and no lease is left (ACQ-11). Dropped later, the action goes on.
+    /// Dropped, nothing ran and no lease is left (ACQ-11).
+    pub fn ask<H, B, A>(
+        self,
+        head: H,
+        body: B,
+    ) -> impl Future<Output = Result<Granted<H>, (A, H)>> + use<H, B, A>
+    where
+        H: RequestHead,
+        B: Body<Data = Bytes>,
+        B::Error: Into<BoxError>,
+        A: FromRecord,
+    {
+        let (method, version) = head.asked();
+        let asking = asked(Asker { keyed: self.0, head: Told { head, method, version } }, body);
+        then(asking, |asked| ready(asked.map(Granted).map_err(|(answer, told)| (answer, told.head))))
+    }
+}
+
+/// The head of another framework's request.
+struct Told<H> {
+    head: H,
+    method: Method,
+    version: Version,
+}
+
+impl<H: RequestHead> Asking for Told<H> {
+    fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target::Known(self.head.target())
+    }
+
+    fn default_scope(&self) -> Result<Scope, Error> {
+        let template = self.head.template().ok_or_else(no_route)?;
+        Scope::new(default_scope(self.method.as_str(), &template))
+    }
+
+    fn caller(&self, hook: &CallerHook) -> Caller {
+        self.head.caller(hook)
+    }
+
+    fn route(&self) -> Route {
+        Route::told(&self.method, self.head.target())
+    }
+}
+
+/// A request whose lease was granted.
+///
+/// Dropped, nothing ran, and the key is free when the lease has run out: so nothing is awaited between the grant and
+/// [`run`](Self::run).
+#[must_use]
+pub struct Granted<H>(Box<ask::Granted<Told<H>>>);
+
+impl<H: RequestHead> Granted<H> {
+    /// Runs the handler to the answer of its key. `run` is called with the head, the mark of the call and the bytes of the
+    /// body; from its first wait on the action has a task of its own on this thread (HTTP-12).
+    ///
+    /// # Cancel safety
+    /// Dropped, the action goes on, once it was polled.
     ///
     /// # Panics
     /// A panic of the action resumes here after its lease was released (HTTP-7). Outside of a `LocalSet`, an action that
     /// waits cannot be spawned, and panics.
-    pub fn guard<B, R, E, F, Fut>(
+    pub fn run<R, E, F, Fut>(
         self,
-        parts: Box<Parts>,
-        body: B,
         waiting: Option<&Waiting>,
         run: F,
-    ) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>
+    ) -> impl Future<Output = Result<Ran<R>, E>> + use<H, R, E, F, Fut>
     where
-        B: FromReplay + 'static,
-        B::Error: Into<BoxError>,
+        H: 'static,
         R: Body<Data = Bytes> + 'static,
         E: 'static,
-        F: FnOnce(Request<B>) -> Fut + 'static,
+        F: FnOnce(H, Running, Bytes) -> Fut + 'static,
         Fut: Future<Output = Result<Response<R>, E>> + 'static,
     {
-        let awaited = waiting.and_then(Waiting::awaited);
-        async move {
-            match acquired(self.0, parts, body, awaited, run).await {
-                Ok(started) => seen_through(started, tokio::task::spawn_local).await,
-                Err(answer) => Ok(answer),
-            }
-        }
+        let (filter, awaited) = (self.0.filter(), waiting.and_then(Waiting::awaited));
+        let action = self
+            .0
+            .start(awaited, move |told: Told<H>, granted, body, _| run(told.head, Running(granted), body));
+        seen_through(action, filter, tokio::task::spawn_local)
+    }
+}
+
+/// The answer of a granted call.
+#[derive(Debug)]
+pub struct Ran<R> {
+    /// The handler's, or one in its place.
+    pub response: Response<GuardedBody<R>>,
+    /// What of the handler's answer was recorded (CMP-4); `None` where nothing was to be, or the answer is not the handler's.
+    pub recorded: Option<Recorded>,
+}
+
+impl<R> Ended<R> for Ran<R> {
+    fn of(response: Response<GuardedBody<R>>, recorded: Option<Recorded>) -> Self {
+        Self { response, recorded }
+    }
+}
+
+impl<H> fmt::Debug for Granted<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Granted").finish_non_exhaustive()
     }
 }
 
@@ -150,17 +296,11 @@ impl fmt::Debug for Admitted {
     }
 }
 
-/// A guarded call that was granted; what [`Admitted::guard`] leaves in the extensions of the handler's request.
+/// A guarded call that was granted.
 #[derive(Clone)]
 pub struct Running(Guarded);
 
 impl Running {
-    /// That of a request which `guard` has handed to its handler.
-    #[must_use]
-    pub fn of<B>(request: &Request<B>) -> Option<Self> {
-        request.extensions().get().cloned().map(Self)
-    }
-
     /// The client's key, decoded.
     #[must_use]
     pub fn key(&self) -> &str {

@@ -9,6 +9,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 
+use crate::adapter::{FromRecord, Record};
 use crate::body::ReplayBody;
 use crate::filter::Inner;
 use crate::headers::{ConnectionNames, Exchange, IDEMPOTENT_REPLAYED, Verdict, trailer_field};
@@ -60,8 +61,18 @@ pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     response
 }
 
+impl FromRecord for Response<ReplayBody> {
+    fn own(answer: Self) -> Self {
+        answer
+    }
+
+    fn replay(record: Record<'_>) -> Result<Self, Corrupt> {
+        replay(record.0)
+    }
+}
+
 /// The stored answer with the marks of a replay (HTTP-8), in one pass over its record.
-pub(crate) fn replay(record: &Bytes) -> Result<Response<ReplayBody>, Corrupt> {
+fn replay(record: &Bytes) -> Result<Response<ReplayBody>, Corrupt> {
     let (mut reader, status, tombstone) = Reader::open(record)?;
     if tombstone {
         return Err(Corrupt::bad_field());

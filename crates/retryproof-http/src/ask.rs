@@ -6,28 +6,65 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response, Version};
 use http_body::Body;
-use retryproof_core::{Acquisition, Fingerprint, Held, IdempotencyContext, IntoScope as _, Scope};
+use retryproof_core::{Acquisition, Error, Fingerprint, Held, IdempotencyContext, IntoScope as _, Scope};
 
-use crate::action::start;
-use crate::body::{CollectError, Collected, FromReplay, GuardedBody, ReplayBody};
+use crate::action::{Ended, start};
+use crate::adapter::FromRecord;
+use crate::body::{BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect};
 use crate::decide::Finding;
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
-use crate::filter::{Caller, Fingerprinter, IdempotencyFilter};
-use crate::guard::{Awaited, Keyed};
-use crate::judge::{Judge, Target};
-use crate::route::Head;
+use crate::filter::{Caller, CallerHook, Fingerprinter, IdempotencyFilter};
+use crate::guard::{Awaited, Call, Guarded, Keyed};
+use crate::judge::{Asked, Judge, Target};
+use crate::route::{Head, Route};
 use crate::scope::folded;
 
+/// The head of an admitted request, of whatever type it is.
+pub(crate) trait Asking {
+    fn method(&self) -> &Method;
+    fn version(&self) -> Version;
+    fn target(&self) -> Target<'_>;
+    fn default_scope(&self) -> Result<Scope, Error>;
+    fn caller(&self, hook: &CallerHook) -> Caller;
+    fn route(&self) -> Route;
+}
+
+impl Asking for Box<Parts> {
+    fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target::Of(Head::of_parts(self))
+    }
+
+    fn default_scope(&self) -> Result<Scope, Error> {
+        Head::of_parts(self).default_scope()
+    }
+
+    fn caller(&self, hook: &CallerHook) -> Caller {
+        hook(self)
+    }
+
+    fn route(&self) -> Route {
+        Route::of(&Head::of_parts(self))
+    }
+}
+
 /// An admitted request, but for its body.
-pub(crate) struct Asker {
+pub(crate) struct Asker<H> {
     pub(crate) keyed: Keyed,
-    pub(crate) parts: Box<Parts>,
+    pub(crate) head: H,
 }
 
 /// Whose the request is.
-pub(crate) struct Named {
+struct Named {
     scope: Scope,
     caller: Option<String>,
 }
@@ -43,32 +80,85 @@ pub(crate) struct Prepared {
 type Refusal = Box<Response<ReplayBody>>;
 
 /// What became of a request whose body is whole.
-pub(crate) enum Step {
-    /// The answer, without a run.
-    Answered(Response<ReplayBody>),
+enum Step<H, A, W> {
+    /// The answer, without a run; and the head once more.
+    Answered(A, H),
     /// Its action may run.
-    Granted(Box<Granted>),
-    /// The store does not answer at once, or there is a holder to wait for.
-    Waiting(Waiting),
+    Granted(Box<Granted<H>>),
+    /// The store does not answer at once, or there is a holder to wait for. On the heap, for a replay from a store at hand
+    /// has no wait.
+    Waiting(Pin<Box<W>>),
 }
 
-/// On the heap, for a replay from a store at hand has none.
-type Waiting = Pin<Box<dyn Future<Output = Result<Box<Granted>, Response<ReplayBody>>> + Send>>;
+/// A grant, or the answer of a request that is not granted, and its head once more.
+pub(crate) type Acquired<H, A> = Result<Box<Granted<H>>, (A, H)>;
+
+/// Steps 5 to 10: up to the answer of a request that is not granted, or to a grant, whose action has to be started and
+/// polled without waiting for anything before.
+///
+/// Here nothing is said of `Send`: the future is it where the request is.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn asked<H, B, A>(asker: Asker<H>, body: B) -> impl Future<Output = Acquired<H, A>> + use<H, B, A>
+where
+    H: Asking,
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+    A: FromRecord,
+{
+    async move {
+        let named = match asker.named() {
+            Ok(named) => named,
+            Err(refusal) => return Err((A::own(*refusal), asker.head)),
+        };
+        let collected = collect(body, asker.max_body_bytes(), || asker.hasher()).await;
+        // In two steps, so that the future has no room for an answer while it waits.
+        let step = match asker.ask::<A>(named, collected) {
+            Step::Answered(answer, head) => return Err((answer, head)),
+            Step::Granted(granted) => Ok(granted),
+            Step::Waiting(waiting) => Err(waiting),
+        };
+        match step {
+            Ok(granted) => Ok(granted),
+            Err(waiting) => waiting.await,
+        }
+    }
+}
 
 /// A request whose lease was granted.
-pub(crate) struct Granted {
-    asker: Asker,
+pub(crate) struct Granted<H> {
+    asker: Asker<H>,
     prepared: Prepared,
     held: Held,
 }
 
-impl Granted {
+impl<H: Asking> Granted<H> {
     pub(crate) fn filter(&self) -> IdempotencyFilter {
         self.asker.keyed.filter.clone()
     }
 
-    /// The action, not polled yet.
-    pub(crate) fn start<B, R, E, F, Fut>(
+    /// The action, not polled yet; `run` is the handler.
+    pub(crate) fn start<T, R, E, F, Fut>(
+        self,
+        awaited: Option<Box<Awaited>>,
+        run: F,
+    ) -> Pin<Box<impl Future<Output = Result<T, E>> + use<H, T, R, E, F, Fut>>>
+    where
+        T: Ended<R>,
+        R: Body<Data = Bytes>,
+        F: FnOnce(H, Guarded, Bytes, Option<Box<HeaderMap>>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, E>>,
+    {
+        let Self { asker: Asker { keyed, head }, prepared, held } = self;
+        let Prepared { ctx, body, trailers } = prepared;
+        let granted = keyed.grant(head.route(), head.version(), awaited, held.lease());
+        let call = Call::new(granted.clone(), ctx, body.clone());
+        start(call, held, move || run(head, granted, body, trailers))
+    }
+}
+
+impl Granted<Box<Parts>> {
+    /// [`start`](Self::start) of a handler that takes a request with the same bytes again.
+    pub(crate) fn start_request<B, R, E, F, Fut>(
         self,
         awaited: Option<Box<Awaited>>,
         run: F,
@@ -79,27 +169,39 @@ impl Granted {
         F: FnOnce(Request<B>) -> Fut,
         Fut: Future<Output = Result<Response<R>, E>>,
     {
-        let Self { asker: Asker { keyed, parts }, prepared, held } = self;
-        start(keyed.grant(*parts, prepared, awaited, held.lease()), held, run)
+        self.start(awaited, move |mut parts: Box<Parts>, granted, body, trailers| {
+            #[cfg(feature = "axum")]
+            let limit = granted.filter().0.web.max_body_bytes;
+            parts.extensions.insert(granted);
+            let request = Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
+            // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
+            #[cfg(feature = "axum")]
+            let request = {
+                let mut request = request;
+                axum_core::extract::DefaultBodyLimit::max(limit).apply(&mut request);
+                request
+            };
+            run(request)
+        })
     }
 }
 
-impl Asker {
-    pub(crate) fn max_body_bytes(&self) -> usize {
+impl<H: Asking> Asker<H> {
+    fn max_body_bytes(&self) -> usize {
         self.keyed.filter.0.web.max_body_bytes
     }
 
     /// Step 5. An `Err` is the answer.
-    pub(crate) fn named(&self) -> Result<Named, Refusal> {
+    fn named(&self) -> Result<Named, Refusal> {
         let scope = match self.keyed.policy.scope() {
             Some(scope) => scope.into_scope(),
-            None => Head::of_parts(&self.parts).default_scope(),
+            None => self.head.default_scope(),
         };
         let scope = scope.map_err(|error| {
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
             self.refuse(Finding::NoScope)
         })?;
-        match self.keyed.filter.0.caller.as_ref().map(|hook| hook(&self.parts)) {
+        match self.keyed.filter.0.caller.as_ref().map(|hook| self.head.caller(&**hook)) {
             None | Some(Caller::Absent) => Ok(Named { scope, caller: None }),
             Some(Caller::Named(caller)) => Ok(Named { scope, caller: Some(caller) }),
             Some(Caller::Refused(response)) => Err(Box::new(response.map(ReplayBody::from))),
@@ -107,31 +209,40 @@ impl Asker {
     }
 
     /// For a body that comes piece by piece.
-    pub(crate) fn hasher(&self) -> Option<Hasher> {
+    fn hasher(&self) -> Option<Hasher> {
         match &self.keyed.filter.0.fingerprint {
             Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                let head = Head::of_parts(&self.parts);
-                Some(Hasher::new(*algorithm, head.method.as_str(), head.target()))
+                Some(Hasher::new(*algorithm, self.head.method().as_str(), self.head.target().as_str()))
             }
             Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
         }
     }
 
     /// Steps 7 to 10.
-    pub(crate) fn ask(self, named: Named, collected: Result<Collected, CollectError>) -> Step {
+    fn ask<A: FromRecord>(
+        self,
+        named: Named,
+        collected: Result<Collected, CollectError>,
+    ) -> Step<H, A, impl Future<Output = Acquired<H, A>> + use<H, A>> {
         let prepared = match self.prepare(named, collected) {
             Ok(prepared) => prepared,
-            Err(refusal) => return Step::Answered(*refusal),
+            Err(refusal) => return Step::Answered(A::own(*refusal), self.head),
         };
         match self.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
             Ok(Ok(Acquisition::Granted(held))) => {
                 Step::Granted(Box::new(Granted { asker: self, prepared, held }))
             }
-            Ok(other) => Step::Answered(self.judge(&prepared).answer(other)),
+            Ok(other) => {
+                let answer = self.judge(&prepared).answer(other);
+                Step::Answered(answer, self.head)
+            }
             Err(owner) => Step::Waiting(Box::pin(async move {
                 match self.keyed.filter.0.engine.try_acquire_tracked_as(&prepared.ctx, owner).await {
                     Ok(Acquisition::Granted(held)) => Ok(Box::new(Granted { asker: self, prepared, held })),
-                    other => Err(self.judge(&prepared).answer(other)),
+                    other => {
+                        let answer = self.judge(&prepared).answer(other);
+                        Err((answer, self.head))
+                    }
                 }
             })),
         }
@@ -150,8 +261,8 @@ impl Asker {
             })
         })?;
         let fingerprint = digest.unwrap_or_else(|| {
-            let head = Head::of_parts(&self.parts);
-            let asked = RequestParts::new(head.method.as_str(), head.target(), &body);
+            let target = self.head.target();
+            let asked = RequestParts::new(self.head.method().as_str(), target.as_str(), &body);
             match &filter.0.fingerprint {
                 Fingerprinter::BuiltIn(algorithm) => fingerprint(*algorithm, &asked),
                 Fingerprinter::Custom(custom) => {
@@ -172,18 +283,21 @@ impl Asker {
         }
         match ctx.build() {
             Ok(ctx) => Ok(Prepared { ctx, body, trailers }),
-            Err(error) => Err(Box::new(self.keyed.asked(&self.parts).fail(&error))),
+            Err(error) => Err(Box::new(self.asked().fail(&error))),
         }
     }
 
     #[cold]
     fn refuse(&self, finding: Finding) -> Refusal {
-        Box::new(self.keyed.asked(&self.parts).refuse(finding))
+        Box::new(self.asked().refuse(finding))
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        let head = &self.head;
+        Asked { filter: &self.keyed.filter.0, method: head.method(), version: head.version() }
     }
 
     fn judge<'a>(&'a self, prepared: &'a Prepared) -> Judge<'a> {
-        let target = Target::Of(Head::of_parts(&self.parts));
-        let asked = self.keyed.asked(&self.parts);
-        Judge { asked, target, ctx: &prepared.ctx, body: &prepared.body }
+        Judge { asked: self.asked(), target: self.head.target(), ctx: &prepared.ctx, body: &prepared.body }
     }
 }

@@ -16,7 +16,7 @@ use retryproof_core::{
     CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
 };
 
-use crate::action::Action;
+use crate::action::{Action, Ended};
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
@@ -29,11 +29,12 @@ use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 /// Records the answer of an action that returned, and hands it over only then, fit to be sent.
 ///
 /// A block rather than an `async fn`, for its size: see [`guarded`](crate::guard::guarded).
-pub(crate) fn record<R, E>(
+pub(crate) fn record<T, R, E>(
     mut action: Box<Action>,
     response: Response<R>,
-) -> impl Future<Output = Result<Response<GuardedBody<R>>, E>>
+) -> impl Future<Output = Result<T, E>>
 where
+    T: Ended<R>,
     R: Body<Data = Bytes>,
 {
     let (mut parts, body) = response.into_parts();
@@ -50,7 +51,7 @@ where
                     Ok(finished) => finished,
                     Err(what) => {
                         let answer = action.call.asked().refuse(Finding::NotCommitted(what));
-                        return Ok(answer.map(GuardedBody::replay));
+                        return Ok(T::of(answer.map(GuardedBody::replay), None));
                     }
                 }
             }
@@ -62,8 +63,8 @@ where
         let response = ending.body.map(|body| Response::from_parts(parts, body));
         Ok(match (finished, ending.recorded) {
             (Finished::Recorded, Ok(recorded)) => match response {
-                Some(response) => told(response, recorded),
-                None => call.asked().refuse(Finding::ResponseFailed).map(GuardedBody::replay),
+                Some(response) => T::of(response, Some(recorded)),
+                None => T::of(call.asked().refuse(Finding::ResponseFailed).map(GuardedBody::replay), None),
             },
             // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
             (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
@@ -282,31 +283,30 @@ fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_
 
 /// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
 /// (CMP-2).
-async fn fenced<R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> Response<GuardedBody<R>> {
-    match call.filter().engine.answer_fenced(&call.ctx).await {
-        Ok(Ok(stored)) => call.judge().repeat(&stored).map(GuardedBody::replay),
-        Ok(Err(in_flight)) => call.judge().in_flight(in_flight).map(GuardedBody::replay),
+async fn fenced<T: Ended<R>, R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> T {
+    let answer: Response<ReplayBody> = match call.filter().engine.answer_fenced(&call.ctx).await {
+        Ok(Ok(stored)) => call.judge().repeat(&stored),
+        Ok(Err(in_flight)) => call.judge().in_flight(in_flight),
         Err(error) => {
             tracing::error!(%error, "the action ran, but its result was not recorded");
-            completion_failed(call, Recorded::No, response)
+            return completion_failed(call, Recorded::No, response);
         }
-    }
+    };
+    T::of(answer.map(GuardedBody::replay), None)
 }
 
 /// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off cannot go out.
-fn completion_failed<R>(
+fn completion_failed<T: Ended<R>, R>(
     call: &Call,
     recorded: Recorded,
     response: Option<Response<GuardedBody<R>>>,
-) -> Response<GuardedBody<R>> {
+) -> T {
     match (call.filter().engine.config().completion_failure_policy, response) {
-        (CompletionFailurePolicy::LogAndReturn, Some(response)) => told(response, recorded),
-        _ => call.asked().refuse(Finding::CompletionFailed(recorded)).map(GuardedBody::replay),
+        // It is said beside the response whether it was recorded.
+        (CompletionFailurePolicy::LogAndReturn, Some(response)) => T::of(response, Some(recorded)),
+        _ => {
+            let answer = call.asked().refuse(Finding::CompletionFailed(recorded));
+            T::of(answer.map(GuardedBody::replay), None)
+        }
     }
-}
-
-/// Says beside the response whether it was recorded (CMP-4).
-fn told<B>(mut response: Response<B>, recorded: Recorded) -> Response<B> {
-    response.extensions_mut().insert(recorded);
-    response
 }

@@ -47,7 +47,7 @@ const MOST_WARNED: usize = 1024;
 #[derive(Clone)]
 pub struct IdempotencyFilter(pub(crate) Arc<Inner>);
 
-type CallerHook = dyn Fn(&Parts) -> Caller + Send + Sync;
+pub(crate) type CallerHook = dyn Fn(&Parts) -> Caller + Send + Sync;
 type EditHook = dyn Fn(StatusCode, &mut HeaderMap) + Send + Sync;
 type FormatHook = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
 

@@ -19,8 +19,9 @@ use http_body::Body;
 use retryproof_core::{ErrorKind, IdempotencyContext, Lease};
 use tokio::task::JoinHandle;
 
-use crate::ask::{Asker, Prepared, Step};
-use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody, collect, declares_more};
+use crate::action::Ended;
+use crate::ask::{Asker, asked};
+use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody, declares_more};
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::filter::{IdempotencyFilter, Inner};
 use crate::joined::{HandlerTx, Taken};
@@ -58,6 +59,16 @@ impl Guarded {
 }
 
 impl Guarded {
+    /// As [`is_at`](Self::is_at), of a request of another framework.
+    pub(crate) fn is_told(&self, method: &Method, target: &str) -> bool {
+        self.0.route.is_told(method, target)
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn filter(&self) -> &IdempotencyFilter {
+        &self.0.filter
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
     }
@@ -97,7 +108,7 @@ pub(crate) struct Keyed {
 #[derive(Clone)]
 pub(crate) enum Key {
     Line { line: HeaderValue, start: usize, end: usize },
-    Decoded(Box<str>),
+    Decoded(Arc<str>),
 }
 
 impl Key {
@@ -172,7 +183,7 @@ pub(crate) fn admit_key(
 /// bytes again, and from its first wait on it runs on a task of its own (HTTP-5, HTTP-12).
 ///
 /// What waits for nothing, which is all of a replay from a store at hand, is done in functions of their own
-/// ([`Asker::ask`]), and what may wait is on the heap. These functions are blocks rather than `async fn`, which would hold
+/// (`Asker::ask`), and what may wait is on the heap. These functions are blocks rather than `async fn`, which would hold
 /// each argument twice: the future of every guarded request is moved several times, and its size is a good part of what
 /// one costs.
 ///
@@ -198,73 +209,25 @@ where
     Fut: Future<Output = Result<Response<R>, E>> + Send + 'static,
 {
     async move {
-        match acquired(keyed, parts, body, awaited, run).await {
-            Ok(started) => seen_through(started, tokio::spawn).await,
-            Err(answer) => Ok(answer),
-        }
-    }
-}
-
-/// An action that was started, or the answer of a request that is not granted.
-pub(crate) type Acquired<A, R> = Result<Started<A>, Response<GuardedBody<R>>>;
-
-/// An action that was started, and the filter of its call.
-pub(crate) type Started<A> = (Pin<Box<A>>, IdempotencyFilter);
-
-/// Steps 5 to 10: up to the answer of a request that is not granted, or to an action that was started and not polled
-/// yet. [`seen_through`] has to poll it without waiting for anything before.
-///
-/// Here and there nothing is said of `Send`: the futures are it where those of the handler are.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn acquired<B, R, E, F, Fut>(
-    keyed: Keyed,
-    parts: Box<Parts>,
-    body: B,
-    awaited: Option<Box<Awaited>>,
-    run: F,
-) -> impl Future<
-    Output = Acquired<impl Future<Output = Result<Response<GuardedBody<R>>, E>> + use<B, R, E, F, Fut>, R>,
->
-where
-    B: FromReplay,
-    B::Error: Into<BoxError>,
-    R: Body<Data = Bytes>,
-    F: FnOnce(Request<B>) -> Fut,
-    Fut: Future<Output = Result<Response<R>, E>>,
-{
-    async move {
-        let asker = Asker { keyed, parts };
-        let named = match asker.named() {
-            Ok(named) => named,
-            Err(refusal) => return Err(refusal.map(GuardedBody::replay)),
-        };
-        let collected = collect(body, asker.max_body_bytes(), || asker.hasher()).await;
-        // In two steps, so that the future has no room for an answer while it waits.
-        let step = match asker.ask(named, collected) {
-            Step::Answered(answer) => return Err(answer.map(GuardedBody::replay)),
-            Step::Granted(granted) => Ok(granted),
-            Step::Waiting(waiting) => Err(waiting),
-        };
-        let granted = match step {
+        let granted = match asked(Asker { keyed, head: parts }, body).await {
             Ok(granted) => granted,
-            Err(waiting) => match waiting.await {
-                Ok(granted) => granted,
-                Err(answer) => return Err(answer.map(GuardedBody::replay)),
-            },
+            Err((answer, _)) => return Ok(Response::map(answer, GuardedBody::replay)),
         };
         let filter = granted.filter();
-        Ok((granted.start(awaited, run), filter))
+        seen_through(granted.start_request(awaited, run), filter, tokio::spawn).await
     }
 }
 
 /// Step 11: what was started, to its end; `spawn` gives it a task of its own.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn seen_through<A, R, E>(
-    (mut action, filter): Started<A>,
+pub(crate) fn seen_through<A, T, R, E>(
+    mut action: Pin<Box<A>>,
+    filter: IdempotencyFilter,
     spawn: impl FnOnce(Pin<Box<A>>) -> JoinHandle<A::Output>,
 ) -> impl Future<Output = A::Output>
 where
-    A: Future<Output = Result<Response<GuardedBody<R>>, E>>,
+    A: Future<Output = Result<T, E>>,
+    T: Ended<R>,
 {
     async move {
         // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
@@ -279,26 +242,21 @@ where
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime is going down, and dropped the task.
-                Err(_) => Ok(filter.gone().map(GuardedBody::replay)),
+                Err(_) => Ok(T::of(filter.gone().map(GuardedBody::replay), None)),
             },
         }
     }
 }
 
 impl Keyed {
-    pub(crate) fn asked<'a>(&'a self, parts: &'a Parts) -> Asked<'a> {
-        Asked { filter: &self.filter.0, method: &parts.method, version: parts.version }
-    }
-
-    /// From here on the request is running: whoever waits for the lease hears of it, and further inside the request is
-    /// known to be guarded.
-    pub(crate) fn grant<B: FromReplay>(
+    /// From here on the request is running: whoever waits for the lease hears of it.
+    pub(crate) fn grant(
         self,
-        mut parts: Parts,
-        prepared: Prepared,
+        route: Route,
+        version: Version,
         awaited: Option<Box<Awaited>>,
         lease: &Lease,
-    ) -> (Call, Request<B>) {
+    ) -> Guarded {
         let tx = OnceLock::new();
         if let Some(awaited) = awaited {
             if let Some(slot) = awaited.lease {
@@ -309,27 +267,8 @@ impl Keyed {
                 let _ = tx.set(wanted);
             }
         }
-        #[cfg(feature = "axum")]
-        let limit = self.filter.0.web.max_body_bytes;
-        let granted = Guarded(Arc::new(Granted {
-            filter: self.filter,
-            route: Route::of(&Head::of_parts(&parts)),
-            version: parts.version,
-            key: self.key,
-            lease: lease.clone(),
-            tx,
-        }));
-        parts.extensions.insert(granted.clone());
-        let Prepared { ctx, body, trailers } = prepared;
-        let request = Request::from_parts(parts, B::from_replay(ReplayBody::new(body.clone(), trailers)));
-        // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
-        #[cfg(feature = "axum")]
-        let request = {
-            let mut request = request;
-            axum_core::extract::DefaultBodyLimit::max(limit).apply(&mut request);
-            request
-        };
-        (Call { granted, ctx, body }, request)
+        let Self { filter, key, .. } = self;
+        Guarded(Arc::new(Granted { filter, route, version, key, lease: lease.clone(), tx }))
     }
 }
 
@@ -342,6 +281,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub(crate) fn new(granted: Guarded, ctx: IdempotencyContext, body: Bytes) -> Self {
+        Self { granted, ctx, body }
+    }
+
     pub(crate) fn filter(&self) -> &Inner {
         &self.granted.0.filter.0
     }

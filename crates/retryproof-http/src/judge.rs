@@ -9,7 +9,7 @@ use retryproof_core::{
     Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload, StoredResult,
 };
 
-use crate::answer::replay;
+use crate::adapter::{FromRecord, Record};
 use crate::body::ReplayBody;
 use crate::decide::{Decision, Finding, decide};
 use crate::digest::{Algorithm, RequestParts, fingerprint};
@@ -80,34 +80,45 @@ pub(crate) enum Target<'a> {
     Known(&'a str),
 }
 
+impl<'a> Target<'a> {
+    pub(crate) fn as_str(&self) -> &'a str {
+        match self {
+            Self::Of(head) => head.target(),
+            Self::Known(target) => target,
+        }
+    }
+}
+
 impl Judge<'_> {
     /// The answer for an acquisition that is not a grant (steps 10a to 10d).
-    pub(crate) fn answer(&self, acquisition: Result<Acquisition, Error>) -> Response<ReplayBody> {
-        match acquisition {
-            Ok(Acquisition::Complete(stored)) => self.repeat(&stored),
+    pub(crate) fn answer<A: FromRecord>(&self, acquisition: Result<Acquisition, Error>) -> A {
+        A::own(match acquisition {
+            Ok(Acquisition::Complete(stored)) => return self.repeat(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
-            // Dropped, the lease runs out; `guarded` has taken every grant before.
+            // Dropped, the lease runs out; `asked` has taken every grant before.
             Ok(Acquisition::Granted(_)) => self.asked.failed(ErrorKind::Unexpected),
             Err(error) => self.asked.fail(&error),
-        }
+        })
     }
 
     /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
-    pub(crate) fn repeat(&self, stored: &StoredResult) -> Response<ReplayBody> {
+    pub(crate) fn repeat<A: FromRecord>(&self, stored: &StoredResult) -> A {
         let opened = self.judged_by(stored).and_then(|own| stored.open(own.as_ref()));
         let repeated = opened.and_then(|opened| match opened {
-            Opened::Mismatch => Ok(self.asked.refuse(Finding::Mismatch)),
-            Opened::Tombstone(tombstone) => Ok(self.asked.refuse(tombstone_finding(tombstone.detail()))),
+            Opened::Mismatch => Ok(A::own(self.asked.refuse(Finding::Mismatch))),
+            Opened::Tombstone(tombstone) => {
+                Ok(A::own(self.asked.refuse(tombstone_finding(tombstone.detail()))))
+            }
             Opened::Value(payload) => {
                 let record = record_of(payload)?;
                 match self.asked.decide(Finding::Response) {
-                    Decision::Replay => replay(&record).map_err(unreadable),
-                    Decision::Refuse(problem) => Ok(self.asked.render(&problem)),
+                    Decision::Replay => A::replay(Record(&record)).map_err(unreadable),
+                    Decision::Refuse(problem) => Ok(A::own(self.asked.render(&problem))),
                     Decision::Pass => Err(Error::corrupt("a completed record has no key")),
                 }
             }
         });
-        repeated.unwrap_or_else(|error| self.asked.fail(&error.for_identity(self.ctx.identity())))
+        repeated.unwrap_or_else(|error| A::own(self.asked.fail(&error.for_identity(self.ctx.identity()))))
     }
 
     #[cold]
@@ -127,11 +138,7 @@ impl Judge<'_> {
             Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
                 .with("algorithm", theirs.algorithm())
         })?;
-        let target = match self.target {
-            Target::Of(head) => head.target(),
-            Target::Known(target) => target,
-        };
-        let asked = RequestParts::new(self.asked.method.as_str(), target, self.body);
+        let asked = RequestParts::new(self.asked.method.as_str(), self.target.as_str(), self.body);
         Ok(Some(fingerprint(algorithm, &asked)))
     }
 }

@@ -13,13 +13,16 @@ pub(crate) struct Route {
     method: Method,
     /// The router's template; only axum tells one.
     template: Option<Template>,
-    /// Path and query as the client sent them, before a nested router stripped a prefix.
-    target: Option<PathAndQuery>,
+    target: Target,
 }
 
-/// A request extension: the matched route, told by the router of another framework, in axum's syntax: `{name}`, `{*rest}`.
+/// Path and query as the client sent them, before a nested router stripped a prefix.
 #[derive(Debug, Clone)]
-pub struct RouteTemplate(pub String);
+enum Target {
+    Uri(Option<PathAndQuery>),
+    /// Of another framework.
+    Told(Box<str>),
+}
 
 #[cfg(feature = "axum")]
 type Template = axum::extract::MatchedPath;
@@ -31,15 +34,23 @@ impl Route {
         Self {
             method: head.method.clone(),
             template: template_of(head.extensions).cloned(),
-            target: head.target_uri().path_and_query().cloned(),
+            target: Target::Uri(head.target_uri().path_and_query().cloned()),
         }
+    }
+
+    /// Of a framework that has no request of this kind.
+    pub(crate) fn told(method: &Method, target: &str) -> Self {
+        Self { method: method.clone(), template: None, target: Target::Told(target.into()) }
     }
 
     /// Whether a request is still this very call, seen further inside. A request that a handler makes in process,
     /// even one with copied extensions, is on another route or has another path.
     pub(crate) fn is_that_of(&self, head: &Head<'_>) -> bool {
         // Both as the client sent them, whatever nested routers stripped in between.
-        let path = self.target.as_ref().map_or("", PathAndQuery::path);
+        let path = match &self.target {
+            Target::Uri(target) => target.as_ref().map_or("", PathAndQuery::path),
+            Target::Told(target) => path_of(target),
+        };
         if *head.method != self.method || path != head.target_uri().path() {
             return false;
         }
@@ -51,14 +62,27 @@ impl Route {
         }
     }
 
+    /// As [`is_that_of`](Self::is_that_of), of a framework whose request keeps its target to the end.
+    pub(crate) fn is_told(&self, method: &Method, target: &str) -> bool {
+        self.method == *method && path_of(self.target()) == path_of(target)
+    }
+
     pub(crate) fn method(&self) -> &Method {
         &self.method
     }
 
     /// Path and query, as fingerprinted.
     pub(crate) fn target(&self) -> &str {
-        self.target.as_ref().map_or("", PathAndQuery::as_str)
+        match &self.target {
+            Target::Uri(target) => target.as_ref().map_or("", PathAndQuery::as_str),
+            Target::Told(target) => target,
+        }
     }
+}
+
+/// A target without its query.
+fn path_of(target: &str) -> &str {
+    target.split_once('?').map_or(target, |(path, _)| path)
 }
 
 /// A request extension of the gRPC form: the path is a method's, and no template.
@@ -114,17 +138,17 @@ impl<'a> Head<'a> {
             }
             #[cfg(not(feature = "axum"))]
             Some(never) => match *never {},
-            None => match self.extensions.get() {
-                Some(RouteTemplate(template)) => {
-                    Scope::new(crate::scope::default_scope(self.method.as_str(), template))
-                }
-                None => Err(Error::new(
-                    ErrorKind::Invalid,
-                    "no router told the matched route, so the endpoint needs a policy with a scope of its own",
-                )),
-            },
+            None => Err(no_route()),
         }
     }
+}
+
+/// Why there is no scope.
+pub(crate) fn no_route() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        "no router told the matched route, so the endpoint needs a policy with a scope of its own",
+    )
 }
 
 #[cfg(feature = "axum")]

@@ -18,7 +18,8 @@ use retryproof_core::{CodecId, Error, Payload};
 mod names;
 mod reader;
 
-pub(crate) use names::{COMMON_NAMES, code_of};
+pub use names::COMMON_NAMES;
+pub(crate) use names::code_of;
 pub(crate) use reader::Reader;
 
 /// The schema version in the engine's envelope. The record has one of its own; this one never moves.

@@ -2,6 +2,7 @@
 //! Futures in sequence and in choice that share their room. In an `async` block the first would keep its own while the
 //! second runs, and the action's task, which is moved into place several times, would be twice as large.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,20 +12,34 @@ use pin_project_lite::pin_project;
 pin_project! {
     /// See [`then`].
     #[project = ThenProjection]
-    pub(crate) enum Then<A, B, F> {
+    pub enum Then<A, B, F> {
+        #[doc(hidden)]
         First { #[pin] future: A, next: Option<F> },
+        #[doc(hidden)]
         Second { #[pin] future: B },
     }
 }
 
 /// Awaits `first`, then what `next` makes of its output.
-pub(crate) fn then<A, B, F>(first: A, next: F) -> Then<A, B, F>
+pub fn then<A, B, F>(first: A, next: F) -> Then<A, B, F>
 where
     A: Future,
     B: Future,
     F: FnOnce(A::Output) -> B,
 {
     Then::First { future: first, next: Some(next) }
+}
+
+impl<A, B, F> fmt::Debug for Then<A, B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Then").finish_non_exhaustive()
+    }
+}
+
+impl<A, B> fmt::Debug for Either<A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Either").finish_non_exhaustive()
+    }
 }
 
 impl<A, B, F> Future for Then<A, B, F>
@@ -56,18 +71,22 @@ where
 pin_project! {
     /// A future of the usual way, or one of the rare ways, which may cost an allocation.
     #[project = EitherProjection]
-    pub(crate) enum Either<A, B> {
+    pub enum Either<A, B> {
+        #[doc(hidden)]
         Usual { #[pin] future: A },
+        #[doc(hidden)]
         Rare { future: Pin<Box<B>> },
     }
 }
 
 impl<A, B> Either<A, B> {
-    pub(crate) fn usual(future: A) -> Self {
+    /// The usual way.
+    pub fn usual(future: A) -> Self {
         Self::Usual { future }
     }
 
-    pub(crate) fn rare(future: B) -> Self {
+    /// A rare way.
+    pub fn rare(future: B) -> Self {
         Self::Rare { future: Box::pin(future) }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
     body.size_hint().lower() > limit as u64
 }
 
-/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that is there at once, as most are, is not hashed here:
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that comes in one piece, as most do, is not hashed here:
 /// it is hashed in one go with the rest of the request. Any other is hashed as it comes.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn collect<B>(
@@ -85,7 +85,7 @@ where
 {
     async move {
         let mut body = pin!(body);
-        let first = poll_fn(|cx| Poll::Ready(Collecting::begin(body.as_mut(), cx, limit))).await;
+        let first = poll_fn(|cx| Collecting::begin(body.as_mut(), cx, limit)).await;
         let mut open = match first {
             Ok(whole) => return whole,
             Err(open) => open,
@@ -109,12 +109,13 @@ struct Collecting {
 }
 
 impl Collecting {
-    /// The first poll. An `Err` goes on; it is on the heap, so that the future of a body that is there has no room for it.
+    /// The first poll, and each as long as nothing came: some servers poll a service before they look at the body. An `Err`
+    /// goes on; it is on the heap, so that the future of a body that comes in one piece has no room for it.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
         limit: usize,
-    ) -> Result<Result<Collected, CollectError>, Box<Self>>
+    ) -> Poll<Result<Result<Collected, CollectError>, Box<Self>>>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
@@ -123,9 +124,10 @@ impl Collecting {
         let mut reading =
             Self { gathered: Gathered::default(), trailers: None, hasher: None, limit, expected };
         match reading.poll(body.as_mut(), cx) {
-            Poll::Ready(Ok(())) => Ok(Ok(reading.end())),
-            Poll::Ready(Err(error)) => Ok(Err(error)),
-            Poll::Pending => Err(Box::new(reading)),
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(Ok(reading.end()))),
+            Poll::Ready(Err(error)) => Poll::Ready(Ok(Err(error))),
+            Poll::Pending if reading.gathered.len() == 0 && reading.trailers.is_none() => Poll::Pending,
+            Poll::Pending => Poll::Ready(Err(Box::new(reading))),
         }
     }
 

@@ -129,6 +129,36 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
 }
 
 #[test]
+fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
+    /// Not there at the first poll, as in a server that asks its service before it looks at the body.
+    struct Late(Frames, bool);
+
+    impl Body for Late {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            if !std::mem::replace(&mut self.1, true) {
+                return Poll::Pending;
+            }
+            Pin::new(&mut self.0).poll_frame(cx)
+        }
+    }
+
+    let whole = Bytes::from_static(b"abc");
+    let body = Late(Frames(VecDeque::from([Ok(Frame::data(whole.clone()))])), false);
+    let mut reading = pin!(collect(body, 3, || -> Option<Hasher> { panic!("nothing came piece by piece") }));
+    let cx = &mut Context::from_waker(std::task::Waker::noop());
+    assert!(reading.as_mut().poll(cx).is_pending());
+    let Poll::Ready(collected) = reading.poll(cx) else { panic!("it is there") };
+    let collected = collected.unwrap();
+    assert_eq!((collected.data.as_ptr(), collected.digest), (whole.as_ptr(), None));
+}
+
+#[test]
 fn http_13_a_chained_body_yields_the_gathered_part_then_the_rest() {
     let body = GuardedBody::chain(Bytes::from_static(b"ab"), Box::pin(Frames::of([b"cd", b"ef"])));
     assert_eq!(body.size_hint().lower(), 2);

@@ -5,7 +5,7 @@
 macro_rules! common_names {
     ($($code:literal $name:literal)*) => {
         /// The common names by code.
-        pub(crate) const COMMON_NAMES: &[&str] = &[$($name),*];
+        pub const COMMON_NAMES: &[&str] = &[$($name),*];
 
         /// The code of a lower-case name.
         pub(crate) fn code_of(name: &str) -> Option<u8> {
