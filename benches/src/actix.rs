@@ -29,7 +29,7 @@ const KEYED: [Way; 5] = [
     ("replay, middleware", "/wrapped", Keys::Same),
 ];
 const KEYLESS: [Way; 3] = [
-    ("plain actix-web, keyless", "/plain", Keys::None),
+    ("plain actix-web, keyless", "/optional-plain", Keys::None),
     ("keyless, annotated", "/optional-annotated", Keys::None),
     ("keyless, middleware", "/optional-wrapped", Keys::None),
 ];
@@ -96,11 +96,13 @@ fn routes((strict, optional): (IdempotencyFilter, IdempotencyFilter)) -> impl Fn
         let wrapped = |path: &str, filter| {
             web::resource(path).wrap(Idempotency::new(filter, policy)).route(web::post().to(plain))
         };
+        // The router tries them in turn, so a plain one stands between its guarded neighbours.
         config
-            .route("/plain", web::post().to(plain))
             .route("/annotated", web::post().to(annotated(strict.clone())))
+            .route("/plain", web::post().to(plain))
             .service(wrapped("/wrapped", &strict))
             .route("/optional-annotated", web::post().to(annotated(optional.clone())))
+            .route("/optional-plain", web::post().to(plain))
             .service(wrapped("/optional-wrapped", &optional));
     }
 }
