@@ -149,17 +149,24 @@ impl Place {
     }
 
     pub(crate) async fn clear(&self) -> Result<(), String> {
-        let names = format!(
-            "SELECT coalesce(string_agg(format('%I',tablename),','),'') FROM pg_tables WHERE schemaname=current_schema() \
-             AND starts_with(tablename,'{}_')",
-            self.name
-        );
-        let tables: String = {
-            let mut control = self.control.lock().await;
-            let row = control.fetch_one(raw_sql(AssertSqlSafe(names))).await.map_err(text)?;
-            row.try_get(0).map_err(text)?
-        };
-        if tables.is_empty() { Ok(()) } else { self.run(format!("DROP TABLE {tables}")).await.map(drop) }
+        for (kind, all, name) in [
+            ("TABLE", "pg_tables WHERE schemaname=current_schema()", "tablename"),
+            ("FUNCTION", "pg_proc WHERE pronamespace=current_schema()::regnamespace", "proname"),
+        ] {
+            let names = format!(
+                "SELECT coalesce(string_agg(format('%I',{name}),','),'') FROM {all} AND starts_with({name}::text,'{}_')",
+                self.name
+            );
+            let names: String = {
+                let mut control = self.control.lock().await;
+                let row = control.fetch_one(raw_sql(AssertSqlSafe(names))).await.map_err(text)?;
+                row.try_get(0).map_err(text)?
+            };
+            if !names.is_empty() {
+                self.run(format!("DROP {kind} {names}")).await?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -245,7 +252,8 @@ pub(crate) fn run() -> Result<Report, String> {
          build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
          connection for each task as the store has, by prepared statements in autocommit with the same durability, on a table of the same schema \
          and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one loop; \
-         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks."
+         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Meanwhile a process of the scheduler's idle class \
+         keeps each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time by chance."
     ));
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key; *first contact*: it has not, and the statement that \

@@ -3,6 +3,7 @@
 -- `retryproof_records`. Run it inside a transaction.
 
 -- Compared byte for byte (ID-2), so bytea: no encoding and no collation touches it. Times are the server's (ACQ-7).
+-- The key comes first in the index, because keys differ where scopes are alike.
 -- The free room in each page lets beats and completions stay in it (HOT), so that they touch no index.
 CREATE TABLE IF NOT EXISTS "retryproof_records" (
     scope        bytea       NOT NULL,
@@ -15,7 +16,7 @@ CREATE TABLE IF NOT EXISTS "retryproof_records" (
     purge_bucket bigint      NOT NULL, -- acquire + ttl in microseconds, rounded up; no beat and no completion moves it (STO-4)
     fp           bytea,                -- fingerprint (FP-1)
     result       bytea,                -- the value's envelope (CMP-8)
-    PRIMARY KEY (scope, key)
+    PRIMARY KEY (key, scope)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 
 -- Values come encoded: no use in compressing them.

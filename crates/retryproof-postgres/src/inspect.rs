@@ -54,18 +54,18 @@ impl Inspect for PostgresStore {
 /// `None` for the residue of a release.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
-    let state = match column::<i64>(row, 0, "state")? {
+    let state = match column::<i16>(row, 0, "state")? {
         IN_PROGRESS if owner == [0; 16] => return Ok(None),
         IN_PROGRESS => RecordState::InProgress,
         COMPLETE => RecordState::Complete,
         _ => return Err(unreadable("state")),
     };
-    let bytes: i64 = column(row, 5, "result")?;
+    let bytes: i64 = column(row, 4, "result")?;
     Ok(Some(RecordSummary::new(
         state,
         token(row)?,
         rest(row)?,
         usize::try_from(bytes).unwrap_or(0),
-        column(row, 6, "fp")?,
+        column(row, 5, "fp")?,
     )))
 }

@@ -8,9 +8,9 @@ use sqlx_core::row::Row as _;
 use sqlx_postgres::PgRow;
 
 /// `state` of a record whose holder is at work, or died.
-pub(crate) const IN_PROGRESS: i64 = 0;
+pub(crate) const IN_PROGRESS: i16 = 0;
 /// `state` of a record whose work is done.
-pub(crate) const COMPLETE: i64 = 1;
+pub(crate) const COMPLETE: i16 = 1;
 
 /// What a row says, judged by the server's clock as it was read.
 #[derive(Debug)]
@@ -41,8 +41,12 @@ pub(crate) enum Answer {
 
 impl Answer {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
-        match column::<Option<i64>>(row, 7, "token")? {
+        match column::<Option<i64>>(row, 6, "token")? {
             None => Record::read(row).map(Self::Found),
+            // Of a state that we never wrote nothing is granted, and it is told.
+            Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
+                Record::read(row).map(|_| Self::Lost)
+            }
             Some(0) => Ok(Self::Lost),
             Some(granted) => {
                 Ok(Self::Granted { token: FencingToken::new(granted.unsigned_abs()), took_over: granted < 0 })
@@ -54,10 +58,9 @@ impl Answer {
 impl Record {
     /// Reads a row; `None` for the residue of a release.
     pub(crate) fn read(row: &PgRow) -> Result<Option<Self>> {
-        let owner: Vec<u8> = column(row, 1, "owner")?;
-        let owner: [u8; 16] = owner.try_into().map_err(|_| unreadable("owner"))?;
+        let owner: [u8; 16] = column(row, 1, "owner")?;
         let rest = rest(row)?;
-        let phase = match column::<i64>(row, 0, "state")? {
+        let phase = match column::<i16>(row, 0, "state")? {
             IN_PROGRESS if owner == [0; 16] => return Ok(None),
             IN_PROGRESS => Phase::Running(rest),
             COMPLETE => Phase::Done(match rest {
@@ -77,19 +80,19 @@ pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
 
 /// What is left of the lease or the retention.
 pub(crate) fn rest(row: &PgRow) -> Result<Option<Duration>> {
-    let rest: i64 = column(row, 4, "expires_at")?;
+    let rest: i64 = column(row, 3, "expires_at")?;
     Ok(u64::try_from(rest).ok().filter(|&us| us > 0).map(Duration::from_micros))
 }
 
 /// The stored value, unopened; a standing has no such columns.
 fn value(row: &PgRow) -> Result<Option<StoredResult>> {
-    if row.len() < 7 {
+    if row.len() < 6 {
         return Ok(None);
     }
-    let fingerprint = column::<Option<Vec<u8>>>(row, 5, "fp")?
+    let fingerprint = column::<Option<Vec<u8>>>(row, 4, "fp")?
         .map(|bytes| Fingerprint::new(&bytes).map_err(|_| unreadable("fp")))
         .transpose()?;
-    let bytes: Vec<u8> = column(row, 6, "result")?;
+    let bytes: Vec<u8> = column(row, 5, "result")?;
     Ok(Some(StoredResult::new(bytes, fingerprint)))
 }
 

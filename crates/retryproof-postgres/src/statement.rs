@@ -79,25 +79,24 @@ impl Statement {
             // ACQ-2, ACQ-7 to ACQ-10: reads, and calls the function that inserts or replaces only where there is nothing live: what is
             // expired, released, or the caller's own. A live record is neither locked nor written, and the part that could is not even
             // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state, owner, token, taken, rest, fp, result, granted (NULL:
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state, owner, token, rest, fp, result, granted (NULL:
             // not tried; 0: another was quicker; else the token, negative for a takeover).
             Self::Acquire => concat!(
-                "SELECT t.state::bigint,t.owner,t.token,t.taken,",
+                "SELECT t.state,t.owner,t.token,",
                 rest_us!(),
-                ",t.fp,t.result,CASE WHEN t.state IS NULL OR (t.state IN (0,1) \
-                 AND (t.expires_at<=clock_timestamp() OR (t.state=0 AND t.owner=$3))) \
+                ",t.fp,t.result,CASE WHEN (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) \
                  THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL) END \
                  FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND t.key=$2"
             ),
-            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, taken, rest, fp, result.
+            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, rest, fp, result.
             Self::Find => concat!(
-                "SELECT state::bigint,owner,token,taken,",
+                "SELECT state,owner,token,",
                 rest_us!(),
                 ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, taken, rest.
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, rest.
             Self::Standing => concat!(
-                "SELECT state::bigint,owner,token,taken,",
+                "SELECT state,owner,token,",
                 rest_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
@@ -137,9 +136,9 @@ impl Statement {
                 ") AND expires_at<clock_timestamp() AND state IN (0,1) \
                  ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED))"
             ),
-            // For an operator. 1 scope, 2 key -> state, owner, token, taken, rest, bytes, has fp.
+            // For an operator. 1 scope, 2 key -> state, owner, token, rest, bytes, has fp.
             Self::Summary => concat!(
-                "SELECT state::bigint,owner,token,taken,",
+                "SELECT state,owner,token,",
                 rest_us!(),
                 ",coalesce(octet_length(result),0)::bigint,(fp IS NOT NULL) \
                  FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
