@@ -10,12 +10,15 @@
 //! - [`Recorder`] keeps a log of calls and answers;
 //! - `wire::WireProxy` (feature `wire`) counts the round trips to a server, and cuts or stalls the line;
 //! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once;
+//! - `folder::Folder` (feature `folder`) is a folder that goes with its test;
 //! - `broker` (feature `broker`) is for tests of listeners on a message broker, and has brokers that may be killed.
 
 #[cfg(feature = "broker")]
 pub mod broker;
 pub mod conformance;
 mod fault;
+#[cfg(feature = "folder")]
+pub mod folder;
 mod model;
 mod operation;
 mod random;

@@ -15,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use crate::folder::Folder;
+
 /// A broker takes seconds to start, and many of them on a busy machine; one that takes this long hangs.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
@@ -26,7 +28,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Server {
     url: String,
-    dir: PathBuf,
+    folder: Folder,
     /// In the order of their start; the broker itself comes last.
     processes: Vec<Process>,
 }
@@ -46,15 +48,16 @@ impl Server {
     /// # Errors
     /// When the program is not there, or does not serve in time.
     pub async fn nats() -> io::Result<Self> {
-        let (dir, port) = (folder()?, free_port());
+        let (folder, port) = (folder()?, free_port());
+        let dir = folder.path();
         let settings = format!(
             "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n",
             dir.join("data").display()
         );
-        let command = vec![program("nats-server")?, "-c".into(), write(&dir, "nats.conf", &settings)?];
+        let command = vec![program("nats-server")?, "-c".into(), write(dir, "nats.conf", &settings)?];
         let greeting = (Vec::new(), b"INFO ".to_vec());
         let url = format!("nats://127.0.0.1:{port}");
-        Self::begin(url, dir, vec![Process { port, command, greeting, child: None }]).await
+        Self::begin(url, folder, vec![Process { port, command, greeting, child: None }]).await
     }
 
     /// A RabbitMQ node, and the `epmd` that it wants to be known by; the user is `guest`, who may do everything.
@@ -62,7 +65,8 @@ impl Server {
     /// # Errors
     /// When the programs are not there, or do not serve in time.
     pub async fn rabbitmq() -> io::Result<Self> {
-        let (dir, names, port) = (folder()?, free_port(), free_port());
+        let (folder, names, port) = (folder()?, free_port(), free_port());
+        let dir = folder.path();
         // It writes the id of its process to its log else; and it would start a node of its own to be told where it is.
         let epmd =
             [program("epmd")?, "-port".into(), names.to_string(), "-address".into(), "127.0.0.1".into()];
@@ -81,8 +85,8 @@ impl Server {
             format!("RABBITMQ_NODENAME=own-{port}@localhost"),
             // Where other nodes would come in: the same number on another address of the loopback.
             format!("RABBITMQ_DIST_PORT={port}"),
-            format!("RABBITMQ_CONFIG_FILE={}", write(&dir, "rabbitmq.conf", &settings)?),
-            format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(&dir, "plugins", "[].\n")?),
+            format!("RABBITMQ_CONFIG_FILE={}", write(dir, "rabbitmq.conf", &settings)?),
+            format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", write(dir, "plugins", "[].\n")?),
             format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
             format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
             format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
@@ -99,12 +103,12 @@ impl Server {
             Process { port: names, command: epmd.to_vec(), greeting: knows, child: None },
             Process { port, command, greeting, child: None },
         ];
-        Self::begin(url, dir, processes).await
+        Self::begin(url, folder, processes).await
     }
 
-    async fn begin(url: String, dir: PathBuf, processes: Vec<Process>) -> io::Result<Self> {
+    async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
         // Made before it is started, so that what has been started by then ends with it when the rest does not come up.
-        let mut server = Self { url, dir, processes };
+        let mut server = Self { url, folder, processes };
         server.start().await?;
         Ok(server)
     }
@@ -120,7 +124,7 @@ impl Server {
     /// # Errors
     /// When it is not written down in time.
     pub async fn until_kept(&self, queue: &str) -> io::Result<()> {
-        let node = self.dir.join("data/mnesia");
+        let node = self.folder.path().join("data/mnesia");
         let written = async {
             while !listed(&node, queue)? {
                 sleep(Duration::from_millis(50)).await;
@@ -146,9 +150,9 @@ impl Server {
     /// # Cancel safety
     /// Dropped, it may be starting; call it again.
     pub async fn start(&mut self) -> io::Result<()> {
-        let log = self.dir.join("log");
+        let log = self.folder.path().join("log");
         for process in &mut self.processes {
-            let ready = process.start(&self.dir, &log);
+            let ready = process.start(self.folder.path(), &log);
             if let Err(error) = timeout(READY_WITHIN, ready).await.unwrap_or_else(|late| Err(late.into())) {
                 return Err(io::Error::other(format!("{}: {error}: {}", process.command[0], tail(&log))));
             }
@@ -161,13 +165,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         for process in self.processes.iter_mut().rev() {
             let _ = process.kill();
-        }
-        // What a node has started ends after it, and may write until then.
-        for _ in 0..1_000 {
-            if fs::remove_dir_all(&self.dir).is_ok() || !self.dir.exists() {
-                break;
-            }
-            std::thread::yield_now();
         }
     }
 }
@@ -250,17 +247,11 @@ fn free_port() -> u16 {
     }
 }
 
-/// A new one, that nobody else can look into.
-fn folder() -> io::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let name = format!("retryproof-server-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let dir = std::env::temp_dir().join(name);
-    let _ = fs::remove_dir_all(&dir);
-    fs::DirBuilder::new().mode(0o700).create(&dir)?;
-    fs::create_dir(dir.join("data"))?;
-    Ok(dir)
+/// With a place for the data in it.
+fn folder() -> io::Result<Folder> {
+    let folder = Folder::new("server")?;
+    fs::create_dir(folder.path().join("data"))?;
+    Ok(folder)
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {

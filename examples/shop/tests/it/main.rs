@@ -4,13 +4,14 @@
 mod world;
 
 use axum::http::StatusCode;
+use retryproof_testkit::folder::Folder;
 use retryproof_testkit::wire::WireProxy;
 
-use crate::world::{Customer, Folder, Payments, Shop};
+use crate::world::{Customer, Payments, Shop};
 
 #[tokio::test]
 async fn http_8_an_order_that_is_repeated_is_paid_once_under_a_key_of_the_shops() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let shop = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&shop);
     let first = customer.orders("order-17", 4_200).await;
@@ -25,7 +26,7 @@ async fn http_8_an_order_that_is_repeated_is_paid_once_under_a_key_of_the_shops(
 
 #[tokio::test]
 async fn http_12_an_answer_of_the_payments_service_that_is_lost_is_asked_for_again() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let proxy = WireProxy::to(payments.address).await.unwrap();
     let shop = Shop::start(proxy.addr(), &folder, 60).await;
     let customer = Customer::of(&shop);
@@ -43,7 +44,7 @@ async fn http_12_an_answer_of_the_payments_service_that_is_lost_is_asked_for_aga
 
 #[tokio::test]
 async fn acq_2_a_shop_that_is_killed_after_the_charge_pays_nothing_twice() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let first = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&first);
     payments.hold_answers(true);
@@ -63,7 +64,7 @@ async fn acq_2_a_shop_that_is_killed_after_the_charge_pays_nothing_twice() {
 
 #[tokio::test]
 async fn http_7_what_is_declined_is_declined_for_good() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let shop = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&shop);
     for replayed in [false, true] {
@@ -76,7 +77,7 @@ async fn http_7_what_is_declined_is_declined_for_good() {
 
 #[tokio::test]
 async fn http_7_an_order_without_word_on_its_payment_can_be_repeated_at_once() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let proxy = WireProxy::to(payments.address).await.unwrap();
     let shop = Shop::start(proxy.addr(), &folder, 1).await;
     let customer = Customer::of(&shop);
@@ -92,7 +93,7 @@ async fn http_7_an_order_without_word_on_its_payment_can_be_repeated_at_once() {
 
 #[tokio::test]
 async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_declined() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let first = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&first);
     payments.hold_answers(true);
@@ -122,7 +123,7 @@ async fn fp_1_an_order_that_is_changed_after_its_charge_is_unclear_and_not_decli
 
 #[tokio::test]
 async fn http_7_what_a_proxy_says_is_no_word_of_the_payments_service() {
-    let (payments, folder) = (Payments::start().await, Folder::new());
+    let (payments, folder) = (Payments::start().await, Folder::new("shop").unwrap());
     let shop = Shop::start(payments.address, &folder, 60).await;
     let customer = Customer::of(&shop);
     for status in [StatusCode::NOT_FOUND, StatusCode::UNAUTHORIZED] {

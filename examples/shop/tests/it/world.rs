@@ -2,10 +2,8 @@
 //! A payments service in this process, the shop as its own, and a customer that retries.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::extract::{FromRef, Request, State};
@@ -20,6 +18,7 @@ use retryproof::client::{IdempotencyMiddleware, IdempotentRequest as _, Idempote
 use retryproof::http::IdempotencyFilter;
 use retryproof::http::axum::IdempotencyKey;
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
+use retryproof_testkit::folder::Folder;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -159,7 +158,7 @@ impl Shop {
     /// That waits for its payments for so many seconds.
     pub(crate) async fn start(payments: SocketAddr, folder: &Folder, patience: u64) -> Self {
         let (payments, patience) = (format!("http://{payments}"), patience.to_string());
-        let store = format!("sqlite:{}", folder.0.join("shop.db").display());
+        let store = format!("sqlite:{}", folder.path().join("shop.db").display());
         let args = ["--listen", "127.0.0.1:0", "--payments", &payments, "--store", &store, "--patience"];
         let mut child = command(&args).arg(patience).stderr(Stdio::null()).spawn().expect("the shop starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
@@ -216,26 +215,5 @@ impl Customer {
         let answer = client.post(url).idempotency_key(key).json(&order).send().await.ok()?;
         let (status, replayed) = (answer.status(), answer.is_replay());
         Some(Answer { status, replayed, body: answer.text().await.expect("a whole body") })
-    }
-}
-
-/// Removed at the end.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("retryproof-shop-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -118,7 +118,7 @@ async fn an_event_of_a_kind_that_we_do_not_know_is_taken_and_changes_nothing() {
 #[tokio::test]
 async fn sto_5_while_the_database_is_locked_the_sender_goes_on_and_then_it_is_taken_once() {
     let receiver = Receiver::start().await;
-    let locked = rusqlite::Connection::open(receiver.folder.0.join("webhooks.db")).unwrap();
+    let locked = rusqlite::Connection::open(receiver.folder.path().join("webhooks.db")).unwrap();
     locked.execute_batch("BEGIN IMMEDIATE").unwrap();
     let sender = receiver.sender().paced(Duration::from_millis(300), vec![Duration::from_millis(20); 5_000]);
     let event = paid("evt_1", "order-17");

@@ -16,7 +16,7 @@ async fn is_unused(receiver: &Receiver, id: &str) {
 
 /// No record of any kind is in the receiver's store.
 async fn has_no_record(receiver: &Receiver) {
-    let books = rusqlite::Connection::open(receiver.folder.0.join("webhooks.db")).unwrap();
+    let books = rusqlite::Connection::open(receiver.folder.path().join("webhooks.db")).unwrap();
     let records: u32 =
         books.query_row("SELECT count(*) FROM retryproof_records", [], |row| row.get(0)).unwrap();
     assert_eq!(records, 0);

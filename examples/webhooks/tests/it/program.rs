@@ -5,12 +5,13 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
+use retryproof_testkit::folder::Folder;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 use webhooks::signature::Secret;
 
-use crate::world::{Folder, PATIENCE, client, now, paid};
+use crate::world::{PATIENCE, client, now, paid};
 
 fn webhooks(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_webhooks"));
@@ -26,12 +27,12 @@ async fn run(command: &mut Command) -> (Option<i32>, String) {
 
 /// What a receiver has logged.
 fn log(folder: &Folder) -> PathBuf {
-    folder.0.join("receiver.log")
+    folder.path().join("receiver.log")
 }
 
 /// A receiver with these variables, and where it takes deliveries.
 async fn receiver(folder: &Folder, variables: &[(&str, &str)]) -> (Child, String) {
-    let db = folder.0.join("webhooks.db").display().to_string();
+    let db = folder.path().join("webhooks.db").display().to_string();
     let mut command = webhooks(&["serve", "--listen", "127.0.0.1:0", "--db", &db]);
     let log = File::create(log(folder)).unwrap();
     command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(log);
@@ -45,7 +46,7 @@ async fn receiver(folder: &Folder, variables: &[(&str, &str)]) -> (Child, String
 
 #[tokio::test]
 async fn http_1_by_whatever_field_the_guard_keys_it_is_the_signed_id() {
-    let folder = Folder::new();
+    let folder = Folder::new("webhooks").unwrap();
     let (mut receiver, url) = receiver(&folder, &[("IDEMPOTENCY_WEB_KEY_HEADER", "X-Key")]).await;
     let event = paid("evt_1", "order-17");
     let secret = Secret::new(b"whsec_of_the_program").unwrap();
@@ -64,7 +65,7 @@ async fn http_1_by_whatever_field_the_guard_keys_it_is_the_signed_id() {
 
 #[tokio::test]
 async fn lst_1_of_three_deliveries_one_is_handled() {
-    let folder = Folder::new();
+    let folder = Folder::new("webhooks").unwrap();
     let (mut receiver, url) = receiver(&folder, &[]).await;
     let (code, said) = run(&mut webhooks(&["send", "--url", &url, "--id", "evt_1", "--times", "3"])).await;
     assert_eq!((code, said.matches("handled now").count()), (Some(0), 1), "{said}");
@@ -74,7 +75,7 @@ async fn lst_1_of_three_deliveries_one_is_handled() {
 
 #[tokio::test]
 async fn id_4_what_an_event_says_is_not_logged() {
-    let folder = Folder::new();
+    let folder = Folder::new("webhooks").unwrap();
     let (mut receiver, url) = receiver(&folder, &[("RUST_LOG", "trace")]).await;
     let event = ["--id", "evt_of_a_log", "--order", "order-of-a-log"];
     let (code, said) = run(webhooks(&["send", "--url", &url]).args(event)).await;

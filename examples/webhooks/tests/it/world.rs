@@ -2,7 +2,6 @@
 //! A receiver on a socket, senders, and a handler that can be held up and made to fail.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use axum::routing::post;
 use reqwest::{Client, RequestBuilder};
 use retryproof::http::{AnswerFate, IdempotencyFilter};
 use retryproof::{IdempotencyEngine, MemoryStore, idempotent};
+use retryproof_testkit::folder::Folder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use webhooks::inbox::{self, Paid};
@@ -61,8 +61,9 @@ impl Receiver {
     }
 
     pub(crate) async fn trusting(trusted: Trusted) -> Self {
-        let folder = Folder::new();
-        let (router, _) = inbox::receiver(&folder.0.join("webhooks.db"), trusted).await.expect("it starts");
+        let folder = Folder::new("webhooks").expect("a folder");
+        let (router, _) =
+            inbox::receiver(&folder.path().join("webhooks.db"), trusted).await.expect("it starts");
         Self { address: listen(router).await, folder }
     }
 
@@ -154,26 +155,5 @@ impl Gate {
 
     pub(crate) fn runs(&self) -> u32 {
         *self.started.borrow()
-    }
-}
-
-/// Removed at the end.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("retryproof-webhooks-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
