@@ -6,46 +6,64 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_nats::jetstream;
 use async_nats::jetstream::consumer::pull::Config;
-use async_nats::jetstream::{self, Context};
 use retryproof_core::listener::{Reason, Verdict};
-use retryproof_nats::Delivery;
+use retryproof_nats::{Delivery, NatsListener, NatsListenerBuilder};
+use retryproof_testkit::broker::Running;
 use retryproof_testkit::wire::WireProxy;
 use tokio::sync::Semaphore;
 
 use crate::support::{Place, counting, start, until, url};
 
-async fn proxy() -> (WireProxy, Context) {
+/// A listener whose line to the server can be cut and stalled, with what is not answered delivered again after `ack_wait`.
+async fn behind_a_proxy(place: &Place, ack_wait: Duration) -> (Arc<WireProxy>, NatsListenerBuilder) {
     let at: SocketAddr = url().trim_start_matches("nats://").parse().expect("an address");
     let proxy = WireProxy::to(at).await.expect("a port");
     let client = async_nats::connect(proxy.addr().to_string()).await.expect("connected");
-    (proxy, jetstream::new(client))
+    let jetstream = jetstream::new(client);
+    let consumer = place.consumer_over(&jetstream, Config { ack_wait, ..Config::default() }).await;
+    (Arc::new(proxy), place.builder(jetstream, consumer))
 }
 
-#[tokio::test]
-async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_second_run() {
-    let place = Place::new().await;
-    let (proxy, jetstream) = proxy().await;
-    let runs = Arc::new(AtomicUsize::new(0));
-    let config = Config { ack_wait: Duration::from_secs(2), ..Config::default() };
-    let consumer = place.consumer_over(&jetstream, config).await;
-    let listener = place.builder(jetstream, consumer).build().await.expect("built");
-    let (handle, proxy) = (counting(&place, &runs), Arc::new(proxy));
-    let (line, cut) = (Arc::clone(&proxy), Arc::new(AtomicBool::new(false)));
-    let was_cut = Arc::clone(&cut);
+/// Starts it, with trouble on the line once, as soon as the first message is completed; returns when that has come.
+async fn with_trouble(
+    place: &Place,
+    listener: NatsListener,
+    runs: &Arc<AtomicUsize>,
+    trouble: impl Fn() + Send + Sync + 'static,
+) -> Running {
+    let (handle, trouble) = (counting(place, runs), Arc::new(trouble));
+    let (begun, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let is_over = Arc::clone(&over);
     let running = start(listener, move |delivery| {
-        let (line, done, cut) = (Arc::clone(&line), handle(delivery), Arc::clone(&cut));
+        let (done, trouble) = (handle(delivery), Arc::clone(&trouble));
+        let (begun, over) = (Arc::clone(&begun), Arc::clone(&over));
         async move {
             let verdict = done.await;
-            if !cut.swap(true, Ordering::SeqCst) {
-                line.refuse(true);
-                line.cut();
+            if !begun.swap(true, Ordering::SeqCst) {
+                trouble();
+                over.store(true, Ordering::SeqCst);
             }
             verdict
         }
     });
     place.publish("o-1", "{}").await;
-    until("cut", || was_cut.load(Ordering::SeqCst)).await;
+    until("completed, and in trouble", || is_over.load(Ordering::SeqCst)).await;
+    running
+}
+
+#[tokio::test]
+async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_second_run() {
+    let place = Place::new().await;
+    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(2)).await;
+    let listener = listener.build().await.expect("built");
+    let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
+    let gone = move || {
+        line.refuse(true);
+        line.cut();
+    };
+    let running = with_trouble(&place, listener, &runs, gone).await;
     // The server waits for the answer in vain, and has the message ready for the next delivery.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     proxy.refuse(false);
@@ -59,26 +77,10 @@ async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_s
 #[tokio::test]
 async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no_second_run() {
     let place = Place::new().await;
-    let (proxy, jetstream) = proxy().await;
-    let runs = Arc::new(AtomicUsize::new(0));
-    let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
-    let consumer = place.consumer_over(&jetstream, config).await;
-    let listener = place.builder(jetstream, consumer).build().await.expect("built");
-    let (handle, proxy) = (counting(&place, &runs), Arc::new(proxy));
-    let (line, hung) = (Arc::clone(&proxy), Arc::new(AtomicBool::new(false)));
-    let is_hung = Arc::clone(&hung);
-    let running = start(listener, move |delivery| {
-        let (line, done, hung) = (Arc::clone(&line), handle(delivery), Arc::clone(&hung));
-        async move {
-            let verdict = done.await;
-            if !hung.swap(true, Ordering::SeqCst) {
-                line.stall(true);
-            }
-            verdict
-        }
-    });
-    place.publish("o-1", "{}").await;
-    until("hung", || is_hung.load(Ordering::SeqCst)).await;
+    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let listener = listener.build().await.expect("built");
+    let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
+    let running = with_trouble(&place, listener, &runs, move || line.stall(true)).await;
     // The message comes again, to another consumer: the first one's answer is under way all the while.
     let second = place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().await.expect("built");
@@ -126,12 +128,10 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
 #[tokio::test]
 async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
     let place = Place::new().await;
-    let (proxy, jetstream) = proxy().await;
     let runs = Arc::new(AtomicUsize::new(0));
     // What was sent into the old connection comes again soon.
-    let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
-    let consumer = place.consumer_over(&jetstream, config).await;
-    let listener = place.builder(jetstream, consumer).build().await.expect("built");
+    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let listener = listener.build().await.expect("built");
     let running = start(listener, counting(&place, &runs));
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
@@ -149,11 +149,9 @@ async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
 #[tokio::test]
 async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
     let place = Place::new().await;
-    let (proxy, jetstream) = proxy().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
-    let consumer = place.consumer_over(&jetstream, config).await;
-    let listener = place.builder(jetstream, consumer).batch(20).build().await.expect("built");
+    let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
+    let listener = listener.batch(20).build().await.expect("built");
     let tally = listener.tally();
     let handle = counting(&place, &runs);
     let running = start(listener, move |delivery: Delivery| {
