@@ -9,9 +9,11 @@ mod app;
 mod invoices;
 mod storm;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use retryproof_testkit::broker::service;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -92,14 +94,9 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
 
 /// Where the server is, if nobody says so.
 fn server() -> String {
-    let set = |name| std::env::var(name).ok().filter(|url| !url.is_empty());
-    let started = || {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/services/env");
-        let text = std::fs::read_to_string(file).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("RETRYPROOF_TEST_NATS=")).map(str::to_owned)
-    };
-    let found = set("NATS_URL").or_else(|| set("RETRYPROOF_TEST_NATS")).or_else(started);
-    found.unwrap_or_else(|| "nats://127.0.0.1:4222".to_owned())
+    let set = std::env::var("NATS_URL").ok().filter(|url| !url.is_empty());
+    let started = || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS");
+    set.or_else(started).unwrap_or_else(|| "nats://127.0.0.1:4222".to_owned())
 }
 
 #[tokio::main]

@@ -10,6 +10,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use retryproof::rabbitmq::Topology;
+use retryproof_testkit::broker::service;
 use tokio::time::sleep;
 
 use crate::shop::Shop;
@@ -17,15 +18,10 @@ use crate::{BROKER, BoxError};
 
 /// What the environment says, else the server for tests.
 pub(crate) fn url() -> Result<String, BoxError> {
-    let test = "RETRYPROOF_TEST_RABBITMQ";
-    if let Some(url) = [BROKER, test].iter().find_map(|name| std::env::var(name).ok()) {
-        return Ok(url);
-    }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
-    let written = std::fs::read_to_string(file).unwrap_or_default();
-    let line = written.lines().find_map(|line| line.strip_prefix(test)?.strip_prefix('='));
-    Ok(line
-        .map(str::to_owned)
+    let set = std::env::var(BROKER).ok().filter(|url| !url.is_empty());
+    let started = || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_RABBITMQ");
+    Ok(set
+        .or_else(started)
         .ok_or("no broker: set RABBITMQ_URL, or run `cargo xtask services up rabbitmq`")?)
 }
 

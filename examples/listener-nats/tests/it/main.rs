@@ -4,6 +4,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
+use retryproof_testkit::broker;
+
 fn listener(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_listener-nats")).args(args).output().expect("the program starts")
 }
@@ -12,16 +14,9 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Where the server for tests is: the variable, or what `cargo xtask services` wrote down.
 fn url() -> String {
-    const NAME: &str = "RETRYPROOF_TEST_NATS";
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/services/env");
-    let written = || {
-        let lines = std::fs::read_to_string(file).ok()?;
-        lines.lines().find_map(|line| Some(line.strip_prefix(NAME)?.strip_prefix('=')?.to_owned()))
-    };
-    let url = std::env::var(NAME).ok().filter(|url| !url.is_empty()).or_else(written);
-    url.unwrap_or_else(|| panic!("no {NAME} for this test: run `cargo xtask services up nats`"))
+    broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS")
+        .expect("no nats for this test: run `cargo xtask services up nats`")
 }
 
 fn count(said: &str, name: &str) -> u64 {
