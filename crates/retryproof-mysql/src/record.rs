@@ -36,18 +36,21 @@ pub(crate) enum Phase {
 }
 
 impl Record {
-    /// Reads the columns of the statements GRANT, FIND and STANDING.
+    /// Reads the rows of the statements ENTER, GRANT, FIND and STANDING.
     pub(crate) fn of(row: &MySqlRow) -> Result<Self> {
-        let owner: [u8; 16] =
-            bytes(row, 1).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| unreadable("owner"))?;
-        let token = integer(row, 2, "token")?;
-        let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
-        let taken = integer(row, 3, "taken")? != 0;
-        let left = remaining(integer(row, 4, "expires_at")?);
-        let phase = match integer(row, 0, "state")? {
+        let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
+        let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
+        let state = number("state")?;
+        let token =
+            u64::try_from(number("token")?).map(FencingToken::new).map_err(|_| unreadable("token"))?;
+        let taken = number("taken")? != 0;
+        let left = remaining(number("expires_at")?);
+        let phase = match state {
             IN_PROGRESS if owner == NOBODY => Phase::Released,
             IN_PROGRESS => Phase::Running(left),
-            COMPLETE if left.is_some() => Phase::Done(value(row)?),
+            COMPLETE if left.is_some() => {
+                Phase::Done(if row.len() > 1 { Some(value(row, 1)?) } else { None })
+            }
             COMPLETE => Phase::Done(None),
             _ => return Err(unreadable("state")),
         };
@@ -60,18 +63,21 @@ pub(crate) fn remaining(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().filter(|&us| us > 0).map(Duration::from_micros)
 }
 
-/// The stored value, unopened; STANDING has no such columns.
-fn value(row: &MySqlRow) -> Result<Option<StoredResult>> {
-    if row.len() < 7 {
-        return Ok(None);
-    }
-    let fingerprint = match row.try_get::<Option<&[u8]>, _>(5) {
+/// The first column: the owner's bytes, and the numbers behind it.
+fn head(row: &MySqlRow) -> Option<([u8; 16], impl Iterator<Item = Option<i64>>)> {
+    let (owner, numbers) = bytes(row, 0)?.split_first_chunk()?;
+    Some((*owner, str::from_utf8(numbers).ok()?.split(',').map(|digits| digits.parse().ok())))
+}
+
+/// The stored value, unopened, of which `fp` is the first column.
+pub(crate) fn value(row: &MySqlRow, fp: usize) -> Result<StoredResult> {
+    let fingerprint = match row.try_get::<Option<&[u8]>, _>(fp) {
         Ok(None) => None,
         Ok(Some(bytes)) => Some(Fingerprint::new(bytes).map_err(|_| unreadable("fp"))?),
         Err(_) => return Err(unreadable("fp")),
     };
-    match bytes(row, 6) {
-        Some(bytes) => Ok(Some(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint))),
+    match bytes(row, fp + 1) {
+        Some(bytes) => Ok(StoredResult::new(Blob::from(Arc::<[u8]>::from(bytes)), fingerprint)),
         None => Err(unreadable("result")),
     }
 }

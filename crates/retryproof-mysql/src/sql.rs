@@ -45,8 +45,10 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_cor
 /// The statements. Each text comes after the rules that it serves and its bind order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
+    Enter,
     Grant,
     GrantPortable,
+    Replay,
     Find,
     Standing,
     Extend,
@@ -57,6 +59,18 @@ pub(crate) enum Statement {
     Stats,
 }
 
+/// The first columns of an upsert, with the clock's part of the token.
+macro_rules! insert {
+    ($first:literal) => {
+        concat!(
+            "INSERT INTO `retryproof_records` (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) \
+             VALUES (?,?,0,?,",
+            $first,
+            ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,?,NULL)"
+        )
+    };
+}
+
 /// The upsert of an acquire. Assignments run from left to right and see the new values, so their order is their meaning:
 ///
 /// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps its token (ACQ-9), one that is over, in a state
@@ -64,15 +78,13 @@ pub(crate) enum Statement {
 /// 2. `state`, then `owner`: once they are assigned, "ours and in progress" says that the row was granted, and the rest needs no more than that;
 /// 3. `expires_at` comes last, since the others ask for it.
 ///
-/// (Repeating the whole condition for each column costs a replay a fifth more.)
+/// (Repeating the whole condition for each column costs a replay a fifth more. Even so the server spends a third of the statement on these
+/// assignments, whether or not they are wanted: so ENTER comes first, and this one where it is needed.)
 macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
-            "INSERT INTO `retryproof_records` (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) \
-             VALUES (?,?,0,?,",
-            $first,
-            ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,?,NULL) \
-             ON DUPLICATE KEY UPDATE \
+            insert!($first),
+            " ON DUPLICATE KEY UPDATE \
              taken=IF(state=0 AND owner=VALUES(owner),0,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),\
              state=0 AND owner<>X'00000000000000000000000000000000',taken)),\
              token=IF(state=0 AND owner=VALUES(owner),",
@@ -92,10 +104,11 @@ macro_rules! upsert {
     };
 }
 
-/// The columns of a record, the value last.
-macro_rules! columns {
+/// A record's small columns as one: the owner's 16 bytes, then numbers in digits. The driver spends more than a microsecond on the
+/// description of each column of each answer.
+macro_rules! head {
     () => {
-        "state,owner,token,taken,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at)"
+        "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
     };
 }
 
@@ -103,8 +116,10 @@ impl Statement {
     pub(crate) const COUNT: usize = Self::Stats as usize + 1;
 
     const ALL: [Self; Self::COUNT] = [
+        Self::Enter,
         Self::Grant,
         Self::GrantPortable,
+        Self::Replay,
         Self::Find,
         Self::Standing,
         Self::Extend,
@@ -117,8 +132,16 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
+            // ACQ-2, ACQ-7: fresh, or left as it is; and the row as it then stands. What is over, or our own, is for GRANT.
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
+            Self::Enter => concat!(
+                insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
+                " ON DUPLICATE KEY UPDATE state=state RETURNING ",
+                head!(),
+                ",fp,result"
+            ),
             // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: fresh, renewed, taken over, or left as it is; and the row as it then stands.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the columns, fp, result.
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -127,7 +150,7 @@ impl Statement {
                     "token"
                 ),
                 " RETURNING ",
-                columns!(),
+                head!(),
                 ",fp,result"
             ),
             // The same where there is no RETURNING: the id that the answer carries is twice the token, plus one for a takeover, or zero
@@ -138,13 +161,18 @@ impl Statement {
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
-            // ACQ-8: locks and writes nothing. 1 scope, 2 key -> the columns, fp, result.
-            Self::Find => {
-                concat!("SELECT ", columns!(), ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?")
+            // ACQ-8: locks and writes nothing. No row: it is not complete, or not as we write it. 1 scope, 2 key -> fp, result.
+            Self::Replay => {
+                "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
+                 AND expires_at>UTC_TIMESTAMP(6)"
             }
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the columns.
+            // ACQ-8: the same of any record. 1 scope, 2 key -> the head, fp, result.
+            Self::Find => {
+                concat!("SELECT ", head!(), ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?")
+            }
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the head.
             Self::Standing => {
-                concat!("SELECT ", columns!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
+                concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
             // RUN-1, CMP-2: by owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.
             Self::Extend => {

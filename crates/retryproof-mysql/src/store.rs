@@ -16,7 +16,7 @@ use crate::call::too_large;
 use crate::config::MysqlConfig;
 use crate::error::{Class, Trouble};
 use crate::pool::{Lane, Pool};
-use crate::record::{Phase, Record};
+use crate::record::{Phase, Record, value};
 use crate::schema::{CHECK_MOST, check};
 use crate::session::Want;
 use crate::sql::{Sql, Statement};
@@ -40,6 +40,8 @@ pub struct MysqlStore {
     pub(crate) pulse: Pulse,
     pub(crate) wake: Wake,
     known: Known,
+    /// Which records were lately seen in progress, or released here: what they leave is taken over by GRANT, not entered.
+    restless: Known,
     returning: bool,
     pub(crate) max_value: usize,
 }
@@ -103,6 +105,7 @@ impl MysqlStore {
             pulse: Pulse::start(),
             wake: Wake::default(),
             known: Known::new(),
+            restless: Known::new(),
             returning: server.returning && config.returning.unwrap_or(true),
             max_value: server.max_packet.saturating_sub(PACKET_OVERHEAD),
             config,
@@ -115,8 +118,14 @@ impl MysqlStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    /// The upsert, in one trip; two where the server cannot return the row and the key is in use.
-    async fn upsert(&self, id: &Identity, req: &AcquireRequest) -> Result<Seen, Trouble> {
+    /// One of the two upserts, in one trip; two where the server cannot return the row and the key is in use. ENTER leaves what is there as it
+    /// is: `Over` then says that it takes GRANT.
+    async fn upsert(
+        &self,
+        statement: Statement,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> Result<Seen, Trouble> {
         let [scope, key] = key_of(id);
         let params = [
             scope,
@@ -128,12 +137,17 @@ impl MysqlStore {
         ];
         let granted = |token, taken| Seen::Answer(Acquired::Granted(Grant::new(token, req.lease, taken)));
         if self.returning {
-            let answer = self.run(Lane::Caller, self.sql.of(Statement::Grant), &params, Want::Rows).await?;
+            let answer = self.run(Lane::Caller, self.sql.of(statement), &params, Want::Rows).await?;
             let record = answer.rows.first().map(Record::of).transpose()?;
             return Ok(match record {
-                // The row says what is there after the statement: ours, in progress, means that it was granted.
-                Some(Record { owner, token, taken, phase: Phase::Running(_) }) if owner == req.owner => {
-                    granted(token, taken)
+                // The row says what is there after the statement. Ours, in progress, means that GRANT granted it, and ENTER if it has the
+                // whole lease still: else it was there before and is to be renewed (ACQ-9).
+                Some(Record { owner, token, taken, phase: Phase::Running(left) }) if owner == req.owner => {
+                    if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease)) {
+                        granted(token, taken)
+                    } else {
+                        Seen::Over(Some(token))
+                    }
                 }
                 record => Seen::of(record),
             });
@@ -148,15 +162,19 @@ impl MysqlStore {
 
     async fn acquired(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired, Trouble> {
         if self.known.has(id) {
-            let found = self.read(Lane::Caller, Statement::Find, id).await?;
-            match Seen::of(found) {
-                Seen::Answer(complete @ Acquired::Complete(_)) => return Ok(complete),
-                _ => self.known.forget(id),
+            let sql = self.sql.of(Statement::Replay);
+            let answer = self.run(Lane::Caller, sql, &key_of(id), Want::Rows).await?;
+            match answer.rows.first() {
+                Some(row) => return Ok(Acquired::Complete(value(row, 0)?)),
+                None => self.known.forget(id),
             }
         }
-        let mut again = 0;
+        let (mut again, mut statement) = (0, Statement::Enter);
+        if !self.returning || self.restless.has(id) {
+            statement = Statement::Grant;
+        }
         loop {
-            let upserted = match self.upsert(id, req).await {
+            let upserted = match self.upsert(statement, id, req).await {
                 Ok(upserted) => upserted,
                 // Somebody holds the row in a transaction of their own, say a joined completion (CMP-7): that is not waited for here.
                 Err(trouble) if trouble.class == Class::Locked => {
@@ -184,6 +202,8 @@ impl MysqlStore {
             };
             match upserted {
                 Seen::Answer(answer) => return Ok(answer),
+                // The second trip that a takeover may cost (ACQ-8).
+                Seen::Over(Some(_)) if statement == Statement::Enter => statement = Statement::Grant,
                 Seen::Over(_) if again < AGAIN => again += 1,
                 Seen::Over(Some(token)) => return Ok(blocked(token)),
                 Seen::Over(None) => {
@@ -229,6 +249,7 @@ impl MysqlStore {
         let [scope, key] = key_of(id);
         let params = [scope, key, Param::Bytes(owner.as_bytes())];
         if self.fenced(self.sql.of(Statement::Release), &params).await? {
+            self.restless.note(id, Duration::MAX);
             self.wake.wake(id);
             return Ok(Fenced::Done);
         }
@@ -304,7 +325,7 @@ impl IdempotencyStore for MysqlStore {
             Acquired::Complete(_) => self.known.note(id, Duration::MAX),
             // A taker or a renewal ends the wait for the token that was seen before.
             Acquired::Granted(_) => self.wake.wake(id),
-            Acquired::Busy { .. } => {}
+            Acquired::Busy { .. } => self.restless.note(id, Duration::MAX),
         }
         Ok(answer)
     }

@@ -48,6 +48,9 @@ impl Counted {
         execute(store, &done, "warm").await;
         replay(store, &done).await;
         let owner = OwnerId::new();
+        grant(store, &gone, owner).await;
+        assert!(matches!(store.acquire(&gone, &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
+        assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
         let token = grant(store, &gone, owner).await.token;
         assert!(matches!(store.look(&gone).await, Ok(Standing::Busy { .. })));
         store.changed(&gone, FencingToken::new(token.get() - 1), LONG).await.expect("nothing to wait for");
@@ -67,11 +70,17 @@ impl Counted {
         (trips, answer.expect("answered"))
     }
 
-    /// A record whose lease is over.
-    async fn dead(&self, key: &str) -> Identity {
+    /// A record whose lease is over; whether the store was told before that it is busy.
+    async fn dead(&self, key: &str, met: bool) -> Identity {
         let id = id(key);
-        let req = AcquireRequest::new(OwnerId::new(), SHORT, DAY);
+        let owner = OwnerId::new();
+        let lease = if met { LONG } else { SHORT };
+        let req = AcquireRequest::new(owner, lease, DAY);
         assert!(matches!(self.store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
+        if met {
+            assert!(matches!(self.acquire(&id).await, (1, Acquired::Busy { .. })));
+            self.store.extend(&id, owner, SHORT).await.expect("extended");
+        }
         while !matches!(self.store.look(&id).await, Ok(Standing::Absent)) {
             tokio::time::sleep(SHORT).await;
         }
@@ -100,10 +109,12 @@ async fn acq_8_every_operation_is_one_round_trip() {
         assert!(matches!(replayed, Acquired::Complete(_)));
         assert_eq!(trips, 1, "replay of a known key");
 
-        let dead = counted.dead(&format!("dead{round}")).await;
-        let (trips, taken) = counted.acquire(&dead).await;
-        assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
-        assert_eq!(trips, 1, "takeover");
+        for (met, most) in [(true, 1), (false, 2)] {
+            let dead = counted.dead(&format!("dead{round} {met}"), met).await;
+            let (trips, taken) = counted.acquire(&dead).await;
+            assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
+            assert_eq!(trips, most, "takeover of a record that was seen busy: {met}");
+        }
 
         let released = id(&format!("released{round}"));
         grant(store, &released, owner).await;
@@ -115,6 +126,12 @@ async fn acq_8_every_operation_is_one_round_trip() {
     }
     assert_eq!(counted.proxy.lines(), 1, "one caller at a time needs one connection");
 
+    let (renewed, owner) = (id("renewed"), OwnerId::new());
+    let first = grant(store, &renewed, owner).await;
+    let (trips, again) = counted.trips(store.acquire(&renewed, &request(owner))).await;
+    assert!(matches!(again, Ok(Acquired::Granted(grant)) if grant.token == first.token && !grant.took_over));
+    assert_eq!(trips, 2, "an acquire whose answer was lost, repeated by its owner");
+
     // Another process replays what this one has completed: first contact.
     let config = counted.table.config_at(&through(&counted.proxy));
     let other = MysqlStore::connect(config).await.expect("the store connects");
@@ -123,6 +140,19 @@ async fn acq_8_every_operation_is_one_round_trip() {
     let (trips, replayed) = counted.trips(other.acquire(&id("k0"), &request(OwnerId::new()))).await;
     assert!(matches!(replayed, Ok(Acquired::Complete(_))));
     assert_eq!(trips, 1, "replay at first contact");
+    // And finds what this one has released.
+    let mut trips = Vec::new();
+    for round in 0..2 {
+        let released = id(&format!("released elsewhere{round}"));
+        let owner = OwnerId::new();
+        grant(store, &released, owner).await;
+        assert_eq!(store.release(&released, owner).await.expect("released"), Fenced::Done);
+        let (took, granted) = counted.trips(other.acquire(&released, &request(owner))).await;
+        assert!(matches!(granted, Ok(Acquired::Granted(grant)) if !grant.took_over));
+        trips.push(took);
+    }
+    // The first one has the connection learn the statement.
+    assert_eq!(trips[1], 2, "acquire after a release in another process");
 }
 
 /// What the docs say that it costs where an INSERT returns no rows.
@@ -137,7 +167,7 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     assert_eq!(counted.acquire(&key).await.0, 2, "in flight");
     assert_eq!(counted.trips(store.complete(&key, owner, &completion("result"))).await.0, 1, "complete");
     assert_eq!(counted.acquire(&key).await.0, 1, "replay of a known key");
-    let dead = counted.dead("dead").await;
+    let dead = counted.dead("dead", false).await;
     let (trips, taken) = counted.acquire(&dead).await;
     assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
     assert_eq!(trips, 1, "takeover");
