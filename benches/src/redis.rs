@@ -202,7 +202,7 @@ pub(crate) fn run() -> Result<Report, String> {
     report.note(
         "*Known key*: the process has seen the record complete, and sends a `GET`; *first contact*: it has not, and the script that would grant finds \
          it. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded result in \
-         the waiter's hands. Statements of a thousand callers are all commands that the server ran, those inside of scripts included; the goal is four \
+         the waiter's hands. Statements of a thousand callers are all commands that the server ran, those inside of scripts included; the goal is three \
          for each first look, three times the polls of one waiter for each process, and what connecting takes."
             .to_owned(),
     );
@@ -298,9 +298,9 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
-    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of up to three commands.
+    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of two commands.
     let polls = 2 * (3 + HOLD.as_secs());
-    let first_looks = 3 * across::WAITERS / across::PROCESSES;
+    let first_looks = 2 * across::WAITERS / across::PROCESSES;
     across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || runtime.block_on(place.calls()))
 }
 
