@@ -27,6 +27,8 @@ use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
 /// A connection is not used again when it is older, or has been idle for longer.
 const MOST_AGE: Duration = Duration::from_secs(1_800);
 const MOST_IDLE: Duration = Duration::from_secs(600);
+/// The beats' own are used again when they have been idle for longer.
+const FRESH: Duration = Duration::from_secs(60);
 /// How long an abandoned statement may take to end before its connection is thrown away.
 const TO_END: Duration = Duration::from_millis(250);
 /// Between two looks for a connection that has come back, while a new one is long in coming.
@@ -82,8 +84,17 @@ impl Share {
         })
     }
 
+    /// Whether one may be lent: most are idle, and would be without it.
     fn is_mostly_idle(&self) -> bool {
-        2 * self.permits.available_permits() > self.size && !self.idle.lock().is_empty()
+        let free = self.permits.available_permits();
+        free > 1
+            && 2 * (free - 1) >= self.size
+            && self.idle.lock().last().is_some_and(|idle| !idle.is_stale())
+    }
+
+    /// Whether the next one was used a moment ago.
+    fn is_fresh(&self) -> bool {
+        self.idle.lock().last().is_some_and(|idle| idle.since.elapsed() < FRESH)
     }
 
     /// The one used last, so that the others may grow old.
@@ -293,11 +304,14 @@ impl Pool {
     }
 
     /// A place that nobody is waiting for. Beats and completions take one of the calls while these are mostly idle, for the process of
-    /// the server behind it has just seen the record; else their own first.
+    /// the server behind it has just seen the record; else their own first. Their own are used now and then all the same: what
+    /// rests for too long is dead or dropped when it is needed, and there may be no other to be had then.
     fn free(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
         let shares: &[&Arc<Share>] = match lane {
             Lane::Calls => &[&self.calls],
-            Lane::Beats if self.calls.is_mostly_idle() => &[&self.calls, &self.beats],
+            Lane::Beats if self.beats.is_fresh() && self.calls.is_mostly_idle() => {
+                &[&self.calls, &self.beats]
+            }
             Lane::Beats => &[&self.beats, &self.calls],
         };
         shares.iter().find_map(|&share| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use retryproof_core::{Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};
 use sqlx_core::row::Row as _;
+use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
 
 /// `state` of a record whose holder is at work, or died.
@@ -42,6 +43,10 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 6, "token")? {
+            // Its ttl ended while it was read. A look tells a value that was never there.
+            None | Some(0) if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE) && is_over(row)? => {
+                Ok(Self::Lost)
+            }
             None => Record::read(row).map(Self::Found),
             // Of a state that we never wrote nothing is granted, and it is told.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
@@ -71,6 +76,11 @@ impl Record {
         };
         Ok(Some(Self { owner: OwnerId::from_bytes(owner), token: token(row)?, phase }))
     }
+}
+
+/// Whether the value was left out, for its ttl is over.
+fn is_over(row: &PgRow) -> Result<bool> {
+    row.try_get_raw(5).map(|value| value.is_null()).map_err(|_| unreadable("result"))
 }
 
 pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {

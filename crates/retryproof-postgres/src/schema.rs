@@ -20,6 +20,9 @@ const VERSION: i64 = 1;
 /// The shipped migrations, oldest first; the index is the version before.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
+/// The function that grants. It has no version: its text is compared with what the database has.
+const GRANT: &str = include_str!("../migrations/R__grant.sql");
+
 /// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under the name `table`, and writes the
 /// version row. Run it inside a transaction. One of the statements makes a function, whose body stands between dollar quotes and has
 /// semicolons in it, so the migrator has to know these.
@@ -27,7 +30,8 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
-    Ok(MIGRATIONS[0].replace(DEFAULT_TABLE, valid(table)?))
+    let table = valid(table)?;
+    Ok([MIGRATIONS[0], GRANT].join("\n").replace(DEFAULT_TABLE, table))
 }
 
 impl PostgresConfig {
@@ -69,10 +73,15 @@ impl PostgresConfig {
         if found > VERSION {
             return Err(newer(found));
         }
-        // Its function may be gone, for a table can be moved without it. The scripts are safe to run again.
-        let found = if has_function(&mut conn, table).await.map_err(fail)? { found } else { 0 };
         for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
             run(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
+        }
+        // Compared first, for whoever may not create anything calls this as well, after somebody else has. A table can be restored
+        // without its function, so it goes where the table is: in the first schema of the path nobody might find it.
+        let script = GRANT.replace(DEFAULT_TABLE, table);
+        if function(&mut conn, table).await.map_err(fail)?.as_deref() != script.split("$grant$").nth(1) {
+            run(&mut conn, beside(table)).await.map_err(fail)?;
+            run(&mut conn, script).await.map_err(fail)?;
         }
         run(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
         // The tables are there, whether or not the server hears the good-bye.
@@ -102,10 +111,18 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
     }
 }
 
-/// Whether the function that grants is there.
-async fn has_function(conn: &mut PgConnection, table: &str) -> Result<bool, sqlx_core::Error> {
-    let there = row(conn, format!("SELECT to_regprocedure('{}') IS NOT NULL", grant(table))).await?;
-    there.map_or(Ok(false), |row| row.try_get(0))
+/// The body of the function that grants, if it is there.
+async fn function(conn: &mut PgConnection, table: &str) -> Result<Option<String>, sqlx_core::Error> {
+    let body = format!("SELECT prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')", grant(table));
+    row(conn, body).await?.map(|row| row.try_get(0)).transpose()
+}
+
+/// Puts the table's schema first in the path, until the transaction ends.
+fn beside(table: &str) -> String {
+    format!(
+        "SELECT set_config('search_path', quote_ident(n.nspname)||','||current_setting('search_path'), true) \
+         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid=c.relnamespace WHERE c.oid=to_regclass('\"{table}\"')"
+    )
 }
 
 /// The function that grants, as the server finds it.
@@ -148,7 +165,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         ));
     }
     match version(conn, table).await {
-        Ok(Some(VERSION)) if has_function(conn, table).await.map_err(unreadable)? => {}
+        Ok(Some(VERSION)) if function(conn, table).await.map_err(unreadable)?.is_some() => {}
         Ok(Some(VERSION)) => return Err(missing(table)),
         Ok(Some(found)) if found > VERSION => return Err(newer(found)),
         Ok(Some(found)) => {

@@ -78,13 +78,14 @@ impl Statement {
         match self {
             // ACQ-2, ACQ-7 to ACQ-10: reads, and calls the function that inserts or replaces only where there is nothing live: what is
             // expired, released, or the caller's own. A live record is neither locked nor written, and the part that could is not even
-            // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried.
+            // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried. A
+            // value that is over is not sent: it may be large.
             // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state, owner, token, rest, fp, result, granted (NULL:
             // not tried; 0: another was quicker; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 rest_us!(),
-                ",t.fp,t.result,CASE WHEN (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) \
+                ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,CASE WHEN (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) \
                  THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL) END \
                  FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND t.key=$2"
             ),

@@ -103,6 +103,7 @@ async fn sto_5_missing_privileges_are_named() {
     let sql =
         format!("GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(sql).await;
+    on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
     // Taken away while it runs: nothing new, and what is done is still replayed.
@@ -115,6 +116,33 @@ async fn sto_5_missing_privileges_are_named() {
     table.stranger().await.run(format!("GRANT {grants} ON \"{}\" TO {name}", table.name)).await;
     execute(&store, &id(CANARY), "result").await;
     drop(store);
+    drop_role(&table, &name).await;
+}
+
+#[tokio::test]
+async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
+    let table = Table::new().await;
+    execute(&table.store().await, &id("done"), "result").await;
+    let (name, url) = role(&table, "SUPERUSER").await;
+    let mut admin = table.stranger().await;
+    // A schema of the user's name comes first in its path.
+    admin.run(format!("CREATE SCHEMA {name}; DROP FUNCTION \"{}_grant\"", table.name)).await;
+    assert_eq!(refused(on(&url, &table)).await.kind(), ErrorKind::Schema);
+    on(&url, &table).migrate().await.expect("made again");
+    let strays = format!("SELECT count(*) FROM pg_class WHERE relnamespace='{name}'::regnamespace");
+    assert_eq!(admin.number(strays).await, 0, "an empty table would hide the records");
+    let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
+    assert_eq!(replay(&store, &id("done")).await, "result");
+    let old = format!(
+        "CREATE OR REPLACE FUNCTION \"{}_grant\"(a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, \
+         a_step bigint, a_fp bytea, a_there boolean) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
+        table.name
+    );
+    admin.run(old).await;
+    on(&url, &table).migrate().await.expect("replaced");
+    execute(&store, &id("new"), "result").await;
+    drop(store);
+    admin.run(format!("DROP SCHEMA {name}")).await;
     drop_role(&table, &name).await;
 }
 

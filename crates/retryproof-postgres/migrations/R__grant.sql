@@ -1,0 +1,44 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+-- retryproof, PostgreSQL: the function that grants. Safe to run again, and to be run again whenever it changes. To use another table name,
+-- replace every `retryproof_records`. It belongs into the schema of the table.
+
+-- Grants a record that is new, expired or released, or the caller's own once more (ACQ-2, ACQ-7 to ACQ-10), unless another was quicker.
+-- The statement of an acquire calls it only where it has read no live record: so a replay starts no statement that could write.
+-- Answers with the fencing token, negative when it took over an expired lease; 0: another was quicker. Times are in microseconds.
+-- `a_there`: a record was seen. An open transaction may hold it, and the wait for it is bounded. The caller's own rights apply.
+CREATE OR REPLACE FUNCTION "retryproof_records_grant"(
+    a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean
+) RETURNS bigint LANGUAGE plpgsql AS $grant$
+DECLARE
+    clock   bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
+    bucket  bigint := (clock + a_ttl + a_step - 1) / a_step * a_step;
+    granted bigint;
+BEGIN
+    PERFORM set_config('lock_timeout', '250ms', true);
+    IF NOT a_there THEN
+        INSERT INTO "retryproof_records" (scope, key, state, owner, token, taken, expires_at, purge_bucket, fp)
+        VALUES (
+            a_scope, a_key, 0, a_owner, clock, false, clock_timestamp() + a_lease * interval '1 microsecond', bucket, a_fp
+        )
+        ON CONFLICT (scope, key) DO NOTHING;
+        IF FOUND THEN
+            RETURN clock;
+        END IF;
+        RETURN 0;
+    END IF;
+    UPDATE "retryproof_records" AS r SET
+        state = 0,
+        owner = a_owner,
+        token = CASE WHEN r.state = 0 AND r.owner = a_owner THEN r.token ELSE greatest(clock, r.token + 1) END,
+        taken = r.state = 0 AND r.owner <> a_owner
+            AND r.owner <> decode('00000000000000000000000000000000', 'hex'),
+        expires_at = clock_timestamp() + a_lease * interval '1 microsecond',
+        purge_bucket = bucket,
+        fp = a_fp,
+        result = NULL
+    WHERE r.scope = a_scope AND r.key = a_key AND r.state IN (0, 1)
+        AND (r.expires_at <= clock_timestamp() OR (r.state = 0 AND r.owner = a_owner))
+    RETURNING CASE WHEN r.taken THEN -r.token ELSE r.token END INTO granted;
+    RETURN coalesce(granted, 0);
+END
+$grant$;
