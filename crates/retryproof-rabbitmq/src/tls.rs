@@ -52,7 +52,7 @@ impl Tls {
     /// To the broker of this name, with a certificate by one of `roots`, in PEM; by one that the host trusts where there are none.
     pub(crate) fn to(host: &str, roots: Option<&[u8]>) -> Result<Self> {
         let config = |message: &'static str| Error::new(ErrorKind::Config, message);
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+        let name = ServerName::try_from(host.to_owned())
             .map_err(|_| config("the broker's host is no name that a certificate could have"))?;
         let mut trusted = RootCertStore::empty();
         match roots {
@@ -139,7 +139,12 @@ impl fmt::Debug for Encrypted {
     }
 }
 
-/// Whether the broker was reached, and is not one that we trust or that speaks TLS: connecting again does not cure that.
+/// Whether the broker was reached, and is not one that we trust or that speaks TLS: connecting again does not cure that. An alert does not
+/// count: a broker that starts, or what stands before it, may send one.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+    use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
+    let refused = |error: &rustls::Error| {
+        matches!(error, InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))
+    };
+    error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(refused)
 }
