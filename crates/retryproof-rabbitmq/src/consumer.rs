@@ -94,8 +94,8 @@ impl<T: Send + 'static> Consumer<T> {
     /// has returned and is recorded (LST-2).
     ///
     /// # Errors
-    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue), or the queue or the one for dead letters is
-    /// missing: both are looked for before the first message. What it refuses later is warned about and tried again, for ever. A broker that is only away is waited for.
+    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue), or cannot be known by its certificate, or the queue or the
+    /// one for dead letters is missing: both are looked for before the first message. What it refuses later is warned about and tried again, for ever. A broker that is only away is waited for.
     ///
     /// # Cancel safety
     /// Dropped, the work in the middle is dropped and its leases run out (RUN-5); all unanswered messages come again.
