@@ -1,8 +1,8 @@
 #!lua
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- Grants a lease, or says why not, in one step (ACQ-1, ACQ-2, ACQ-9).
--- KEYS: the record. ARGV: owner and what stands behind the token of a new record, in one, for each argument costs; lease and grace
--- together in ms.
+-- KEYS: the record. ARGV: one text, for each argument costs: the length of the next as a byte; lease and grace together in ms; owner;
+-- what stands behind the token of a new record.
 -- Answers G and the token: granted; T and the token: taken over; B, the token and the ms that are left: busy; X: not ours to read;
 -- the whole record when complete.
 local call, sub = redis.call, string.sub
@@ -20,8 +20,10 @@ if old then
     return 'X'
   end
   if state == 'rp1P' then
-    if sub(old, 5, 20) == sub(ARGV[1], 1, 16) then
-      call('SET', KEYS[1], sub(old, 1, 36) .. sub(ARGV[1], 17), 'PX', ARGV[2])
+    local asked = ARGV[1]
+    local at = string.byte(asked) + 2
+    if sub(old, 5, 20) == sub(asked, at, at + 15) then
+      call('SET', KEYS[1], sub(old, 1, 36) .. sub(asked, at + 16), 'PX', sub(asked, 2, at - 1))
       return 'G' .. last
     end
     local remaining = call('PTTL', KEYS[1]) - grace
@@ -38,5 +40,8 @@ local token = now[1] .. sub('00000' .. now[2], -6)
 if last and token <= last then
   token = string.format('%016.0f', last + 1)
 end
-call('SET', KEYS[1], 'rp1P' .. sub(ARGV[1], 1, 16) .. token .. sub(ARGV[1], 17), 'PX', ARGV[2])
+local asked = ARGV[1]
+local at = string.byte(asked) + 2
+local record = 'rp1P' .. sub(asked, at, at + 15) .. token .. sub(asked, at + 16)
+call('SET', KEYS[1], record, 'PX', sub(asked, 2, at - 1))
 return said .. token

@@ -94,17 +94,45 @@ pub(crate) fn result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
 
 /// What stands behind the token: grace and fingerprint.
 pub(crate) fn tail(grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
-    let bytes = fingerprint.map_or(&[][..], Fingerprint::as_bytes);
-    let mut tail = format!("{grace:013}{:02}", bytes.len()).into_bytes();
-    tail.extend_from_slice(bytes);
+    let mut tail = Vec::with_capacity(15 + MAX_FINGERPRINT_BYTES);
+    add_tail(&mut tail, grace, fingerprint);
     tail
+}
+
+fn add_tail(to: &mut Vec<u8>, grace: u64, fingerprint: Option<&Fingerprint>) {
+    let bytes = fingerprint.map_or(&[][..], Fingerprint::as_bytes);
+    to.extend_from_slice(&padded::<13>(grace));
+    to.extend_from_slice(&padded::<2>(bytes.len() as u64));
+    to.extend_from_slice(bytes);
+}
+
+/// The one argument of the granting script: all that a new record needs but its token.
+pub(crate) fn asked(px: u64, owner: OwnerId, grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+    let all = padded::<20>(px);
+    let px = &all[all.iter().position(|&digit| digit != b'0').unwrap_or(19)..];
+    let mut asked = Vec::with_capacity(64 + MAX_FINGERPRINT_BYTES);
+    asked.push(u8::try_from(px.len()).unwrap_or(0));
+    asked.extend_from_slice(px);
+    asked.extend_from_slice(owner.as_bytes());
+    add_tail(&mut asked, grace, fingerprint);
+    asked
+}
+
+/// The last `N` digits, with zeros in front. By hand, as each acquire does this.
+fn padded<const N: usize>(mut number: u64) -> [u8; N] {
+    let mut digits = [b'0'; N];
+    for digit in digits.iter_mut().rev() {
+        *digit += u8::try_from(number % 10).unwrap_or(0);
+        number /= 10;
+    }
+    digits
 }
 
 /// Whole milliseconds, rounded up: what Redis counts in. Nothing ends early.
 pub(crate) fn millis(time: Duration) -> u64 {
-    const MOST: u128 = 9_999_999_999_999;
-    let ms = time.as_nanos().div_ceil(1_000_000).min(MOST);
-    u64::try_from(ms).unwrap_or(u64::MAX)
+    const MOST: u64 = 9_999_999_999_999;
+    let part = u64::from(time.subsec_nanos().div_ceil(1_000_000));
+    time.as_secs().saturating_mul(1_000).saturating_add(part).min(MOST)
 }
 
 /// The owner of a residue: nobody.
@@ -184,6 +212,11 @@ mod tests {
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_millis(10)), 10);
         assert_eq!(tail(millis(Duration::MAX), None).len(), 15);
+        assert_eq!(millis(Duration::new(7, 999_000_001)), 8_000);
+        let fingerprint = Fingerprint::new(b"abc").unwrap();
+        assert_eq!(tail(1_234, Some(&fingerprint)), b"000000000123403abc");
+        let opening = [&b"\x0590000"[..], NOBODY.as_bytes(), b"000000006000000"].concat();
+        assert_eq!(asked(90_000, NOBODY, 60_000, None), opening);
     }
 
     #[test]

@@ -210,7 +210,7 @@ impl RedisStore {
         let script = &self.route.dialer().scripts().acquire;
         let (lease, grace) = (millis(req.lease), millis(req.ttl));
         let mut cmd = script.call(&key, 160);
-        cmd.arg(Joined(req.owner.as_bytes(), &tail(grace, req.fingerprint.as_ref()))).arg(lease + grace);
+        cmd.arg(record::asked(lease + grace, req.owner, grace, req.fingerprint.as_ref()));
         let granted = |answer: &Value| matches!(answer, Value::BulkString(said) if said.starts_with(b"G") || said.starts_with(b"T"));
         match self.run_and_wait(script, &cmd, granted).await {
             Ok(Value::BulkString(said)) => match said.first() {
