@@ -5,16 +5,17 @@
 -- Grants a record that is new, expired or released, or the caller's own once more (ACQ-2, ACQ-7 to ACQ-10), unless another was quicker.
 -- The statement of an acquire calls it only where it has read no live record: so a replay starts no statement that could write.
 -- Answers with the fencing token, negative when it took over an expired lease; 0: another was quicker. Times are in microseconds.
--- `a_there`: a record was seen. An open transaction may hold it, and the wait for it is bounded. The caller's own rights apply.
+-- `a_there`: a record was seen. The caller's own rights apply.
 CREATE OR REPLACE FUNCTION "retryproof_records_grant"(
     a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean
 ) RETURNS bigint LANGUAGE plpgsql AS $grant$
 DECLARE
     clock   bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
     bucket  bigint := (clock + a_ttl + a_step - 1) / a_step * a_step;
+    -- Until the transaction ends. As an expression: a statement of its own takes the server twice as long.
+    bound   text   := set_config('lock_timeout', '250ms', true);
     granted bigint;
 BEGIN
-    PERFORM set_config('lock_timeout', '250ms', true);
     IF NOT a_there THEN
         INSERT INTO "retryproof_records" (scope, key, state, owner, token, taken, expires_at, purge_bucket, fp)
         VALUES (

@@ -103,6 +103,11 @@ async fn sto_5_missing_privileges_are_named() {
     let sql =
         format!("GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(sql).await;
+    let function = format!("EXECUTE ON FUNCTION \"{}_grant\"", table.name);
+    table.stranger().await.run(format!("REVOKE {function} FROM PUBLIC")).await;
+    let refuse = refused(on(&url, &table)).await;
+    assert!(refuse.to_string().contains("EXECUTE"), "{refuse}");
+    table.stranger().await.run(format!("GRANT {function} TO {name}")).await;
     on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
