@@ -5,6 +5,7 @@
 //! mounts it guarded, and nothing mounts it otherwise. It asks actix for the request as it came, and extracts the function's
 //! arguments itself.
 
+use std::any::TypeId;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, Ready, poll_fn, ready};
@@ -13,6 +14,7 @@ use std::rc::Rc;
 
 use actix_web::dev::{Payload, RequestHead};
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest};
+use bytes::Bytes;
 use retryproof_http::adapter::{
     Admission, Admitted, AtHand, Either, Granted, RequestHead as _, Running, Waiting, admit, then,
 };
@@ -61,6 +63,14 @@ impl FromRequest for EndpointRequest {
 pub enum Argument<T: FromRequest> {
     Now(T),
     Later(T::Future),
+    /// actix's own, of the body alone: not looked at before the grant, as in axum.
+    Untouched,
+}
+
+/// Whether an argument is one of actix's own that has the body as it came. Nothing of it is for a replay to ask, and to begin
+/// with it costs a buffer.
+fn is_body_alone<T: 'static>() -> bool {
+    [TypeId::of::<Bytes>(), TypeId::of::<String>()].contains(&TypeId::of::<T>())
 }
 
 impl<T: FromRequest> Argument<T> {
@@ -73,10 +83,11 @@ impl<T: FromRequest> Argument<T> {
         extracting.await.map(Self::Now).map_err(rejected)
     }
 
-    async fn late(self) -> Result<T, HttpResponse> {
+    async fn late(self, request: &HttpRequest, payload: &mut Payload) -> Result<T, HttpResponse> {
         match self {
             Self::Now(value) => Ok(value),
             Self::Later(extracting) => extracting.await.map_err(rejected),
+            Self::Untouched => T::from_request(request, payload).await.map_err(rejected),
         }
     }
 }
@@ -109,9 +120,17 @@ pub trait Arguments: Sized + 'static {
         payload: &mut Payload,
     ) -> impl Future<Output = Result<Self::Early, HttpResponse>>;
 
+    /// Where there is nothing to extract before the grant.
+    #[doc(hidden)]
+    fn untouched() -> Option<Self::Early>;
+
     /// Extracts the rest; an `Err` is the rejection.
     #[doc(hidden)]
-    fn late(early: Self::Early) -> impl Future<Output = Result<Self, HttpResponse>>;
+    fn late(
+        early: Self::Early,
+        request: &HttpRequest,
+        payload: &mut Payload,
+    ) -> impl Future<Output = Result<Self, HttpResponse>>;
 }
 
 macro_rules! arguments {
@@ -126,8 +145,16 @@ macro_rules! arguments {
                 Ok(($(Argument::<$name>::early(request, payload).await?,)*))
             }
 
-            async fn late(($($name,)*): Self::Early) -> Result<Self, HttpResponse> {
-                Ok(($($name.late().await?,)*))
+            fn untouched() -> Option<Self::Early> {
+                (true $(&& is_body_alone::<$name>())*).then(|| ($(Argument::<$name>::Untouched,)*))
+            }
+
+            async fn late(
+                ($($name,)*): Self::Early,
+                request: &HttpRequest,
+                payload: &mut Payload,
+            ) -> Result<Self, HttpResponse> {
+                Ok(($($name.late(request, payload).await?,)*))
             }
         }
     };
@@ -176,7 +203,7 @@ where
         Admission::Pass => Box::pin(async move {
             let request = seen.request;
             let args = match Args::early(&request, &mut payload).await {
-                Ok(early) => Args::late(early).await,
+                Ok(early) => Args::late(early, &request, &mut payload).await,
                 Err(rejection) => Err(rejection),
             };
             match args {
@@ -186,7 +213,10 @@ where
         }),
         Admission::Admitted(admitted) => {
             let body = Incoming { payload, declared: seen.declared_length() };
-            Box::pin(guarded::<Args, _, _, _>(admitted, seen, body, run))
+            match Args::untouched() {
+                Some(early) => Box::pin(asked::<Args, _, _, _>(admitted, seen, body, None, early, run)),
+                None => Box::pin(guarded::<Args, _, _, _>(admitted, seen, body, run)),
+            }
         }
     }
 }
@@ -208,7 +238,6 @@ where
         waiting: admitted.waiting(),
         of: std::ptr::from_ref(seen.request.head()),
         promise: Promise::default(),
-        own: Own::default(),
     });
     let extracting = {
         let desk = Rc::clone(&desk);
@@ -226,18 +255,15 @@ where
             Ok(extracted) => extracted,
             Err(rejection) => return Either::rare(ready(rejection)),
         };
-        Either::usual(then(admitted.ask(seen, body), move |asked| async move {
-            match asked {
-                Ok(granted) => run(granted, desk, early, handler).await,
-                Err((Given(response), _)) => response,
-            }
-        }))
+        Either::usual(asked::<Args, _, _, _>(admitted, seen, body, Some(desk), early, handler))
     })
 }
 
-fn run<Args, Run, Fut, R>(
-    granted: Granted<Seen>,
-    desk: Rc<Desk>,
+fn asked<Args, Run, Fut, R>(
+    admitted: Admitted,
+    seen: Seen,
+    body: Incoming,
+    desk: Option<Rc<Desk>>,
     early: Args::Early,
     handler: Run,
 ) -> impl Future<Output = HttpResponse>
@@ -247,29 +273,56 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let inside = Rc::clone(&desk);
+    then(admitted.ask(seen, body), move |asked| async move {
+        match asked {
+            Ok(granted) => run(granted, desk, early, handler).await,
+            Err((Given(response), _)) => response,
+        }
+    })
+}
+
+fn run<Args, Run, Fut, R>(
+    granted: Granted<Seen>,
+    desk: Option<Rc<Desk>>,
+    early: Args::Early,
+    handler: Run,
+) -> impl Future<Output = HttpResponse>
+where
+    Args: Arguments,
+    Run: FnOnce(Args) -> Fut + 'static,
+    Fut: Future<Output = R> + 'static,
+    R: Responder + 'static,
+{
+    let own = Rc::new(Own::default());
+    let (inside, promised) = (Rc::clone(&own), desk.clone());
     let handle = move |Seen { request, .. }: Seen, running, data| {
         request.extensions_mut().insert::<Running>(running);
-        inside.promise.fill(data);
+        let mut payload = match promised {
+            Some(desk) => {
+                desk.promise.fill(data);
+                Payload::None
+            }
+            None => Payload::from(data),
+        };
         async move {
-            let response = match Args::late(early).await {
+            let response = match Args::late(early, &request, &mut payload).await {
                 Ok(args) => handler(args).await.respond_to(&request).map_into_boxed_body(),
                 // The function never ran, so the key is free again (ANN-6).
                 Err(rejection) => rejection.with_fate(AnswerFate::Release),
             };
-            Ok::<_, Infallible>(inside.own.part(response))
+            Ok::<_, Infallible>(inside.part(response))
         }
     };
-    then(granted.run(Some(&desk.waiting), handle), move |Ok(ran)| ready(desk.own.join(ran)))
+    let waiting = desk.as_ref().map(|desk| &desk.waiting);
+    then(granted.run(waiting, handle), move |Ok(ran)| ready(own.join(ran)))
 }
 
-/// What the steps of one call share.
+/// What a call shares with its extractors until the grant.
 pub(crate) struct Desk {
     pub(crate) waiting: Waiting,
     /// The head of its request, by its address alone.
     of: *const RequestHead,
     promise: Promise,
-    own: Own,
 }
 
 thread_local! {
