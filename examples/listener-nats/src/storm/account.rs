@@ -21,6 +21,8 @@ pub(crate) struct Account {
     unanswered: u64,
     executed: usize,
     replayed: usize,
+    /// Deliveries that came to nothing: the database was busy for too long, or the lease was lost.
+    failed: usize,
     /// Times that a message was found in flight.
     parked: usize,
     /// Messages of which that is true.
@@ -44,8 +46,9 @@ impl Account {
     ) -> Result<Self, BoxError> {
         let booked: HashMap<String, usize> = invoices::booked(&invoices::open(db)?)?.into_iter().collect();
         let log = std::fs::read_to_string(log)?;
+        // From the level on, so that what was not booked is not counted among what was.
         let said =
-            |word: &str| log.lines().filter(|line| line.contains(&format!(" {word} sequence="))).count();
+            |words: &str| log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count();
         let found: HashSet<u64> = log.lines().filter_map(in_flight).collect();
         let heard = ear.messages();
         let most = |of: &dyn Fn(&u64) -> bool| {
@@ -66,9 +69,10 @@ impl Account {
             doubled: booked.values().filter(|times| **times > 1).count(),
             dead_letters: dead.cached_info().state.messages,
             unanswered: info.num_pending + u64::try_from(info.num_ack_pending)?,
-            executed: said("booked"),
-            replayed: said("booked before"),
-            parked: said("in flight"),
+            executed: said("INFO booked"),
+            replayed: said("INFO booked before"),
+            failed: said("WARN not booked"),
+            parked: said("INFO in flight"),
             in_flight: found.len(),
             deliveries: info.delivered.consumer_sequence,
             given_back: heard.values().map(|heard| heard.given_back).sum(),
@@ -92,6 +96,7 @@ impl Account {
         println!("What the consumers did");
         row("booked", self.executed as u64);
         row("skipped: booked before", self.replayed as u64);
+        row("not booked, to come again", self.failed as u64);
         row("messages found in flight, and parked", self.in_flight as u64);
         row("times that one was parked", self.parked as u64);
         println!("What the server did");
