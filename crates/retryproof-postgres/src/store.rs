@@ -118,6 +118,7 @@ impl PostgresStore {
             }
         }
         let call = self.sql.acquire(id, req);
+        let began = Instant::now();
         for blind in 0..BLIND_AT_MOST {
             if blind >= BLIND {
                 match self.record(Statement::Find, id).await? {
@@ -136,7 +137,12 @@ impl PostgresStore {
             let reply = match self.pool.run(Lane::Calls, &call).await {
                 Ok(reply) => reply,
                 Err(Failed::Driver(error)) if is_locked(&error) || refuses_writes(&error) => {
-                    return self.held_back(id, &error).await;
+                    match self.held_back(id, &error).await? {
+                        Some(answer) => return Ok(answer),
+                        // Somebody is about to have it, and is slow to commit.
+                        None if began.elapsed() < self.config.timeout => continue,
+                        None => return Err(classify(&error)),
+                    }
                 }
                 Err(failed) => return Err(failed.into_error()),
             };
@@ -158,15 +164,16 @@ impl PostgresStore {
     }
 
     /// An open transaction, most likely a joined completion (CMP-7), holds the row; or the server takes no writes. What is live can be
-    /// told all the same.
-    async fn held_back(&self, id: &Identity, error: &sqlx_core::Error) -> Result<Acquired> {
+    /// told all the same. `None`: the row is held, and nothing live is in it yet.
+    async fn held_back(&self, id: &Identity, error: &sqlx_core::Error) -> Result<Option<Acquired>> {
         match self.record(Statement::Find, id).await? {
             Some(Record { token, phase: Phase::Running(None), .. }) if is_locked(error) => {
-                Ok(Acquired::Busy { remaining: Duration::ZERO, token })
+                Ok(Some(Acquired::Busy { remaining: Duration::ZERO, token }))
             }
             record => match self.seen(id, record) {
-                Standing::Complete(stored) => Ok(Acquired::Complete(stored)),
-                Standing::Busy { remaining, token } => Ok(Acquired::Busy { remaining, token }),
+                Standing::Complete(stored) => Ok(Some(Acquired::Complete(stored))),
+                Standing::Busy { remaining, token } => Ok(Some(Acquired::Busy { remaining, token })),
+                Standing::Absent if is_locked(error) => Ok(None),
                 Standing::Absent => Err(classify(error)),
             },
         }
