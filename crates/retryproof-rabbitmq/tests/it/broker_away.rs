@@ -9,8 +9,9 @@ use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::observe::{LeaseEvent, Observer};
 use retryproof_core::{IdempotencyEngine, MemoryStore, Recorded};
 use retryproof_rabbitmq::Consumer;
-use retryproof_testkit::broker::{Gate, until};
+use retryproof_testkit::broker::{Gate, counted, until};
 use retryproof_testkit::wire::WireProxy;
+use tokio::sync::Semaphore;
 
 use crate::support::{Desk, Running, eventually, url};
 
@@ -47,6 +48,31 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     // Nobody heard the answer, so the broker has it again.
     eventually("it is back in the queue", async || desk.ready(&desk.queue).await == 1).await;
     proxy.refuse(false);
+    running.answered(Reason::Replayed, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    assert_eq!(desk.ready(&desk.queue).await, 0);
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_a_consumer_that_dies_between_completion_and_ack_costs_no_second_run() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let (runs, completed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (own, counts, done) = (engine.clone(), Arc::clone(&runs), Arc::clone(&completed));
+    let running = Running::start(&desk.consumer().build().expect("built"), move |incoming| {
+        let (engine, runs, done) = (own.clone(), Arc::clone(&counts), Arc::clone(&done));
+        async move {
+            let _ = counted(&engine, incoming.ctx, &runs).await;
+            done.add_permits(1);
+            std::future::pending().await
+        }
+    });
+    desk.publish("k", "paid").await;
+    drop(completed.acquire().await);
+    running.die().await;
+    let running = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");

@@ -191,6 +191,12 @@ impl Running {
         eventually(&format!("{times} x {why}"), async || self.tally.because(why) >= times).await;
     }
 
+    /// Ends it where it stands, as a crash does.
+    pub(crate) async fn die(self) {
+        self.task.abort();
+        assert!(self.task.await.is_err_and(|ended| ended.is_cancelled()), "it was at work");
+    }
+
     /// Stops it, in order.
     pub(crate) async fn stop(self) -> Result<()> {
         self.stopper.stop();
