@@ -252,7 +252,7 @@ pub(crate) fn run() -> Result<Report, String> {
          build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
          connection for each task as the store has, by prepared statements in autocommit with the same durability, on a table of the same schema \
          and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one loop; \
-         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Meanwhile a process of the scheduler's idle class \
+         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Where one task asks, a process of the scheduler's idle class \
          keeps each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time by chance."
     ));
     report.note(

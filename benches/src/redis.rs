@@ -196,7 +196,9 @@ pub(crate) fn run() -> Result<Report, String> {
         "One Redis as `cargo xtask services up redis` starts it: append-only file, flushed every second. 16-byte scope, 36-byte keys scattered like \
          UUIDs, 200-byte values. The floor goes through the same driver (`redis`), over one shared connection as the store's own, with the same \
          durability: `SET NX PX` of the owner and `SET PX` of the value, or one `GET` of a value as long as the record. Both ran in turn in one \
-         loop; a ratio is the median of the ratios of the rounds. One thread runs the client's tasks."
+         loop; a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Where one task asks, a process of the scheduler's \
+         idle class keeps each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time \
+         by chance."
             .to_owned(),
     );
     report.note(
