@@ -79,7 +79,7 @@ impl Counted {
         assert!(matches!(self.store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
         if met {
             assert!(matches!(self.acquire(&id).await, (1, Acquired::Busy { .. })));
-            self.store.extend(&id, owner, SHORT).await.expect("extended");
+            assert_eq!(self.store.extend(&id, owner, SHORT).await.expect("extended"), Fenced::Done);
         }
         while !matches!(self.store.look(&id).await, Ok(Standing::Absent)) {
             tokio::time::sleep(SHORT).await;
