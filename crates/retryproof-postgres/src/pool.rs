@@ -30,6 +30,8 @@ use share::{Held, Idle, Share};
 
 /// Between two looks for a connection that has come back, while a new one is long in coming.
 const TO_RETURN: Duration = Duration::from_millis(100);
+/// How often the server is asked again for a first connection when it takes no more.
+const REFUSALS: u32 = 5;
 /// How often a statement that lost a race is repeated.
 const RACES: u32 = 5;
 
@@ -213,7 +215,7 @@ impl Pool {
         deadline: Instant,
     ) -> Result<Held, Lack> {
         let mut opening = pin!(self.prepared_connection());
-        let mut refused = None;
+        let (mut refused, mut refusals) = (None, 0);
         loop {
             let round = deadline.min(Instant::now() + TO_RETURN);
             if refused.is_some() {
@@ -232,9 +234,16 @@ impl Pool {
             if let Some(Idle { conn, born, .. }) = share.pop() {
                 return Ok(share.held(permit, conn, born, true));
             }
-            let hopeless = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
-            if hopeless || round == deadline {
+            let waits_for_none = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
+            if round == deadline || (waits_for_none && refusals == REFUSALS) {
                 return Err(refused.map_or(Lack::Slow, Lack::Driver));
+            }
+            if waits_for_none {
+                // Of a connection that was closed a moment ago the server may not have heard yet.
+                tokio::time::sleep_until(deadline.min(Instant::now() + TO_RETURN)).await;
+                refusals += 1;
+                refused = None;
+                opening.set(self.prepared_connection());
             }
         }
     }
