@@ -201,8 +201,7 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     let table = Table::new().await;
     let (proxy, through) = proxied(&table.url).await;
     let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
-    let store =
-        PostgresStore::connect(config.with_timeout(Duration::from_millis(200))).await.expect("connected");
+    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(1))).await.expect("connected");
     proxy.stall(true);
     let started = tokio::time::Instant::now();
     let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("it hangs");
