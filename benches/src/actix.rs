@@ -59,13 +59,7 @@ fn inside_rows(report: &mut Report) -> Result<(), String> {
         let allocations = counts.get(&number).ok_or_else(|| format!("the child did not count {name}"))?;
         report.row(Row::new(format!("allocations in the app: {name}"), *allocations, ""));
         let what = format!("instructions in the app, SHA-256 left out: {name}");
-        let Some(own) = callgrind::instructions_without("sha2::", &["actix", "call", &number], 1_000, 2_000)?
-        else {
-            report.row(Row::missing(what, "valgrind is not installed"));
-            continue;
-        };
-        let floor = *plain.get_or_insert(own);
-        report.row(Row::new(what, own, "").beside(PLAIN, own / floor));
+        callgrind::row(report, what, &["actix", "call", &number], (PLAIN, &mut plain))?;
     }
     Ok(())
 }

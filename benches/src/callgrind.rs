@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::process::Command;
 
+use crate::report::{Report, Row};
+
 /// Instructions per operation of `child ARGS.. COUNT`: the difference of a run with `many` and one with `few`, divided
 /// by the difference of the counts. Set-up, which both runs share, falls out.
 ///
@@ -49,6 +51,24 @@ pub fn instructions_without(part: &str, args: &[&str], few: u64, many: u64) -> R
     let (less, more) = counted?;
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     Ok(Some(all - more.saturating_sub(less) as f64 / many.saturating_sub(few).max(1) as f64))
+}
+
+/// A row of the instructions of `child ARGS.. COUNT` without SHA-256, which valgrind runs in software, beside those of the first such
+/// row, which `plain` remembers.
+///
+/// # Errors
+/// As [`instructions`].
+pub fn row(
+    report: &mut Report,
+    what: String,
+    args: &[&str],
+    (name, plain): (&'static str, &mut Option<f64>),
+) -> Result<(), String> {
+    report.row(match instructions_without("sha2::", args, 1_000, 2_000)? {
+        None => Row::missing(what, "valgrind is not installed"),
+        Some(own) => Row::new(what, own, "").beside(name, own / *plain.get_or_insert(own)),
+    });
+    Ok(())
 }
 
 /// The instructions of a callgrind profile that were spent in functions whose name contains `part`, callees left out.

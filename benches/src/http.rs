@@ -153,13 +153,7 @@ fn instruction_rows(report: &mut Report) -> Result<(), String> {
     let mut plain = None;
     for way in ["plain", "first", "replay", "keyless"] {
         let what = format!("instructions in the router, SHA-256 left out: {way}");
-        let Some(own) = callgrind::instructions_without("sha2::", &["http", "call", way], 1_000, 2_000)?
-        else {
-            report.row(Row::missing(what, "valgrind is not installed"));
-            continue;
-        };
-        let floor = *plain.get_or_insert(own);
-        report.row(Row::new(what, own, "").beside(PLAIN, own / floor));
+        callgrind::row(report, what, &["http", "call", way], (PLAIN, &mut plain))?;
     }
     Ok(())
 }

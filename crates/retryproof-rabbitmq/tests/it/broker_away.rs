@@ -34,6 +34,15 @@ impl Observer for CutAtCompletion {
     }
 }
 
+/// The redelivery was acknowledged, and nothing ran again.
+async fn skipped(desk: Desk, running: Running, runs: &AtomicUsize) {
+    running.answered(Reason::Replayed, 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    running.stop().await.expect("stopped");
+    assert_eq!(desk.ready(&desk.queue).await, 0);
+    desk.clean().await;
+}
+
 #[tokio::test]
 async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_skipped() {
     let desk = Desk::new().await;
@@ -48,11 +57,7 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     // Nobody heard the answer, so the broker has it again.
     eventually("it is back in the queue", async || desk.ready(&desk.queue).await == 1).await;
     proxy.refuse(false);
-    running.answered(Reason::Replayed, 1).await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
-    running.stop().await.expect("stopped");
-    assert_eq!(desk.ready(&desk.queue).await, 0);
-    desk.clean().await;
+    skipped(desk, running, &runs).await;
 }
 
 #[tokio::test]
@@ -73,11 +78,7 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_ack_costs_no_second_r
     drop(completed.acquire().await);
     running.die().await;
     let running = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
-    running.answered(Reason::Replayed, 1).await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
-    running.stop().await.expect("stopped");
-    assert_eq!(desk.ready(&desk.queue).await, 0);
-    desk.clean().await;
+    skipped(desk, running, &runs).await;
 }
 
 #[tokio::test]
