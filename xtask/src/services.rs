@@ -53,8 +53,8 @@ pub(crate) struct Service {
 pub(crate) const SERVICES: [Service; 8] = [
     Service {
         name: "postgres",
-        programs: &["initdb", "postgres"],
-        packages: &["postgresql"], // whichever major this Debian has
+        programs: &["initdb", "postgres", "faketime"], // the kill tests give clients a wrong clock
+        packages: &["postgresql", "faketime"],         // whichever major this Debian has
         on: None,
     },
     Service { name: "pgbouncer", programs: &["pgbouncer"], packages: &["pgbouncer"], on: Some("postgres") },

@@ -85,8 +85,8 @@ pub struct Grant {
     pub token: FencingToken,
     /// What is left of the lease by the store's clock: the requested length.
     pub remaining: Duration,
-    /// Whether the grant took over the expired lease of another owner (ACQ-12). Not so after a release, for a record past its ttl, or for
-    /// the same owner asking again.
+    /// Whether the lease was granted by taking over the expired one of another owner (ACQ-12). Not so after a release, or for a record past
+    /// its ttl. An owner that asks again is told what its grant was: the first answer may have been lost (ACQ-9).
     pub took_over: bool,
 }
 
@@ -230,8 +230,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// Absent (or a COMPLETE record past its ttl): IN_PROGRESS for `req.owner` with a new token. IN_PROGRESS past its lease: the same, as a
-    /// takeover (ACQ-2). IN_PROGRESS by `req.owner` itself: the lease renewed, the same token, `took_over` false
-    /// (ACQ-9). IN_PROGRESS otherwise: [`Acquired::Busy`]. COMPLETE: [`Acquired::Complete`]. It never waits.
+    /// takeover (ACQ-2). IN_PROGRESS by `req.owner` itself: the lease renewed, the same token and the same `took_over`
+    /// as when it was granted (ACQ-9). IN_PROGRESS otherwise: [`Acquired::Busy`]. COMPLETE: [`Acquired::Complete`]. It never waits.
     ///
     /// # Errors
     /// `Unavailable` when the outcome is unknown or the store is away; `Full` when a new key finds no room (STO-1);

@@ -73,7 +73,7 @@ macro_rules! insert {
 
 /// The upsert of an acquire. Assignments run from left to right and see the new values, so their order is their meaning:
 ///
-/// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps its token (ACQ-9), one that is over, in a state
+/// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps both (ACQ-9), one that is over, in a state
 ///    that we wrote (CMP-8), gives way;
 /// 2. `state`, then `owner`: once they are assigned, "ours and in progress" says that the row was granted, and the rest needs no more than that;
 /// 3. `expires_at` comes last, since the others ask for it.
@@ -85,7 +85,7 @@ macro_rules! upsert {
         concat!(
             insert!($first),
             " ON DUPLICATE KEY UPDATE \
-             taken=IF(state=0 AND owner=VALUES(owner),0,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),\
+             taken=IF(state=0 AND owner=VALUES(owner),taken,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),\
              state=0 AND owner<>X'00000000000000000000000000000000',taken)),\
              token=IF(state=0 AND owner=VALUES(owner),",
             $kept,
@@ -157,7 +157,7 @@ impl Statement {
             // when nothing was granted. Same bind order -> no rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
-                "LAST_INSERT_ID(2*token) DIV 2",
+                "LAST_INSERT_ID(2*token+taken) DIV 2",
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),

@@ -31,8 +31,9 @@ BEGIN
         state = 0,
         owner = a_owner,
         token = CASE WHEN r.state = 0 AND r.owner = a_owner THEN r.token ELSE greatest(clock, r.token + 1) END,
-        taken = r.state = 0 AND r.owner <> a_owner
-            AND r.owner <> decode('00000000000000000000000000000000', 'hex'),
+        -- An owner that asks again is told what its grant was.
+        taken = r.state = 0 AND CASE WHEN r.owner = a_owner THEN r.taken
+            ELSE r.owner <> decode('00000000000000000000000000000000', 'hex') END,
         expires_at = clock_timestamp() + a_lease * interval '1 microsecond',
         purge_bucket = bucket,
         fp = a_fp,

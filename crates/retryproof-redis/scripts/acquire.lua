@@ -3,11 +3,11 @@
 -- Grants a lease, or says why not, in one step (ACQ-1, ACQ-2, ACQ-9).
 -- KEYS: the record. ARGV: one text, for each argument costs: the length of the next as a byte; lease and grace together in ms; owner;
 -- what stands behind the token of a new record.
--- Answers G and the token: granted; T and the token: taken over; B, the token and the ms that are left: busy; X: not ours to read;
+-- Answers G and the token: granted; T and the token: taken over, also to the owner that asks again (ACQ-12); B, the token and the ms that are left: busy; X: not ours to read;
 -- the whole record when complete.
 local call, sub = redis.call, string.sub
 local old = call('GET', KEYS[1])
-local said, last = 'G', nil
+local said, mark, last = 'G', 'rp1P', nil
 if old then
   local state = sub(old, 1, 4)
   -- What is asked most: one command, and nothing else is looked at or drawn.
@@ -16,21 +16,24 @@ if old then
   end
   last = sub(old, 21, 36)
   local grace = tonumber(sub(old, 37, 49))
-  if #old < 51 or not grace or not tonumber(last) or (state ~= 'rp1P' and state ~= 'rp1R') then
+  if #old < 51 or not grace or not tonumber(last) or (state ~= 'rp1P' and state ~= 'rp1T' and state ~= 'rp1R') then
     return 'X'
   end
-  if state == 'rp1P' then
+  if state ~= 'rp1R' then
     local asked = ARGV[1]
     local at = string.byte(asked) + 2
     if sub(old, 5, 20) == sub(asked, at, at + 15) then
       call('SET', KEYS[1], sub(old, 1, 36) .. sub(asked, at + 16), 'PX', sub(asked, 2, at - 1))
-      return 'G' .. last
+      if state == 'rp1T' then
+        said = 'T'
+      end
+      return said .. last
     end
     local remaining = call('PTTL', KEYS[1]) - grace
     if remaining > 0 then
       return 'B' .. last .. string.format('%.0f', remaining)
     end
-    said = 'T'
+    said, mark = 'T', 'rp1T'
   end
 end
 -- ACQ-10: drawn here, under the script's lock; microseconds have 16 digits until the year 2286.
@@ -42,6 +45,6 @@ if last and token <= last then
 end
 local asked = ARGV[1]
 local at = string.byte(asked) + 2
-local record = 'rp1P' .. sub(asked, at, at + 15) .. token .. sub(asked, at + 16)
+local record = mark .. sub(asked, at, at + 15) .. token .. sub(asked, at + 16)
 call('SET', KEYS[1], record, 'PX', sub(asked, 2, at - 1))
 return said .. token

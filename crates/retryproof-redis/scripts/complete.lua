@@ -10,7 +10,7 @@ if head == '' then
   return 0
 end
 local state = string.sub(head, 1, 4)
-if #head < 51 or (state ~= 'rp1P' and state ~= 'rp1C' and state ~= 'rp1R') then
+if #head < 51 or (state ~= 'rp1P' and state ~= 'rp1T' and state ~= 'rp1C' and state ~= 'rp1R') then
   return 3
 end
 if state == 'rp1R' or string.sub(head, 5, 20) ~= ARGV[1] then

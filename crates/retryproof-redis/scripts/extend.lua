@@ -7,10 +7,10 @@ if head == '' then
   return 0
 end
 local state, grace = string.sub(head, 1, 4), tonumber(string.sub(head, 37, 49))
-if not grace or #head < 51 or (state ~= 'rp1P' and state ~= 'rp1C' and state ~= 'rp1R') then
+if not grace or #head < 51 or (state ~= 'rp1P' and state ~= 'rp1T' and state ~= 'rp1C' and state ~= 'rp1R') then
   return 3
 end
-if state ~= 'rp1P' or string.sub(head, 5, 20) ~= ARGV[1] then
+if (state ~= 'rp1P' and state ~= 'rp1T') or string.sub(head, 5, 20) ~= ARGV[1] then
   return 0
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2] + grace)

@@ -9,7 +9,7 @@ if head == '' then
   return 2
 end
 local state = string.sub(head, 1, 4)
-if #head < 51 or (state ~= 'rp1P' and state ~= 'rp1C' and state ~= 'rp1R') then
+if #head < 51 or (state ~= 'rp1P' and state ~= 'rp1T' and state ~= 'rp1C' and state ~= 'rp1R') then
   return 3
 end
 if state == 'rp1R' then

@@ -4,7 +4,7 @@
 //! | bytes | |
 //! |---|---|
 //! | 3 | `rp1`: ours, version 1 |
-//! | 1 | `P` in progress, `C` complete, `R` residue of a release: the last token alone, absent for everybody |
+//! | 1 | `P` in progress, `T` in progress by a takeover (ACQ-12), `C` complete, `R` residue of a release: the last token alone, absent for everybody |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
 //! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease has `PTTL - grace` left |
@@ -48,7 +48,7 @@ impl Header {
             return Err(unreadable("version"));
         }
         let state = match head[3] {
-            b'P' => State::InProgress,
+            b'P' | b'T' => State::InProgress,
             b'C' => State::Complete,
             b'R' => State::Residue,
             _ => return Err(unreadable("state")),

@@ -9,6 +9,7 @@ CREATE TABLE IF NOT EXISTS retryproof_records (
     state        INTEGER NOT NULL, -- 0 in progress, 1 complete (CMP-5)
     owner        BLOB    NOT NULL, -- 16 bytes, kept after completion (CMP-3)
     token        INTEGER NOT NULL, -- fencing token (ACQ-10)
+    taken        INTEGER NOT NULL, -- whether the last grant took over an expired lease (ACQ-12)
     expires_at   INTEGER NOT NULL, -- lease end while in progress, retention end once complete
     purge_after  INTEGER NOT NULL, -- acquire + ttl; in no extension's or completion's way, so its index stays as it is (STO-4)
     fp           BLOB,             -- fingerprint (FP-1)

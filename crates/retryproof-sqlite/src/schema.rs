@@ -22,6 +22,7 @@ pub(crate) enum Statement {
     Find,
     Standing,
     Grant,
+    Taken,
     Extend,
     Complete,
     PurgeEarlier,
@@ -41,6 +42,7 @@ impl Statement {
         Self::Find,
         Self::Standing,
         Self::Grant,
+        Self::Taken,
         Self::Extend,
         Self::Complete,
         Self::PurgeEarlier,
@@ -64,14 +66,16 @@ impl Statement {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the statement that acts.
-            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now.
+            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
             Self::Grant => {
-                "INSERT INTO retryproof_records (scope,key,state,owner,token,expires_at,purge_after,fp,result) \
-                 VALUES (?1,?2,0,?3,?4,?5,?6,?7,NULL) \
+                "INSERT INTO retryproof_records (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) \
+                 VALUES (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) \
                  ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
-                 expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL \
+                 taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL \
                  WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
+            // ACQ-12: for an owner that asks again. 1 scope, 2 key -> taken.
+            Self::Taken => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
             // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
             Self::Extend => {
                 "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"

@@ -82,7 +82,9 @@ impl<'a> Tx<'a> {
             None => (self.draw()?, false),
             Some(Record { phase: Phase::Done(Some(stored)), .. }) => return Ok(Acquired::Complete(stored)),
             Some(Record { phase: Phase::Done(None), .. }) => (self.draw()?, false),
-            Some(Record { owner, token, phase: Phase::Running(_) }) if owner == req.owner => (token, false),
+            Some(Record { owner, token, phase: Phase::Running(_) }) if owner == req.owner => {
+                (token, self.taken(id)?)
+            }
             Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
                 return Ok(Acquired::Busy { remaining, token });
             }
@@ -99,6 +101,7 @@ impl<'a> Tx<'a> {
                 self.after(req.ttl),
                 req.fingerprint.as_ref().map(|fp| fp.as_bytes()),
                 self.now,
+                took_over,
             ),
         )?;
         if granted == 1 {
@@ -106,6 +109,13 @@ impl<'a> Tx<'a> {
         } else {
             Err(Error::new(ErrorKind::Unexpected, "the row of the record changed under the write lock"))
         }
+    }
+
+    /// How the lease of an owner that asks again was granted (ACQ-9, ACQ-12).
+    fn taken(&mut self, id: &Identity) -> Result<bool> {
+        let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
+        let taken = self.prepared(Statement::Taken).and_then(|sql| sql.query_row(names, |row| row.get(0)));
+        taken.map_err(classify)
     }
 
     fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {

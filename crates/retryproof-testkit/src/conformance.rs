@@ -187,7 +187,8 @@ macro_rules! __each_case {
                 acq_2_no_takeover_before_expiry
                 acq_2_one_winner_at_expiry
                 acq_2_a_takeover_can_be_taken_over
-                acq_12_only_a_takeover_says_so;
+                acq_12_only_a_takeover_says_so
+                acq_12_a_takeover_asked_for_again_says_so_again;
             fence:
                 cmp_2_a_late_completion_by_the_recorded_owner_counts
                 cmp_2_a_zombie_completion_is_lost

@@ -24,6 +24,7 @@ pub(crate) struct Model {
 struct Record {
     owner: Owner,
     token: FencingToken,
+    took_over: bool,
     fingerprint: Option<u8>,
     state: State,
 }
@@ -99,7 +100,7 @@ impl Model {
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == ask.owner => {
-                vec![(Some(record.token), false)]
+                vec![(Some(record.token), record.took_over)]
             }
             Standing::Running(record, remaining) => {
                 return self.is(answer, &[Answer::Busy { token: record.token, remaining }]);
@@ -109,7 +110,7 @@ impl Model {
             }
             Standing::Expired(_) => vec![(None, true)],
             Standing::Forgotten(record) if record.owner == ask.owner => {
-                vec![(Some(record.token), false), fresh]
+                vec![(Some(record.token), record.took_over), fresh]
             }
             Standing::Forgotten(_) => vec![(None, true), fresh],
             Standing::Stale(_) | Standing::Absent => vec![fresh],
@@ -132,6 +133,7 @@ impl Model {
         self.record = Some(Record {
             owner: ask.owner,
             token,
+            took_over,
             fingerprint: ask.fingerprint,
             state: State::Running { until: self.now + ask.lease, ttl_until: self.now + ask.ttl },
         });

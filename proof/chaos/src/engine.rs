@@ -22,7 +22,7 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     let store = crate::open::connect(url).await?;
     let shared = match &plan.plant {
         None => recorded(store.clone(), &store, log),
-        Some(defect) => recorded(Planted::new(store.clone(), defect, url)?, &store, log),
+        Some(defect) => recorded(Planted::new(store.clone(), defect, url).await?, &store, log),
     };
     let mut config = IdempotencyConfig::default();
     config.operation_timeout = Duration::from_millis(OPERATION_TIMEOUT_MS);

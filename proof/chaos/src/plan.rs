@@ -18,7 +18,7 @@ usage: chaos [options]
   --share F           which part of the minimum counts to ask for (default 1: a machine of its own)
   --slack-ms N        what a shared machine may add to bounds of time (default 3000)
   --guard none|token|lease   what guards effects outside of the store (default token)
-  --plant NAME        plants a defect (SQLite): no-owner-check, early-takeover, get-then-set";
+  --plant NAME        plants a defect: no-owner-check, early-takeover, get-then-set";
 
 /// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who it is.
 #[derive(Debug, Clone)]

@@ -38,8 +38,14 @@ const FAKETIME: [&str; 2] = [
 ];
 
 impl Workers {
-    pub(crate) fn start(count: u32, options: Vec<String>, out: PathBuf) -> io::Result<Self> {
-        let faketime = FAKETIME.into_iter().find(|path| std::path::Path::new(path).exists());
+    /// Starts them. `wall_clocks`: whether a wrong clock is also the host's, where the machine can do that.
+    pub(crate) fn start(
+        count: u32,
+        options: Vec<String>,
+        out: PathBuf,
+        wall_clocks: bool,
+    ) -> io::Result<Self> {
+        let faketime = FAKETIME.into_iter().find(|path| wall_clocks && std::path::Path::new(path).exists());
         let mut workers = Self { slots: Vec::new(), options, out, faketime };
         for proc in 1..=count {
             let child = workers.spawn(proc, 1, Skew::default())?;
@@ -79,7 +85,9 @@ impl Workers {
                     .env("LD_PRELOAD", library)
                     .env("FAKETIME", format!("{:+}s", skew.ahead))
                     // Leases are counted by the monotonic clock, which no administrator sets.
-                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+                    // A killed process would leave its shared memory behind.
+                    .env("FAKETIME_DISABLE_SHM", "1");
             }
         }
         command.stdin(Stdio::piped()).spawn()

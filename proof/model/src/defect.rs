@@ -63,6 +63,8 @@ pub enum Defect {
     PurgeEager,
     /// Store: a takeover is reported as a first grant.
     TakeoverUntold,
+    /// Store: a takeover whose answer was lost is reported as a first grant when it is asked for again.
+    TakeoverForgotten,
     /// Store: a result past its ttl is still replayed until purge takes it.
     ReplaysExpired,
     /// Store: a result counts as absent one tick before its ttl is over.
@@ -70,7 +72,7 @@ pub enum Defect {
 }
 
 /// All of them.
-pub const DEFECTS: [Defect; 31] = [
+pub const DEFECTS: [Defect; 32] = [
     Defect::NoOwnerCheck,
     Defect::BeatAnyOwner,
     Defect::EarlyTakeover,
@@ -100,6 +102,7 @@ pub const DEFECTS: [Defect; 31] = [
     Defect::TokenRedrawn,
     Defect::PurgeEager,
     Defect::TakeoverUntold,
+    Defect::TakeoverForgotten,
     Defect::ReplaysExpired,
     Defect::ForgetsEarly,
 ];

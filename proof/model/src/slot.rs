@@ -45,6 +45,8 @@ pub struct Held {
     pub keep_until: Tick,
     /// The holder's fingerprint.
     pub print: Option<Print>,
+    /// Whether it was granted as a takeover, for an owner that asks again (ACQ-12).
+    pub took_over: bool,
 }
 
 /// A COMPLETE record.
@@ -210,8 +212,11 @@ impl Slot {
         let early = Tick::from(flaw == Some(Defect::EarlyTakeover));
         let forgets = Tick::from(flaw == Some(Defect::ForgetsEarly));
         let (mut token, took_over) = match self.record {
-            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not, under the same token.
-            Record::InProgress(held) if held.owner == owner => (held.token, false),
+            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not, under the same token, and is told
+            // whether that was a takeover.
+            Record::InProgress(held) if held.owner == owner => {
+                (held.token, held.took_over && flaw != Some(Defect::TakeoverForgotten))
+            }
             Record::InProgress(held) if now + early < held.expires => {
                 return (self, Answer::Busy { remaining: held.expires - now, token: held.token });
             }
@@ -228,19 +233,18 @@ impl Slot {
         if flaw == Some(Defect::TokenRedrawn) {
             token = Token(self.last.0 + 1);
         }
-        (self.hold(now, owner, token, (lease, ttl), print), Answer::Granted { token, took_over })
+        (self.hold(now, (owner, token, took_over), (lease, ttl), print), Answer::Granted { token, took_over })
     }
 
     /// Writes a lease whatever stands there: the second half of an acquire, alone only in [`Defect::GetThenSet`].
     pub(crate) fn hold(
         self,
         now: Tick,
-        owner: Owner,
-        token: Token,
+        (owner, token, took_over): (Owner, Token, bool),
         (lease, ttl): (Tick, Tick),
         print: Option<Print>,
     ) -> Self {
-        let held = Held { owner, token, expires: now + lease, keep_until: now + ttl, print };
+        let held = Held { owner, token, expires: now + lease, keep_until: now + ttl, print, took_over };
         Self { record: Record::InProgress(held), last: self.last.max(token) }
     }
 
@@ -262,9 +266,10 @@ impl Slot {
                 let record = Record::InProgress(Held { expires: now + lease, ..held });
                 (Self { record, ..self }, Answer::Fenced(Fenced::Done))
             }
-            Record::Absent | Record::Complete(_) if flaw == Some(Defect::ExtendRevives) => {
-                (self.hold(now, owner, self.last, (lease, lease), None), Answer::Fenced(Fenced::Done))
-            }
+            Record::Absent | Record::Complete(_) if flaw == Some(Defect::ExtendRevives) => (
+                self.hold(now, (owner, self.last, false), (lease, lease), None),
+                Answer::Fenced(Fenced::Done),
+            ),
             _ => (self, Answer::Fenced(Fenced::Lost)),
         }
     }

@@ -17,6 +17,8 @@ pub struct Holder {
     pub keep_until: Tick,
     /// With which fingerprint.
     pub print: Option<Print>,
+    /// Whether it took over from another one (ACQ-12).
+    pub took_over: bool,
 }
 
 /// The value that was accepted in this epoch.
@@ -68,8 +70,8 @@ impl Truth {
         let mut wrong = match (op, answer) {
             (Op::Acquire { owner, lease, ttl, print }, Answer::Granted { token, took_over }) => {
                 let wrong = self.judge_grant(now, owner, token, took_over);
-                self.holder =
-                    Some(Holder { owner, token, expires: now + lease, keep_until: now + ttl, print });
+                let (took_over, expires, keep_until) = (self.takes_over(owner), now + lease, now + ttl);
+                self.holder = Some(Holder { owner, token, expires, keep_until, print, took_over });
                 self.accepted = None;
                 self.top = self.top.max(token);
                 wrong
@@ -104,9 +106,13 @@ impl Truth {
         wrong | Wrong::RecordUntrue.unless(self.agrees(now, after))
     }
 
+    /// Whether a grant to `owner` takes over another one's lease, or is one that did, asked for again.
+    fn takes_over(&self, owner: Owner) -> bool {
+        self.holder.is_some_and(|holder| holder.owner != owner || holder.took_over)
+    }
+
     fn judge_grant(&self, now: Tick, owner: Owner, token: Token, took_over: bool) -> Wrongs {
         let mine = self.holder.filter(|holder| holder.owner == owner);
-        let taken = self.holder.is_some() && mine.is_none();
         let token_right = match mine {
             Some(holder) => token == holder.token,
             None => token > self.top,
@@ -114,7 +120,7 @@ impl Truth {
         Wrong::RanAfterCompletion.unless(self.live(now).is_none())
             | Wrong::TookOverEarly.unless(!self.held_against(owner, now))
             | Wrong::TokenOrder.unless(token_right)
-            | Wrong::AttemptUntold.unless(took_over == taken)
+            | Wrong::AttemptUntold.unless(took_over == self.takes_over(owner))
     }
 
     fn judge_extend(&mut self, now: Tick, owner: Owner, lease: Tick, fenced: Fenced) -> Wrongs {

@@ -33,6 +33,7 @@ mod page {
     struct Record {
         owner: OwnerId,
         token: FencingToken,
+        took_over: bool,     // from a dead holder (ACQ-12)
         until: Instant,      // the end of the lease; of the ttl, once there is a value
         value: Option<Blob>, // none while in progress
         fingerprint: Option<Fingerprint>,
@@ -66,9 +67,9 @@ mod page {
     impl IdempotencyStore for ToyStore {
         async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
             let (mut state, now) = (self.state(), Instant::now());
-            let own = state.running(id, req.owner).map(|record| record.token);
+            let own = state.running(id, req.owner).map(|record| (record.token, record.took_over));
             let (token, took_over) = match (own, state.standing(id, now)) {
-                (Some(token), _) => (token, false), // its answer was lost (ACQ-9)
+                (Some(granted), _) => granted, // its answer was lost (ACQ-9)
                 (None, Standing::Complete(stored)) => return Ok(Acquired::Complete(stored)),
                 (None, Standing::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy { remaining, token });
@@ -80,7 +81,7 @@ mod page {
                 }
             };
             let AcquireRequest { owner, lease, fingerprint, .. } = *req;
-            let record = Record { owner, token, until: now + lease, value: None, fingerprint };
+            let record = Record { owner, token, took_over, until: now + lease, value: None, fingerprint };
             state.records.insert(id.clone(), record);
             Ok(Acquired::Granted(Grant::new(token, lease, took_over)))
         }

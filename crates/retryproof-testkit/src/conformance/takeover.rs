@@ -132,3 +132,26 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     s.expire(&forgotten, s.short()).await;
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
+
+/// The answer to a takeover may be lost. Its owner, which asks again, must not take the grant for a first one: nothing else would tell its
+/// action that somebody died in the middle of it.
+pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
+    let id = s.id("k");
+    granted(s.caller(&id).acquire(s.short()).await);
+    s.expire(&id, s.short()).await;
+    let taker = s.caller(&id);
+    let first = granted(taker.acquire(LONG).await);
+    for lease in [LONG, s.short()] {
+        let again = granted(taker.acquire(lease).await);
+        assert!(again.took_over && again.token == first.token, "{again:?} after {first:?}");
+    }
+    // Also when the lease ran out in between.
+    s.expire(&id, s.short()).await;
+    assert!(granted(taker.acquire(LONG).await).took_over);
+    assert_eq!(taker.release().await, Fenced::Done);
+
+    // And what comes after it begins anew.
+    let next = s.caller(&id);
+    assert!(!granted(next.acquire(LONG).await).took_over);
+    assert!(!granted(next.acquire(LONG).await).took_over);
+}

@@ -84,6 +84,7 @@ catches! {
         acq_2_one_winner_at_expiry, acq_1_a_herd_gets_one_grant, cmp_2_a_late_completion_meets_takeovers,
         acq_2_one_winner_over_all_handles;
     acq_12_an_unsaid_takeover_is_caught: TakeoverUnsaid by acq_2_an_expired_lease_is_taken_over;
+    acq_12_a_forgotten_takeover_is_caught: TakeoverForgotten by acq_12_a_takeover_asked_for_again_says_so_again;
     fp_2_a_kept_fingerprint_is_caught: TakeoverKeepsFingerprint by fp_2_a_takeover_replaces_the_fingerprint;
     acq_12_a_release_taken_for_a_death_is_caught: ReleaseIsATakeover by acq_12_only_a_takeover_says_so;
     run_4_a_release_that_shows_is_caught: ReleaseKeepsTheRecord by

@@ -58,6 +58,7 @@ defects! {
     EarlyTakeover
     TakeoverInTwoSteps
     TakeoverUnsaid
+    TakeoverForgotten
     TakeoverKeepsFingerprint
     ReleaseIsATakeover
     ReleaseKeepsTheRecord
@@ -138,6 +139,7 @@ struct Record {
     purge_after: Instant,
     fingerprint: Option<Fingerprint>,
     value: Option<Blob>,
+    took_over: bool,
     corrupt: bool,
 }
 
@@ -307,7 +309,7 @@ impl Flawed {
         }
         if let Some(record) = running {
             let kept = (!self.has(Defect::SameOwnerGetsANewToken)).then_some(record.token);
-            return Ok(Judged::Granted(kept, false));
+            return Ok(Judged::Granted(kept, record.took_over && !self.has(Defect::TakeoverForgotten)));
         }
         Ok(match self.standing(found, now)? {
             Standing::Busy { remaining, token } => Judged::Refused(Acquired::Busy { remaining, token }),
@@ -382,6 +384,7 @@ impl IdempotencyStore for Flawed {
                 purge_after: now + req.ttl,
                 fingerprint: if keeps { before } else { req.fingerprint },
                 value: None,
+                took_over,
                 corrupt: false,
             };
             records.insert(name.clone(), record);
@@ -458,6 +461,7 @@ impl IdempotencyStore for Flawed {
                 purge_after: until,
                 fingerprint: None,
                 value: None,
+                took_over: false,
                 corrupt: false,
             };
             records.insert(name, made);

@@ -5,6 +5,7 @@
 //! machine of its own (150 operations, 2 kills, 2 takeovers and 15 replays in 30 s), and each bound of time has seconds of slack: it
 //! is what happened that is judged here, not how fast.
 
+mod planted;
 mod servers;
 mod sqlite;
 

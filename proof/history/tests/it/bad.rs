@@ -5,7 +5,7 @@
 use crate::script::broken;
 
 /// Rule, name and script.
-const BAD: [(&str, &str, &str); 45] = [
+const BAD: [(&str, &str, &str); 46] = [
     (
         "S1",
         "a second owner is granted a lease that runs",
@@ -45,6 +45,13 @@ const BAD: [(&str, &str, &str); 45] = [
         "a takeover that does not say so",
         "0-2 acquire A granted 1
          105-108 acquire B granted 2",
+    ),
+    (
+        "S2",
+        "a takeover whose answer was lost, and that does not say so when it is asked for again",
+        "0-2 acquire A granted 1
+         105-? acquire B
+         120-122 acquire B granted 2",
     ),
     (
         "S3",

@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// Name and script.
-pub(crate) const GOOD: [(&str, &str); 14] = [
+pub(crate) const GOOD: [(&str, &str); 15] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -103,6 +103,12 @@ pub(crate) const GOOD: [(&str, &str); 14] = [
          5-? complete A v=7
          10-11 acquire B busy 1 left=92
          20-21 acquire B complete v=7 of=1",
+    ),
+    (
+        "a takeover whose answer was lost says so when it is asked for again",
+        "0-2 acquire A granted 1
+         105-? acquire B
+         120-122 acquire B took_over 2",
     ),
     (
         "a killed claimant may have taken over, and released nothing",

@@ -181,7 +181,7 @@ impl Step<'_> {
         let Client { owner, identity, print, .. } = self.client(client);
         let (bounds, slot) = (self.rules.bounds, self.slot(identity));
         let token = Token(slot.last.0 + 1);
-        let after = slot.hold(self.s.now, owner, token, (bounds.lease, bounds.ttl), Some(print));
+        let after = slot.hold(self.s.now, (owner, token, took_over), (bounds.lease, bounds.ttl), Some(print));
         let op = self.acquire_op(owner, print);
         self.settle(identity, op, Answer::Granted { token, took_over }, after);
         self.enter(client, Phase::Granted)

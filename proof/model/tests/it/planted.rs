@@ -86,6 +86,7 @@ planted! {
     acq_9_token_drawn_again: TokenRedrawn breaks Wrong::TokenOrder.name(), in world(2);
     sto_4_purge_takes_an_expired_lease: PurgeEager breaks Wrong::PurgedLive.name(), in world(2);
     acq_12_takeover_untold: TakeoverUntold breaks Wrong::AttemptUntold.name(), in world(2);
+    acq_12_takeover_forgotten: TakeoverForgotten breaks Wrong::AttemptUntold.name(), in world(2);
     cmp_5_beat_brings_back_a_record: ExtendRevives breaks Wrong::RecordUntrue.name(), in world(2);
 }
 

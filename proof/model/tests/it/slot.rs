@@ -48,6 +48,16 @@ fn acq_9_the_same_owner_gets_its_lease_again() {
 }
 
 #[test]
+fn acq_12_a_takeover_asked_for_again_says_so_again() {
+    let (slot, answers) = play(&[(0, acquire(FIRST)), (3, acquire(SECOND)), (4, acquire(SECOND))]);
+    assert_eq!(answers[1..], [granted(2, true), granted(2, true)]);
+    // Renewed at 4: over at 7, and then another one's to take.
+    assert_eq!(slot.step(7, acquire(FIRST)).1, granted(3, true));
+    let slot = slot.step(5, Op::Release { owner: SECOND }).0;
+    assert_eq!(slot.step(5, acquire(FIRST)).1, granted(3, false));
+}
+
+#[test]
 fn acq_10_tokens_grow_over_release_purge_and_ttl() {
     let (slot, _) = play(&[(0, acquire(FIRST)), (0, Op::Release { owner: FIRST })]);
     let (slot, answer) = slot.step(0, acquire(SECOND));

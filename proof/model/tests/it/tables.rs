@@ -33,13 +33,24 @@ const MINE: Owner = Owner(1);
 /// Every kind of record that a caller with the owner `MINE` can meet.
 fn records() -> Vec<(&'static str, Slot)> {
     let held = |owner, expires, keep_until| {
-        Record::InProgress(Held { owner, token: Token(3), expires, keep_until, print: None })
+        Record::InProgress(Held {
+            owner,
+            token: Token(3),
+            expires,
+            keep_until,
+            print: None,
+            took_over: false,
+        })
     };
     let done =
         |owner, expires| Record::Complete(Done { owner, value: Value::Result(7), print: None, expires });
+    let (expires, keep_until) = (NOW + 1, NOW + 4);
+    let taken = Held { owner: MINE, token: Token(3), expires, keep_until, print: None, took_over: true };
+    let taken = Record::InProgress(taken);
     let rows = [
         ("absent", Record::Absent),
         ("in progress, mine, lease runs", held(MINE, NOW + 1, NOW + 4)),
+        ("in progress, mine by a takeover, lease runs", taken),
         ("in progress, mine, lease over", held(MINE, NOW, NOW + 4)),
         ("in progress, mine, lease and ttl over", held(MINE, NOW, NOW)),
         ("in progress, another's, lease runs", held(Owner(2), NOW + 2, NOW + 4)),
@@ -55,8 +66,11 @@ fn records() -> Vec<(&'static str, Slot)> {
 
 fn cell(before: Slot, (after, answer): (Slot, Answer)) -> String {
     let said = match answer {
-        Answer::Granted { took_over: true, .. } => "granted, took over",
+        Answer::Granted { token, took_over: true } if token == before.last => {
+            "granted, same token, took over"
+        }
         Answer::Granted { token, .. } if token == before.last => "granted, same token",
+        Answer::Granted { took_over: true, .. } => "granted, took over",
         Answer::Granted { .. } => "granted",
         Answer::Busy { .. } => "busy",
         Answer::Complete { .. } => "complete",

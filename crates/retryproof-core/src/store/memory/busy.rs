@@ -27,6 +27,8 @@ pub(super) struct Busy {
     /// Where its slot is; while the place is free, the next free one.
     pub(super) slot: u32,
     pub(super) has_fingerprint: bool,
+    /// Whether the grant was a takeover, for an owner that asks again (ACQ-12).
+    pub(super) took_over: bool,
     /// Made by the first waiter.
     pub(super) ended: Option<Arc<Ended>>,
 }
@@ -43,6 +45,7 @@ impl Busy {
             ttl: Duration::ZERO,
             slot: NONE,
             has_fingerprint: false,
+            took_over: false,
             ended: None,
         }
     }
@@ -53,6 +56,7 @@ impl Busy {
         self.key = Some(key.clone());
         self.slot = slot;
         self.token = token;
+        self.took_over = false;
         self.grant(req, now);
     }
 

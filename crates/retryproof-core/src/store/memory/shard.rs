@@ -206,19 +206,19 @@ impl Shard {
             return (Granted::Yes { token: self.last_token, took_over: false }, left);
         };
         let busy = &mut self.busy[place];
-        // The answer to its first acquire was lost (ACQ-9).
-        let own = busy.owner == req.owner;
-        if !own {
+        // Else the answer to its first acquire was lost (ACQ-9).
+        if busy.owner != req.owner {
             if busy.expires > now {
                 return (Granted::Busy { expires: busy.expires, token: busy.token }, left);
             }
             self.last_token += 1;
             busy.token = self.last_token;
+            busy.took_over = true;
             left.busy.ended = busy.ended.take();
         }
         busy.grant(req, now);
         note(&mut self.busy_due, busy.expires);
-        (Granted::Yes { token: busy.token, took_over: !own }, left)
+        (Granted::Yes { token: busy.token, took_over: busy.took_over }, left)
     }
 
     /// The IN_PROGRESS record of this identity, for one who waits for the holder with token `seen`: its lease's end and

@@ -2,7 +2,9 @@
 //! Answers that are lost: at the acquire, the completion and the release.
 
 use retryproof_core::store::Fenced;
-use retryproof_core::{CompletionFailurePolicy, ErrorKind, ExecuteError, Recorded};
+use retryproof_core::{
+    Acquisition, Attempt, CompletionFailurePolicy, ErrorKind, ExecuteError, Lease, Outcome, Recorded,
+};
 use retryproof_testkit::{Entry, Fault, Operation, Said};
 use tokio::time::sleep;
 
@@ -23,6 +25,23 @@ async fn acq_9_a_lost_grant_is_asked_for_again_by_the_same_owner() {
     assert_eq!(acquires[0].owner, acquires[1].owner);
     assert!(acquires.iter().all(|acquire| acquire.said == Said::Granted), "no takeover: {acquires:?}");
     assert_eq!(lab.counters.read().acquired, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_acq_12_a_takeover_whose_answer_was_lost_is_one_still() {
+    let lab = Lab::new();
+    let Acquisition::Granted(dead) = lab.elsewhere().try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+        panic!("granted")
+    };
+    dead.hold();
+    sleep(2 * LEASE).await;
+    lab.faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
+    let action = |lease: Lease| async move { Ok::<_, &str>(lease.attempt() == Attempt::Takeover) };
+    let outcome = lab.engine.execute_with(ctx("k", LEASE), action).await.unwrap();
+    assert_eq!(outcome, Outcome::Executed(true));
+    assert_eq!(of(&lab, Operation::Acquire).len(), 2);
+    let counts = lab.counters.read();
+    assert_eq!((counts.acquired, counts.taken_over), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

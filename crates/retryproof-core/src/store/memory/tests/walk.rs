@@ -11,6 +11,7 @@ use crate::fingerprint::Fingerprint;
 struct Plain {
     owner: OwnerId,
     token: FencingToken,
+    took_over: bool,
     expires: u64,
     purge_after: u64,
     value: Option<(Vec<u8>, Option<Fingerprint>)>,
@@ -66,7 +67,9 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             let renewed = known.as_ref().is_some_and(|r| {
                                 r.value.is_none() && r.owner == owner && r.token == grant.token
                             });
-                            let took = known.as_ref().is_some_and(|r| r.value.is_none() && r.owner != owner);
+                            let took = known.as_ref().is_some_and(|r| {
+                                if renewed { r.took_over } else { r.value.is_none() && r.owner != owner }
+                            });
                             // Purged since, or not.
                             assert!(
                                 grant.took_over == took || known.as_ref().is_some_and(purgeable),
@@ -81,6 +84,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             let record = Plain {
                                 owner,
                                 token: grant.token,
+                                took_over: grant.took_over,
                                 expires: now + long,
                                 purge_after: now + 2 * long,
                                 value: None,
