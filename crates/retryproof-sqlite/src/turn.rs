@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -53,13 +53,27 @@ impl Turn {
         Arc::clone(&self.0).lock_owned().await
     }
 
-    /// Queues, asleep on this thread, and gives up after `most`.
-    pub(crate) fn wait_in_place(&self, most: Duration) -> Option<Taken> {
-        let mut waiting = pin!(self.wait());
+    /// Queues, for this thread.
+    pub(crate) fn queue(&self) -> Place {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let turn = self.clone();
+        Place { waiting: Box::pin(async move { turn.wait().await }), waker }
+    }
+}
+
+/// A place in the line, kept for as long as it lives. Whoever gives it up to look after something, and then queues anew, may be
+/// overtaken for ever.
+pub(crate) struct Place {
+    waiting: Pin<Box<dyn Future<Output = Taken>>>,
+    waker: Waker,
+}
+
+impl Place {
+    /// Sleeps on the thread that queued until it is its turn, and for no longer than `most`; keeps the place if that was not enough.
+    pub(crate) fn wait(&mut self, most: Duration) -> Option<Taken> {
         let patience = Patience::new(most);
         loop {
-            if let Poll::Ready(taken) = waiting.as_mut().poll(&mut Context::from_waker(&waker)) {
+            if let Poll::Ready(taken) = self.waiting.as_mut().poll(&mut Context::from_waker(&self.waker)) {
                 return Some(taken);
             }
             if patience.is_over() {

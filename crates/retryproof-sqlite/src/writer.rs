@@ -171,6 +171,7 @@ impl Shared {
     /// each caller's patience is over (STO-5).
     fn write(&self, batch: &mut Vec<Request>) {
         let (mut delay, longest) = AGAIN;
+        let mut place = None;
         loop {
             // Nobody waits for the grant any more, so it is not made (ACQ-11).
             batch.retain(|request| !matches!(request.step, Step::Acquire(..)) || !request.reply.is_closed());
@@ -178,12 +179,16 @@ impl Shared {
                 self.queue.lock().in_hand = false;
                 return;
             }
-            let Some(turn) = self.turn.at_once().or_else(|| self.turn.wait_in_place(IN_LINE)) else {
+            // Once in the line it stays there, whoever of the batch gives up meanwhile.
+            let turn = if place.is_none() { self.turn.at_once() } else { None };
+            let turn = turn.or_else(|| place.get_or_insert_with(|| self.turn.queue()).wait(IN_LINE));
+            let Some(turn) = turn else {
                 // A joined transaction of this process has been open for that long (CMP-7).
                 self.give_up(batch, &locked());
                 top_up(batch, &mut self.queue.lock());
                 continue;
             };
+            place = None;
             top_up(batch, &mut self.queue.lock());
             let ran = self.desk.lock().run(batch.iter().map(|request| &request.step));
             drop(turn);

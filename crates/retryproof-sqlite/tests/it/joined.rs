@@ -432,6 +432,35 @@ async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
+/// Two who write in turn, each for longer than the writer sleeps in one go: it keeps its place in the line meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer() {
+    let dir = Dir::new();
+    let world = world_on(dir, |config| config.with_busy_timeout(1_000 * MS));
+    let over = Arc::new(AtomicBool::new(false));
+    let sources: Vec<_> = (0..2)
+        .map(|_| {
+            let (source, over) = (SqliteTxSource::open(world.dir.file()).unwrap(), Arc::clone(&over));
+            tokio::spawn(async move {
+                while !over.load(Ordering::SeqCst) {
+                    let tx = source.begin().await.unwrap();
+                    tokio::time::sleep(25 * MS).await;
+                    drop(tx);
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(60 * MS).await;
+    for key in ["a", "b", "c", "d", "e"] {
+        let outcome = world.engine.execute(ctx(key), async || Ok::<_, String>(1_u8)).await;
+        assert_eq!(outcome.unwrap(), Outcome::Executed(1));
+    }
+    over.store(true, Ordering::SeqCst);
+    for source in sources {
+        source.await.unwrap();
+    }
+}
+
 /// STO-5: an open transaction of this process holds the store's calls up, and they end in time.
 #[tokio::test]
 async fn cmp_7_sto_5_sqlite_calls_beside_an_open_transaction_end_in_time() {
