@@ -7,7 +7,7 @@ use crate::{Ran, chaos};
 #[track_caller]
 fn caught(store: &str, (defect, faults): (&str, &str), rules: &[&str]) {
     let options =
-        ["--store", store, "--secs", "15", "--lease-ms", "40..120", "--faults", faults, "--plant", defect];
+        ["--store", store, "--secs", "8", "--lease-ms", "40..120", "--faults", faults, "--plant", defect];
     let ran = chaos(&format!("{store}-{defect}"), &options);
     assert_eq!(ran.code, Some(1), "{}", ran.said);
     let broken = |ran: &Ran| rules.iter().map(|rule| ran.broken(rule)).sum::<u64>();
