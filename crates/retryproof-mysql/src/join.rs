@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
 use retryproof_core::{Error, Identity, OwnerId, Result};
@@ -12,8 +13,9 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_core::transaction::Transaction;
 use sqlx_mysql::{MySql, MySqlConnection, MySqlPool};
 
-use crate::error::classify;
-use crate::sql::arguments;
+use crate::error::{Trouble, classify};
+use crate::session::{Session, Want};
+use crate::sql::{Sql, Statement, arguments};
 use crate::store::{MysqlStore, complete_statement};
 
 /// MySQL's way to write SQL: marks the transactions that a [`MysqlStore`] can join.
@@ -33,13 +35,31 @@ impl Join for MysqlStore {
         owner: &'a OwnerId,
         done: &'a Completion,
     ) -> JoinStatement<'a> {
-        let (sql, params) = complete_statement(&self.sql, id, owner, done);
-        JoinStatement::new(sql, params.into())
+        let (_, params) = complete_statement(&self.sql, id, owner, done);
+        JoinStatement::new(&self.joined, params.into())
     }
 
     fn committed(&self, id: &Identity) {
         self.wake.wake(id);
     }
+}
+
+/// The completion for a transaction of the application's, on the server at the other end.
+///
+/// MariaDB, from 11.6.2 on by default, refuses to update a row that has changed since a transaction at REPEATABLE READ first read anything
+/// (error 1020, `innodb_snapshot_isolation`). The beats change the record's row all the time (RUN-1), so no transaction that reads first
+/// and outlasts a beat could ever be joined. The statement asks for the owner in the row as it is now (CMP-2) and needs no snapshot:
+/// it goes without, alone. The isolation of the transaction is the application's choice and stays: under READ COMMITTED, say, its own locking
+/// reads would keep no phantoms out.
+pub(crate) async fn statement(session: &mut Session, sql: &Sql) -> Result<Arc<str>, Trouble> {
+    let text = sql.of(Statement::Complete);
+    let ask = Arc::from("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
+    let known = session.run(&ask, &[], Want::Rows, false).await.map_err(classify)?;
+    Ok(match known.rows.is_empty() {
+        true => Arc::clone(text),
+        // Even where it is off: a session may set it.
+        false => format!("SET STATEMENT innodb_snapshot_isolation=OFF FOR {text}").into(),
+    })
 }
 
 /// In a transaction that was begun by hand, on a connection of the application's.
@@ -101,7 +121,8 @@ impl OwnedTx<Mysql> for MysqlTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`.
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is REPEATABLE READ unless
+/// it was set otherwise.
 impl TxSource<Mysql> for MySqlPool {
     type Tx = MysqlTx;
 

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::too_large;
 use crate::config::MysqlConfig;
 use crate::error::{Class, Trouble};
+use crate::join;
 use crate::pool::{Lane, Pool};
 use crate::record::{Phase, Record, value};
 use crate::schema::{CHECK_MOST, check};
@@ -43,6 +44,8 @@ pub struct MysqlStore {
     /// Which records were lately seen in progress, or released here: what they leave is taken over by GRANT, not entered.
     restless: Known,
     returning: bool,
+    /// The completion as it runs in a transaction of the application's.
+    pub(crate) joined: Arc<str>,
     pub(crate) max_value: usize,
 }
 
@@ -97,10 +100,14 @@ impl MysqlStore {
         timeout(CHECK_MOST, check(&mut loan.session, table))
             .await
             .map_err(|_| Error::unavailable("the MySQL server did not answer in time"))??;
+        let joined = timeout(CHECK_MOST, join::statement(&mut loan.session, &sql))
+            .await
+            .map_err(|_| Error::unavailable("the MySQL server did not answer in time"))??;
         let server = loan.session.server;
         loan.give_back();
         Ok(Self {
             sql,
+            joined,
             pool,
             pulse: Pulse::start(),
             wake: Wake::default(),
@@ -234,29 +241,33 @@ impl MysqlStore {
 
     async fn completed(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced, Trouble> {
         let (sql, params) = complete_statement(&self.sql, id, &owner, done);
-        if self.fenced(sql, &params).await? {
-            self.known.note(id, Duration::MAX);
-            self.wake.wake(id);
-            return Ok(Fenced::Done);
+        let mut fenced = Fenced::Done;
+        if !self.fenced(sql, &params).await? {
+            fenced = match self.read(Lane::Holder, Statement::Standing, id).await? {
+                Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
+                _ => return Ok(Fenced::Lost),
+            };
         }
-        Ok(match self.read(Lane::Holder, Statement::Standing, id).await? {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
-            _ => Fenced::Lost,
-        })
+        // Also when it was done before: the answer may have been lost, and then nobody was woken by it (ACQ-4).
+        self.known.note(id, Duration::MAX);
+        self.wake.wake(id);
+        Ok(fenced)
     }
 
     async fn released(&self, id: &Identity, owner: OwnerId) -> Result<Fenced, Trouble> {
         let [scope, key] = key_of(id);
         let params = [scope, key, Param::Bytes(owner.as_bytes())];
-        if self.fenced(self.sql.of(Statement::Release), &params).await? {
-            self.restless.note(id, Duration::MAX);
-            self.wake.wake(id);
-            return Ok(Fenced::Done);
+        let mut fenced = Fenced::Done;
+        if !self.fenced(self.sql.of(Statement::Release), &params).await? {
+            fenced = match self.read(Lane::Holder, Statement::Standing, id).await? {
+                None | Some(Record { phase: Phase::Released, .. }) => Fenced::AlreadyDone,
+                Some(_) => return Ok(Fenced::Lost),
+            };
         }
-        Ok(match self.read(Lane::Holder, Statement::Standing, id).await? {
-            None | Some(Record { phase: Phase::Released, .. }) => Fenced::AlreadyDone,
-            Some(_) => Fenced::Lost,
-        })
+        // As for a completion.
+        self.restless.note(id, Duration::MAX);
+        self.wake.wake(id);
+        Ok(fenced)
     }
 
     /// How long the holder with token `seen` still has; `None` when it is no longer at work.

@@ -93,13 +93,14 @@ async fn tell(source: Source, channel: Arc<str>, wake: Arc<Wake>) {
     let mut conn: Option<PgConnection> = None;
     loop {
         wake.post.notified().await;
-        // What cannot be sent is not kept: the waiters poll.
+        // The message that failed goes along to the new connection. What cannot be sent there either is not kept: the waiters poll.
+        let mut unsent = None;
         for fresh in [false, true] {
             if conn.is_none() {
                 conn = timeout(PATIENCE, Pool::open(&source)).await.ok().and_then(Result::ok);
             }
             let Some(open) = &mut conn else { break };
-            match timeout(PATIENCE, send(open, &channel, &wake)).await {
+            match timeout(PATIENCE, send(open, &channel, &wake, &mut unsent)).await {
                 Ok(Ok(())) => break,
                 // It may have been idle for a day; once more on a new one.
                 _ => conn = None,
@@ -111,9 +112,19 @@ async fn tell(source: Source, channel: Arc<str>, wake: Arc<Wake>) {
     }
 }
 
-async fn send(conn: &mut PgConnection, channel: &str, wake: &Wake) -> Result<(), sqlx_core::Error> {
-    while let Some(message) = wake.next_message() {
+/// Empties the outbox. `unsent` is the message under way, until the server has taken it; said twice, it wakes somebody for nothing.
+async fn send(
+    conn: &mut PgConnection,
+    channel: &str,
+    wake: &Wake,
+    unsent: &mut Option<String>,
+) -> Result<(), sqlx_core::Error> {
+    loop {
+        if unsent.is_none() {
+            *unsent = wake.next_message();
+        }
+        let Some(message) = unsent.as_deref() else { return Ok(()) };
         conn.execute(raw_sql(AssertSqlSafe(format!("NOTIFY \"{channel}\", '{message}'")))).await?;
+        *unsent = None;
     }
-    Ok(())
 }

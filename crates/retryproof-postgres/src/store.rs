@@ -239,24 +239,36 @@ impl PostgresStore {
                 .with("bytes", done.value.len())
                 .with("at_most", self.config.max_value));
         }
-        if self.run(Lane::Beats, &self.sql.complete(id, &owner, done)).await?.changed > 0 {
+        let fenced = match self.run(Lane::Beats, &self.sql.complete(id, &owner, done)).await?.changed {
+            0 => {
+                let already = |record| match record {
+                    Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+                        Fenced::AlreadyDone
+                    }
+                    _ => Fenced::Lost,
+                };
+                self.otherwise(id, already).await?
+            }
+            _ => Fenced::Done,
+        };
+        if fenced != Fenced::Lost {
+            // Also when it was done before: the answer may have been lost, and then nobody was woken by it (ACQ-4).
             self.known.note(id, done.ttl);
             self.wake.finished(id);
-            return Ok(Fenced::Done);
         }
-        self.otherwise(id, |record| match record {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
-            _ => Fenced::Lost,
-        })
-        .await
+        Ok(fenced)
     }
 
     async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
-        if self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed > 0 {
+        let fenced = match self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed {
+            0 => self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost)).await?,
+            _ => Fenced::Done,
+        };
+        if fenced != Fenced::Lost {
+            // As for a completion.
             self.wake.finished(id);
-            return Ok(Fenced::Done);
         }
-        self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost)).await
+        Ok(fenced)
     }
 }
 

@@ -18,10 +18,17 @@ pub(crate) struct Route {
     /// How often the primary has moved.
     epoch: AtomicU64,
     moves: Notify,
-    /// Where it is, as far as we were told.
-    primary: Mutex<Option<Address>>,
+    belief: Mutex<Belief>,
     /// Which sentinel answered last: the first to be asked.
     pub(crate) last_sentinel: AtomicUsize,
+}
+
+/// Where the primary is, as far as we were told.
+#[derive(Debug, Default)]
+struct Belief {
+    primary: Option<Address>,
+    /// How often we were told, of the same place too.
+    told: u64,
 }
 
 impl Route {
@@ -30,7 +37,7 @@ impl Route {
             dialer: Dialer::new(config),
             epoch: AtomicU64::new(0),
             moves: Notify::new(),
-            primary: Mutex::new(None),
+            belief: Mutex::default(),
             last_sentinel: AtomicUsize::new(0),
         }
     }
@@ -51,18 +58,41 @@ impl Route {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Says that the primary has moved: every connection made before is out of use at once.
+    /// Says where the primary is. If that was not known, every connection made before is out of use at once.
     pub(crate) fn has_moved(&self, to: Address) {
-        {
-            let mut primary = self.primary.lock();
-            // Each sentinel tells of it.
-            if primary.as_ref() == Some(&to) {
-                return;
-            }
-            *primary = Some(to);
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+        let from = self.believe(&mut self.belief.lock(), &to);
+        say(from.as_ref(), &to);
+    }
+
+    /// Where it was until now.
+    fn believe(&self, belief: &mut Belief, at: &Address) -> Option<Address> {
+        belief.told += 1;
+        // Each sentinel tells of a move.
+        if belief.primary.as_ref() == Some(at) {
+            return None;
         }
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         self.moves.notify_waiters();
+        belief.primary.replace(at.clone())
+    }
+
+    fn told(&self) -> u64 {
+        self.belief.lock().told
+    }
+
+    /// Whether a connection to `at` is one to the primary: then the epoch that it belongs to, raised if the others led elsewhere. `told` was
+    /// read before the sentinels were asked: what came in since then is newer than their answer, and wins.
+    fn reached(&self, at: &Address, told: u64) -> Option<u64> {
+        let (from, epoch) = {
+            let mut belief = self.belief.lock();
+            if belief.told != told && belief.primary.as_ref() != Some(at) {
+                return None;
+            }
+            // Still under the lock: a move from here on raises it above what the connection gets.
+            (self.believe(&mut belief, at), self.epoch())
+        };
+        say(from.as_ref(), at);
+        Some(epoch)
     }
 
     /// Ends when the primary has moved since `epoch`.
@@ -79,16 +109,85 @@ impl Route {
 
     /// A connection to the primary, and how often that had moved before.
     pub(crate) async fn open(&self, purpose: &Purpose) -> Result<(Conn, u64)> {
-        let epoch = self.epoch();
-        let conn = match &self.config().target {
-            Target::Single(at) => self.dialer.server(at, purpose).await?,
-            Target::Sentinel { nodes, service } => {
+        match &self.config().target {
+            Target::Single(at) => Ok((self.dialer.server(at, purpose).await?, self.epoch())),
+            // Every further round takes somebody who was told of another place during the last one.
+            Target::Sentinel { nodes, service } => loop {
+                let told = self.told();
                 let at = sentinel::primary(self, nodes, service).await?;
                 let conn = self.dialer.server(&at, purpose).await?;
-                *self.primary.lock() = Some(at);
-                conn
-            }
-        };
-        Ok((conn, epoch))
+                if let Some(epoch) = self.reached(&at, told) {
+                    return Ok((conn, epoch));
+                }
+            },
+        }
+    }
+
+    /// Asks the sentinels, should the primary not be where one of them says.
+    pub(crate) async fn check(&self, said: &Address) {
+        let Target::Sentinel { nodes, service } = &self.config().target else { return };
+        if self.belief.lock().primary.as_ref() == Some(said) {
+            return;
+        }
+        let told = self.told();
+        if let Ok(at) = sentinel::primary(self, nodes, service).await {
+            self.reached(&at, told);
+        }
+    }
+}
+
+fn say(from: Option<&Address>, to: &Address) {
+    if let Some(from) = from {
+        tracing::warn!(%from, %to, "the primary has moved");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> Address {
+        Address { host: "10.0.0.1".to_owned(), port }
+    }
+
+    fn route() -> Route {
+        Route::new(RedisConfig::new("10.0.0.1", 1))
+    }
+
+    #[test]
+    fn acq_2_sto_1_a_connection_to_another_primary_is_a_move() {
+        let route = route();
+        let shared = route.reached(&at(1), route.told());
+        assert_eq!(shared, Some(route.epoch()), "in use");
+        assert_eq!(route.reached(&at(1), route.told()), shared, "another one to the same place is none");
+        // The sentinels name B to whoever asks, before they announce it.
+        let other = route.reached(&at(2), route.told());
+        assert_eq!(other, Some(route.epoch()), "in use");
+        assert!(shared < other, "the one to the old primary is out of use");
+        route.has_moved(at(2));
+        assert_eq!(other, Some(route.epoch()), "the announcement is no other move");
+    }
+
+    #[test]
+    fn acq_2_sto_1_of_answers_that_race_the_newer_one_counts() {
+        let route = route();
+        let told = route.told();
+        let first = route.reached(&at(1), told);
+        // Asked before, by another link, and answered as it was then or as it is since.
+        assert_eq!(route.reached(&at(1), told), first);
+        assert_eq!(route.reached(&at(2), told), None, "asks again");
+        assert_eq!(first, Some(route.epoch()));
+
+        // Asked; then all announce the move; then the old one is reached.
+        let told = route.told();
+        route.has_moved(at(2));
+        let moved = route.epoch();
+        assert_eq!(route.reached(&at(1), told), None);
+        assert_eq!(route.reached(&at(2), told), Some(moved));
+        // As well when the announcement was of what was known already.
+        let told = route.told();
+        route.has_moved(at(2));
+        assert_eq!(route.reached(&at(1), told), None);
+        assert_eq!(route.epoch(), moved);
     }
 }

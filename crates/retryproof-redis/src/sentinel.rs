@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::{Cmd, PushInfo, PushKind, Value};
+use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::config::{Address, Target};
 use crate::error::Failure;
 use crate::route::Route;
-use crate::server::Purpose;
+use crate::server::{Conn, Purpose};
 
 /// Before a sentinel that went away is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -24,8 +24,7 @@ const MOVED: &str = "+switch-master";
 /// # Errors
 /// `Config` when one of them answers and knows no such service; else what the last of them failed with.
 pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> Result<Address> {
-    let mut cmd = Cmd::new();
-    cmd.arg("SENTINEL").arg("get-master-addr-by-name").arg(service);
+    let cmd = ask(service);
     let from = route.last_sentinel.load(Ordering::Relaxed);
     let mut last = None;
     for at in (0..nodes.len()).map(|step| (from + step) % nodes.len()) {
@@ -67,6 +66,12 @@ pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> 
     Err(last.unwrap_or_else(|| Error::new(ErrorKind::Config, "no sentinel is configured")))
 }
 
+fn ask(service: &str) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("SENTINEL").arg("get-master-addr-by-name").arg(service);
+    cmd
+}
+
 fn address(pair: &[Value]) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = pair else { return None };
     let host = String::from_utf8(host.clone()).ok()?;
@@ -93,29 +98,69 @@ impl Drop for Watches {
 }
 
 async fn watch(route: Weak<Route>, at: usize, service: String) {
+    // What this sentinel named last.
+    let mut named = None;
     loop {
-        let (to, mut pushed) = mpsc::unbounded_channel();
+        let (to, pushed) = mpsc::unbounded_channel();
         let conn = {
             let Some(route) = route.upgrade() else { return };
             let Target::Sentinel { nodes, .. } = &route.config().target else { return };
             route.dialer().sentinel(&nodes[at], &Purpose::Messages(to)).await
         };
-        if let Ok(mut conn) = conn
-            && conn.driver.subscribe(MOVED).await.is_ok()
-        {
-            while let Some(push) = pushed.recv().await {
-                if push.kind == PushKind::Disconnection {
-                    break;
-                }
-                if let Some(to) = moved(&push, &service) {
-                    let Some(route) = route.upgrade() else { return };
-                    route.last_sentinel.store(at, Ordering::Relaxed);
-                    tracing::warn!(to = %to, "the primary has moved");
-                    route.has_moved(to);
+        if let Ok(conn) = conn {
+            let _ = listen(&route, at, &service, conn, pushed, &mut named).await;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Listens, then looks, then hears: a move before the subscription, or while the watch was lost, is seen; a later one is announced.
+/// Ends with the connection.
+///
+/// What a look finds moves us as an announcement does when this sentinel has changed its mind since it was last heard. What it names at
+/// first is no news, for it may be behind, or cut off from the others: then all are asked, the one that we follow first, as for every
+/// connection. So a sentinel that stays with the old primary cannot fetch us back as often as its watch is made anew, to be sent off
+/// again by the others, for ever: each moves us as often as it changes its mind, which it does in a fail-over alone.
+async fn listen(
+    route: &Weak<Route>,
+    at: usize,
+    service: &str,
+    mut conn: Conn,
+    mut pushed: mpsc::UnboundedReceiver<PushInfo>,
+    named: &mut Option<Address>,
+) -> RedisResult<()> {
+    conn.driver.subscribe(MOVED).await?;
+    let looked = conn.driver.send_packed_command(&ask(service)).await?;
+    if let Value::Array(pair) = looked
+        && let Some(found) = address(&pair)
+    {
+        match named.replace(found.clone()) {
+            Some(before) if before == found => {}
+            Some(_) => follow(route, at, found),
+            None => {
+                if let Some(route) = route.upgrade() {
+                    route.check(&found).await;
                 }
             }
         }
-        tokio::time::sleep(AGAIN).await;
+    }
+    while let Some(push) = pushed.recv().await {
+        if push.kind == PushKind::Disconnection {
+            break;
+        }
+        if let Some(to) = moved(&push, service) {
+            *named = Some(to.clone());
+            follow(route, at, to);
+        }
+    }
+    Ok(())
+}
+
+/// The next connection asks the sentinel that told.
+fn follow(route: &Weak<Route>, at: usize, to: Address) {
+    if let Some(route) = route.upgrade() {
+        route.last_sentinel.store(at, Ordering::Relaxed);
+        route.has_moved(to);
     }
 }
 

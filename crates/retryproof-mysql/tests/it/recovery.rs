@@ -108,6 +108,41 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
     }
 }
 
+/// A completion or release whose answer was lost is repeated, and finds itself done. Here another process has done it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
+    let table = Table::new().await;
+    let (holder, other) = (Arc::new(table.store().await), table.store().await);
+    for release in [false, true] {
+        let mut took = Vec::new();
+        for round in 0..21 {
+            let (id, owner) = (id(&format!("{release} {round}")), OwnerId::new());
+            let token = grant(&holder, &id, owner).await.token;
+            let waiting = {
+                let (holder, id) = (Arc::clone(&holder), id.clone());
+                tokio::spawn(async move {
+                    holder.changed(&id, token, LONG).await.expect("woken");
+                    Instant::now()
+                })
+            };
+            // By then it looks every 50 ms, at another moment of them in each round.
+            tokio::time::sleep((150 + 7 * round) * MS).await;
+            for (store, said) in [(&other, Fenced::Done), (&*holder, Fenced::AlreadyDone)] {
+                let fenced = match release {
+                    true => store.release(&id, owner).await,
+                    false => store.complete(&id, owner, &completion("result")).await,
+                };
+                assert_eq!(fenced.expect("answered"), said);
+            }
+            let repeated = Instant::now();
+            took.push(waiting.await.expect("no panic").saturating_duration_since(repeated));
+        }
+        took.sort();
+        println!("woken by a repetition (release: {release}): {took:?}");
+        assert!(took[10] < 8 * MS, "release: {release}, {took:?}");
+    }
+}
+
 /// A call that is dropped in the middle of its statement takes its connection along; the next calls get answers of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {

@@ -6,6 +6,7 @@ mod conformance;
 mod failover;
 mod processes;
 mod refused;
+mod sentinels;
 mod server;
 mod support;
 #[cfg(feature = "tls")]
