@@ -38,6 +38,8 @@ pub(crate) struct Made {
 enum Due {
     GoOn(u32, u64),
     Quiet(u64),
+    /// The proxy is calm, and closes what it has spoilt.
+    Closed(u64),
     End(u64, &'static str),
 }
 
@@ -140,7 +142,10 @@ impl<'a> Nemesis<'a> {
                 return Err(io::Error::other("the fail-over does not come to its end"));
             }
         }
-        self.undo(u64::MAX)?;
+        while !self.due.is_empty() {
+            self.undo(u64::MAX)?;
+            mono::rest(3);
+        }
         Ok(self.made)
     }
 
@@ -165,8 +170,12 @@ impl<'a> Nemesis<'a> {
                     if let Some(proxy) = self.proxy {
                         proxy.set(Mood::Calm);
                     }
-                    self.end(op, "cut");
+                    self.due.push((now, Due::Closed(op)));
                 }
+                Due::Closed(op) if self.proxy.is_some_and(Proxy::is_closing) => {
+                    self.due.push((now, Due::Closed(op)));
+                }
+                Due::Closed(op) => self.end(op, "cut"),
                 Due::End(op, name) => self.end(op, name),
             }
         }
@@ -236,7 +245,7 @@ impl<'a> Nemesis<'a> {
     /// Disturbs the connections for a while, each kind in turn by lot.
     fn cut(&mut self) {
         let Some(proxy) = self.proxy else { return };
-        if self.due.iter().any(|(_, due)| matches!(due, Due::Quiet(_))) {
+        if self.due.iter().any(|(_, due)| matches!(due, Due::Quiet(_) | Due::Closed(_))) {
             return;
         }
         let mood = match self.random.within(0..6) {

@@ -3,6 +3,8 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -34,6 +36,23 @@ pub(crate) enum Mood {
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mood: watch::Sender<Mood>,
+    spoilt: Arc<AtomicUsize>,
+}
+
+/// A connection of which an answer was swallowed, until it is closed.
+struct Spoilt(Arc<AtomicUsize>);
+
+impl Spoilt {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Spoilt {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Proxy {
@@ -42,6 +61,8 @@ impl Proxy {
         let (mood, moods) = watch::channel(Mood::Calm);
         let (tell, told) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let spoilt = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&spoilt);
         std::thread::spawn(move || {
             runtime.block_on(async {
                 let bound = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await;
@@ -56,26 +77,36 @@ impl Proxy {
                         return;
                     }
                 };
-                serve(listener, target, moods).await;
+                serve(listener, target, moods, &count).await;
             });
         });
         let port = told.recv().map_err(io::Error::other)??;
-        Ok(Self { port, mood })
+        Ok(Self { port, mood, spoilt })
     }
 
     /// From now on.
     pub(crate) fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
+
+    /// Whether connections that the last mood has spoilt are not closed yet: they may still take a request, and lose its answer.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.spoilt.load(Ordering::SeqCst) > 0
+    }
 }
 
-async fn serve(listener: TcpListener, target: SocketAddr, mut moods: watch::Receiver<Mood>) {
+async fn serve(
+    listener: TcpListener,
+    target: SocketAddr,
+    mut moods: watch::Receiver<Mood>,
+    spoilt: &Arc<AtomicUsize>,
+) {
     let gone = moods.clone();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 if let Ok((client, _)) = accepted {
-                    tokio::spawn(connection(client, target, gone.clone()));
+                    tokio::spawn(connection(client, target, gone.clone(), Arc::clone(spoilt)));
                 }
             }
             // The supervisor is gone.
@@ -84,7 +115,12 @@ async fn serve(listener: TcpListener, target: SocketAddr, mut moods: watch::Rece
     }
 }
 
-async fn connection(client: TcpStream, target: SocketAddr, moods: watch::Receiver<Mood>) {
+async fn connection(
+    client: TcpStream,
+    target: SocketAddr,
+    moods: watch::Receiver<Mood>,
+    spoilt: Arc<AtomicUsize>,
+) {
     if *moods.borrow() == Mood::Cut {
         return;
     }
@@ -94,8 +130,8 @@ async fn connection(client: TcpStream, target: SocketAddr, moods: watch::Receive
     let (from_server, to_server) = server.into_split();
     // The end of either direction is the end of both.
     tokio::select! {
-        () = pass(from_client, to_server, moods.clone(), Way::Request) => {}
-        () = pass(from_server, to_client, moods, Way::Reply) => {}
+        () = pass(from_client, to_server, moods.clone(), Way::Request, &spoilt) => {}
+        () = pass(from_server, to_client, moods, Way::Reply, &spoilt) => {}
     }
 }
 
@@ -105,10 +141,16 @@ enum Way {
     Reply,
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut moods: watch::Receiver<Mood>, way: Way) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut moods: watch::Receiver<Mood>,
+    way: Way,
+    spoilt: &Arc<AtomicUsize>,
+) {
     let mut buffer = vec![0; 16 * 1_024];
     let mut mood = *moods.borrow_and_update();
-    let (mut passed, mut swallowed) = (0, false);
+    let (mut passed, mut swallowed) = (0, None);
     loop {
         let read = tokio::select! {
             // What is sent after a change of mood meets the new one.
@@ -117,7 +159,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut moods: watch:
                 mood = *moods.borrow_and_update();
                 passed = 0;
                 // A stream of which a part is missing makes no sense any more.
-                if changed.is_err() || mood == Mood::Cut || swallowed {
+                if changed.is_err() || mood == Mood::Cut || swallowed.is_some() {
                     return;
                 }
                 continue;
@@ -139,7 +181,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut moods: watch:
                 }
             }
             (Mood::DropReplies, Way::Reply) => {
-                swallowed = true;
+                swallowed.get_or_insert_with(|| Spoilt::new(spoilt));
                 continue;
             }
             (Mood::Delay(ms), _) => sleep(Duration::from_millis(ms)).await,
@@ -223,8 +265,12 @@ mod tests {
         stream.write_all(b"ping").unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_millis(60))).unwrap();
         assert!(stream.read(&mut answer).is_err(), "swallowed");
+        assert!(proxy.is_closing());
         proxy.set(Mood::Calm);
         stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         assert!(matches!(stream.read(&mut answer), Ok(0) | Err(_)), "closed then");
+        while proxy.is_closing() {
+            std::thread::yield_now();
+        }
     }
 }
