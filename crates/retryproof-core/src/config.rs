@@ -54,7 +54,7 @@ pub struct IdempotencyConfig {
     pub default_wait: Duration,
     /// `completion-failure-policy`.
     pub completion_failure_policy: CompletionFailurePolicy,
-    /// `operation-timeout`: the end of every store call (STO-5). 5 s.
+    /// `operation-timeout`: the end of every store call (STO-5). 5 s. A batch of the purge has 30 s at least.
     pub operation_timeout: Duration,
     /// `max-running`: how many tracked actions may run at once; none = no cap (RUN-5).
     pub max_running: Option<usize>,

@@ -284,7 +284,7 @@ impl IdempotencyEngine {
     }
 
     /// Grants no more leases, still replays, waits up to `deadline` from now for tracked actions, and for completions
-    /// and releases that are repeated in the background (CMP-3), and says how many of them were left; their leases run
+    /// and releases that go on in the background (CMP-3), and says how many of them were left; their leases run
     /// out (RUN-5). Idempotent.
     ///
     /// # Cancel safety
@@ -299,7 +299,7 @@ impl IdempotencyEngine {
     /// engine does this by itself every `purge.interval`.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store; `Unavailable` when a batch is not done within `operation-timeout` or 30 s, whichever is longer.
     ///
     /// # Cancel safety
     /// Dropped, some are deleted.
@@ -352,6 +352,11 @@ impl Inner {
             )
             .because(error)
         })
+    }
+
+    /// Leave for an acquire or a look.
+    pub(crate) fn enter(&self) -> Result<gate::Pass<'_>> {
+        self.gate.enter(|| self.now())
     }
 
     /// Spawns from a place that is known to be inside a runtime.

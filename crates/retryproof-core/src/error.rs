@@ -72,6 +72,7 @@ struct Inner {
     message: Cow<'static, str>,
     operation: Option<&'static str>,
     identity: Option<String>,
+    about_key: bool,
     context: Vec<(&'static str, String)>,
     source: Option<Source>,
 }
@@ -87,6 +88,7 @@ impl Error {
             message: message.into(),
             operation: None,
             identity: None,
+            about_key: false,
             context: Vec::new(),
             source: None,
         }))
@@ -136,6 +138,19 @@ impl Error {
     pub fn because(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// Says that it is the key that is refused, which is data, and not a mistake of the program.
+    #[must_use]
+    #[cold]
+    pub(crate) fn about_key(mut self) -> Self {
+        self.0.about_key = true;
+        self
+    }
+
+    /// Whether it is the key that is refused.
+    pub(crate) fn is_about_key(&self) -> bool {
+        self.0.about_key
     }
 
     /// The class of the error.

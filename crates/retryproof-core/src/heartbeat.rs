@@ -208,17 +208,23 @@ type Extend = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
 
 /// One beat: extends the lease, with further tries while it can be saved. Says when the next one is due.
 ///
-/// A failed try is repeated after lease / 20. One that hangs is not waited for: another goes out beside it after
+/// A failed try is repeated after lease / 20; until then the lease is back in the queue, for a beat that rests must not
+/// keep a slot that another lease needs by then (RUN-2). One that hangs is not waited for: another goes out beside it after
 /// lease / 10, so that an outage of 0.4 lease that swallows calls is survived as one that refuses them. Each is cut
 /// off just below lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
 ///
 /// The end of the execution awaits this beat (RUN-3), and may wait for itself no longer than `operation-timeout`: once
-/// it is told to stop, a beat between two tries is over, and one that hangs gets a moment.
+/// it is told to stop, a beat whose calls are all answered is over, and one that hangs gets a moment.
 async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
     let engine = &lease.engine;
     let hold_until = lease.granted_at + engine.config.max_hold;
     if engine.now() >= hold_until {
         lease.lose(Loss::MaxHold);
+        return None;
+    }
+    let rested = std::mem::take(&mut lease.beating.lock().resting);
+    if rested && engine.now() >= lease.until() {
+        lease.lose(Loss::Expired);
         return None;
     }
     let operation = engine.gate.operation_timeout();
@@ -280,9 +286,14 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
             engine.gate.failed(&Error::unavailable("no answer"));
             next_try = next_try.min(now + again);
         }
-        if now >= lease.until() {
+        let until = lease.until();
+        if now >= until {
             lease.lose(Loss::Expired);
             return None;
+        }
+        if unanswered.is_empty() && next_try > now {
+            lease.beating.lock().resting = true;
+            return Some(next_try.min(until).min(hold_until));
         }
     }
 }

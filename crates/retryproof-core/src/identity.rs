@@ -127,7 +127,7 @@ impl Key {
     /// [`ErrorKind::Invalid`] unless it has 1 to 512 bytes, is not blank and has no control character (ID-3).
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
-        check("key", key, MAX_KEY_BYTES)?;
+        check("key", key, MAX_KEY_BYTES).map_err(Error::about_key)?;
         Ok(Self(Arc::from(key)))
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Beating {
     pub(crate) loss: Option<Loss>,
     /// No beat starts any more (RUN-3).
     pub(crate) stopped: bool,
+    /// The last try to beat failed, and the next one is queued.
+    pub(crate) resting: bool,
     /// A beat is on its way.
     pub(crate) in_flight: bool,
     /// Its place in the queue of beats.
@@ -103,7 +105,8 @@ impl Lease {
         }
     }
 
-    /// Asks the store, by extending the lease once: `false` means that it is lost.
+    /// Asks the store, by extending the lease once: `false` means that it is lost, or that its holder has completed it or let
+    /// it go; then nothing is extended.
     ///
     /// # Errors
     /// Those of the store; then nothing is known.
@@ -112,8 +115,12 @@ impl Lease {
     /// A drop leaves the lease extended or not.
     pub async fn confirm(&self) -> Result<bool> {
         let state = &self.0;
-        if state.beating.lock().loss.is_some() {
-            return Ok(false);
+        {
+            let beating = state.beating.lock();
+            // Of a lease that was let go the rest has to run out (RUN-5).
+            if beating.loss.is_some() || beating.stopped {
+                return Ok(false);
+            }
         }
         let sent = state.engine.now();
         let call = state.engine.dyn_store().dyn_extend(state.identity.clone(), state.owner, state.lease);

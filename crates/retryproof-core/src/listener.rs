@@ -14,7 +14,7 @@
 //! | no key, a key out of bounds, an unreadable message | dead letter | `Poison` |
 //! | the result stands, but cannot be read | ack; dead letter if the result is to be [sent on](Verdict::replying) | `Unreadable` |
 //! | the record cannot be read, so nobody knows whether the work is done | dead letter: an ack could skip it unrun | `Unreadable` |
-//! | the lease was lost, the store is away, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
+//! | the lease was lost, the store is away, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
 //! A broker's adapter turns the three answers into its own words. A consumer without an adapter does it in three lines:
 //!
@@ -106,7 +106,8 @@ pub enum Reason {
     Unreadable,
     /// The lease was lost where it has to count: in a joined transaction (CMP-7).
     LeaseLost,
-    /// The store could not answer, or the engine takes no more work; nothing ran.
+    /// The store could not answer, or the engine takes no more work, or refuses the program's scope or durations; nothing
+    /// ran.
     Store,
     /// The work ran, and its completion could not be recorded (CMP-4).
     NotRecorded,
@@ -241,8 +242,8 @@ impl Verdict {
 
     fn of_store(error: &Error) -> Self {
         match error.kind() {
-            // A key that no context takes; see `Poison::BadKey`.
-            ErrorKind::Invalid => Self::poison(Poison::BadKey),
+            // Whatever else is invalid, a scope or a duration, is a mistake of the program: the message is as good as any.
+            ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
             // The engine opens a result without an operation of the store: then the record is known to be complete. Met
             // by a store, nobody knows the record's state, and an ack could skip work that never ran.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::finish::{release_until, repeated};
+use super::finish::{is_too_large, release_until, repeated};
 use super::gate::Finish;
 use super::running::Permit;
 use crate::error::{Error, ErrorKind, Result};
@@ -140,13 +140,13 @@ impl PendingCommit {
         // A beat would wait for the row that the statement locks (RUN-3).
         state.end_beats().await;
         let most = state.engine.max_value;
-        if !open.tombstone && open.done.value.len() > most {
+        if is_too_large(&open.done, open.tombstone, most) {
             let error = Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
                 .with("bytes", open.done.value.len())
                 .with("most", most);
             let error = open.named(error);
             tracing::warn!(identity = %state.identity, %error, "the result is recorded as a tombstone (CMP-9)");
-            open.done.value = Tombstone::new().envelope().clone();
+            open.done.value = Tombstone::new().into_envelope();
             open.tombstone = true;
             open.refused = Some(error);
         }
@@ -179,7 +179,12 @@ impl PendingCommit {
         if let Some(open) = self.open.take() {
             open.refused_for_good();
             let lease = open.lease.clone();
-            drop(self.runtime.spawn(async move { drop(release(lease).await) }));
+            // A shutdown waits for it.
+            let ending = lease.0.engine.running.ending();
+            drop(self.runtime.spawn(async move {
+                let _ = release(lease).await;
+                drop(ending);
+            }));
         }
     }
 }

@@ -30,7 +30,8 @@ const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_mi
 pub enum Finished {
     /// What was asked for stands in the store.
     Recorded,
-    /// The store refused the value, so a tombstone stands in its place (CMP-9).
+    /// The store refused the value, or the detail of a tombstone, for its size, so a tombstone without any stands in its
+    /// place (CMP-9).
     Tombstoned(Error),
     /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
     Fenced,
@@ -57,7 +58,7 @@ pub(crate) async fn complete_at_once(lease: &Lease, done: &Completion, tombstone
     let state = &lease.0;
     state.stop_beats();
     let engine = &state.engine;
-    if state.is_beating() || (!tombstone && done.value.len() > engine.max_value) {
+    if state.is_beating() || is_too_large(done, tombstone, engine.max_value) {
         return First::Open(None);
     }
     let mut sent = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
@@ -70,6 +71,16 @@ pub(crate) async fn complete_at_once(lease: &Lease, done: &Completion, tombstone
         Some(answer) => First::Open(Some(Box::pin(std::future::ready(answer)))),
         None => First::Open(Some(sent)),
     }
+}
+
+/// Whether a tombstone, without the detail that one may have, goes to the store instead (CMP-9).
+pub(super) fn is_too_large(done: &Completion, tombstone: bool, most: usize) -> bool {
+    done.value.len() > most && can_be_cut(done, tombstone)
+}
+
+/// Whether there is something smaller that says that the work is done.
+fn can_be_cut(done: &Completion, tombstone: bool) -> bool {
+    !tombstone || done.value.len() > Tombstone::new().envelope().len()
 }
 
 fn recorded_as(tombstone: bool) -> Recorded {
@@ -91,8 +102,7 @@ pub(crate) async fn complete(
     let mut refused = None;
     let mut rest = REST.0;
     loop {
-        let too_large = !tombstone && done.value.len() > max_value;
-        let answer = if too_large {
+        let answer = if is_too_large(&done, tombstone, max_value) {
             Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
                 .with("bytes", done.value.len())
                 .with("most", max_value)
@@ -117,9 +127,9 @@ pub(crate) async fn complete(
             Err(error) => error,
         };
         match error.kind() {
-            ErrorKind::TooLarge if !tombstone => {
+            ErrorKind::TooLarge if can_be_cut(&done, tombstone) => {
                 tracing::warn!(identity = %state.identity, %error, "the result is recorded as a tombstone (CMP-9)");
-                done.value = Tombstone::new().envelope().clone();
+                done.value = Tombstone::new().into_envelope();
                 tombstone = true;
                 refused = Some(error);
             }

@@ -5,7 +5,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::running::Running;
+use crate::clock::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
+use crate::lock::Mutex;
 
 /// Failures in a row after which new calls probe one at a time.
 const FAILURES: u32 = 5;
@@ -23,24 +25,26 @@ const FAILURES: u32 = 5;
 pub(crate) struct Gate {
     operation_timeout: Duration,
     failures: AtomicU32,
-    probing: AtomicBool,
+    /// Since when a call probes.
+    probing: Mutex<Option<Instant>>,
 }
 
 /// Leave to make one call. While the store keeps failing there is only one.
 #[derive(Debug)]
-pub(crate) struct Pass<'a>(Option<&'a Gate>);
+pub(crate) struct Pass<'a>(Option<(&'a Gate, Instant)>);
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        if let Some(gate) = self.0 {
-            gate.probing.store(false, Ordering::Release);
+        if let Some((gate, since)) = self.0 {
+            // Not the place of a later one.
+            gate.probing.lock().take_if(|probing| *probing == since);
         }
     }
 }
 
 impl Gate {
     pub(crate) fn new(operation_timeout: Duration) -> Self {
-        Self { operation_timeout, failures: AtomicU32::new(0), probing: AtomicBool::new(false) }
+        Self { operation_timeout, failures: AtomicU32::new(0), probing: Mutex::new(None) }
     }
 
     pub(crate) fn operation_timeout(&self) -> Duration {
@@ -48,14 +52,19 @@ impl Gate {
     }
 
     /// For acquires and looks: fails fast while another call probes a failing store.
-    pub(crate) fn enter(&self) -> Result<Pass<'_>> {
+    ///
+    /// A probe is over after `operation-timeout` whether it says so or not: it may be in a future that nobody polls.
+    pub(crate) fn enter(&self, now: impl FnOnce() -> Instant) -> Result<Pass<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {
             return Ok(Pass(None));
         }
-        if self.probing.swap(true, Ordering::AcqRel) {
+        let now = now();
+        let mut probing = self.probing.lock();
+        if probing.is_some_and(|since| now < since + self.operation_timeout) {
             return Err(Error::unavailable("the store keeps failing; one call at a time probes it"));
         }
-        Ok(Pass(Some(self)))
+        *probing = Some(now);
+        Ok(Pass(Some((self, now))))
     }
 
     pub(crate) fn answered(&self) {
@@ -75,19 +84,6 @@ impl Gate {
         }
     }
 
-    /// One call under [`enter`](Self::enter) and the time-out.
-    pub(crate) async fn call<T>(
-        &self,
-        operation: &'static str,
-        identity: &Identity,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let pass = self.enter().map_err(|error| error.during(operation).for_identity(identity))?;
-        let answer = self.always(operation, identity, call).await;
-        drop(pass);
-        answer
-    }
-
     /// One call of a running holder: always tried, under the time-out.
     pub(crate) async fn always<T>(
         &self,
@@ -98,7 +94,7 @@ impl Gate {
         self.within(self.operation_timeout, operation, identity, call).await
     }
 
-    /// One call that may sleep by design for part of `bound`.
+    /// One call with a bound of its own: it may sleep by design for part of it, or have less time left than others.
     pub(crate) async fn within<T>(
         &self,
         bound: Duration,

@@ -64,6 +64,7 @@ impl Held {
             until: counted_from + durations.lease,
             loss: None,
             stopped: false,
+            resting: false,
             in_flight: false,
             due: None,
         };
@@ -301,7 +302,13 @@ impl Held {
         let lease = self.lease.clone();
         lease.0.stop_beats();
         lease.0.end(|o, event| o.failed(event, phase));
-        drop(self.lease.0.lane.runtime().spawn(release(lease)));
+        // A shutdown waits for it.
+        let (runtime, running) = self.place();
+        let ending = running.ending();
+        drop(runtime.spawn(async move {
+            let _ = release(lease).await;
+            drop(ending);
+        }));
     }
 
     /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-5).

@@ -3,22 +3,31 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Inner;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::IdempotencyStore;
 
 /// Most records of one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
+/// How long a batch has at least: it is more work than any other call, and nobody waits for it (STO-5).
+const LEAST: Duration = Duration::from_secs(30);
+
 impl Inner {
     /// Purges until a batch comes back short.
     pub(super) async fn purge(&self) -> Result<Option<usize>> {
         let mut gone = 0;
+        let bound = self.gate.operation_timeout().max(LEAST);
         loop {
-            match self.store.purge(BATCH).await? {
+            let purged = timeout(bound, self.store.purge(BATCH)).await.unwrap_or_else(|_| {
+                let error = Error::unavailable("no answer in time");
+                Err(error.with("after", format_args!("{bound:?}")).during("purge"))
+            });
+            match purged? {
                 None => return Ok(None),
                 Some(batch) => {
                     gone += batch;

@@ -191,6 +191,9 @@ impl<'a> Attempting<'a> {
                 }
                 Err(error) => return Err(error),
             }
+            if self.engine.now() >= self.last() {
+                return Ok(self.in_flight(seen));
+            }
             let leave = match self.leave() {
                 Ok(leave) => leave,
                 Err(kind) => match self.look_on(seat, kind).await? {
@@ -269,8 +272,18 @@ impl<'a> Attempting<'a> {
     }
 
     async fn look(&self) -> Result<Standing> {
-        let call = self.engine.dyn_store().dyn_look(self.identity().clone());
-        self.engine.gate.call("look", self.identity(), call).await
+        let engine = self.engine;
+        let pass = engine.enter().map_err(|error| error.during("look").for_identity(self.identity()))?;
+        let bound = self.last().saturating_duration_since(engine.now()).min(engine.gate.operation_timeout());
+        let call = engine.dyn_store().dyn_look(self.identity().clone());
+        let answer = engine.gate.within(bound, "look", self.identity(), call).await;
+        drop(pass);
+        answer
+    }
+
+    /// When the last call to the store ends: one call after the deadline, whatever the calls before it took (ACQ-6).
+    fn last(&self) -> Instant {
+        self.deadline + self.engine.gate.operation_timeout()
     }
 
     fn left(&self) -> Duration {
@@ -289,10 +302,13 @@ pub(crate) async fn watch(
     identity: &Identity,
     wait: Duration,
 ) -> Result<Option<Result<StoredResult, InFlight>>> {
+    let operation = engine.gate.operation_timeout();
     let deadline = engine.now() + wait;
     loop {
         let call = engine.dyn_store().dyn_look(identity.clone());
-        let (remaining, token) = match engine.gate.always("look", identity, call).await? {
+        // One call after the deadline, whatever the calls before it took (ACQ-6).
+        let bound = (deadline + operation).saturating_duration_since(engine.now()).min(operation);
+        let (remaining, token) = match engine.gate.within(bound, "look", identity, call).await? {
             Standing::Complete(result) => return Ok(Some(Ok(result))),
             Standing::Absent => return Ok(None),
             Standing::Busy { remaining, token } => (remaining, token),
@@ -303,7 +319,7 @@ pub(crate) async fn watch(
         }
         let at_most = left.min(remaining).max(Duration::from_millis(1));
         let changed = engine.dyn_store().dyn_changed(identity.clone(), token, at_most);
-        let bound = at_most.saturating_add(engine.gate.operation_timeout());
+        let bound = at_most.saturating_add(operation);
         engine.gate.within(bound, "changed", identity, changed).await?;
     }
 }

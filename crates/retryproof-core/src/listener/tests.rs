@@ -64,9 +64,26 @@ fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_fai
 #[test]
 fn lst_2_mismatch_and_poison_are_dead_letters() {
     row(Err(ExecuteError::Mismatch), Verdict::DeadLetter { why: Reason::Mismatch });
-    row(Err(store(ErrorKind::Invalid)), Verdict::poison(Poison::BadKey));
+    let bad_key = Identity::of("scope", "a\tb").unwrap_err();
+    row(Err(ExecuteError::Store(bad_key.during("acquire"))), Verdict::poison(Poison::BadKey));
     for why in [Poison::NoKey, Poison::BadKey, Poison::Unreadable] {
         assert_eq!(Verdict::poison(why), Verdict::DeadLetter { why: Reason::Poison(why) });
+    }
+}
+
+/// The message is as good as any other, and comes again once the program is mended.
+#[test]
+fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
+    let long: &'static str = "p".repeat(256).leak();
+    let mistakes = [
+        Identity::of(long, "k").unwrap_err(),
+        crate::IdempotencyContext::builder("s", "k").lease(NOW).build().unwrap_err(),
+        Fingerprint::new(&[]).unwrap_err(),
+        Error::new(ErrorKind::Invalid, "a duration is longer than the store can keep"),
+    ];
+    for mistake in mistakes {
+        assert_eq!(mistake.kind(), ErrorKind::Invalid);
+        row(Err(ExecuteError::Store(mistake)), Verdict::Nack { after: NOW, why: Reason::Store });
     }
 }
 

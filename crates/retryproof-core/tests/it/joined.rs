@@ -15,7 +15,7 @@ use retryproof_core::store::{
 use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
     IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, JoinError,
-    JoinedEngine, MemoryStore, Outcome, OwnerId, Payload, Recorded, Result, SharedStore,
+    JoinedEngine, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded, Result, SharedStore, Tombstone,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -605,6 +605,46 @@ async fn cmp_7_complete_in_refuses_what_it_cannot_join() {
     assert!(matches!(refused, Err(JoinError::LeaseLost)), "{refused:?}");
     world.background().await;
     assert_eq!(world.ends(), (0, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_cmp_7_a_shutdown_waits_for_releases_in_the_background() {
+    const LONG: Duration = Duration::from_secs(30);
+    let world = world();
+    let engine = world.joined.engine();
+    let sleeping = world.joined.execute(ctx("k"), async |_: &mut Tx| {
+        tokio::time::sleep(LONG).await;
+        Ok::<_, &'static str>(String::new())
+    });
+    assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
+    assert_eq!(engine.shutdown(LONG).await, 0);
+    assert!(world.db.log().contains(&"release"), "of the dropped call");
+    // The same of a completion that was refused within its transaction.
+    let world = self::world();
+    let (refused, mut tx) = (held(&world, "k").await, world.db.begin().await.unwrap());
+    world.db.set(Fault::Elsewhere);
+    let refused = refused.complete_in(&mut tx, value()).await;
+    assert!(matches!(refused, Err(JoinError::LeaseLost)), "{refused:?}");
+    assert_eq!(world.joined.engine().shutdown(LONG).await, 0);
+    assert!(world.db.log().contains(&"release"), "of the refused completion");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_cmp_9_a_tombstone_whose_detail_is_over_the_limit_commits_without_it() {
+    let db = Db::default();
+    db.0.limit.store(20, Ordering::SeqCst);
+    let engine = IdempotencyEngine::new(db.shared());
+    let world = World { joined: engine.joined(db.clone()).unwrap(), counters: Counters::new(), db };
+    let (held, mut tx) = (held(&world, "k").await, world.db.begin().await.unwrap());
+    let detail = Tombstone::with_detail(CodecId::BYTES, 0, &[7; 100]);
+    let pending = held.complete_tombstone_in(&mut tx, detail).await.unwrap();
+    tx.commit_tx().await.unwrap();
+    pending.committed();
+    let Standing::Complete(stored) = world.db.0.records.look(ctx("k").identity()).await.unwrap() else {
+        panic!("complete")
+    };
+    let Opened::Tombstone(left) = stored.open(None).unwrap() else { panic!("a tombstone") };
+    assert_eq!(left, Tombstone::new());
 }
 
 /// A joined call crosses threads, whatever it borrows.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Integration tests of the core.
 
+mod awkward;
 #[cfg(feature = "blocking")]
 mod blocking;
 #[cfg(feature = "config")]

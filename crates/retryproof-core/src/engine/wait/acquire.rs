@@ -34,7 +34,7 @@ impl Attempting<'_> {
         sent: Instant,
         owner: OwnerId,
     ) -> Result<Found> {
-        let pass = self.engine.gate.enter().map_err(|error| self.failed(error))?;
+        let pass = self.engine.enter().map_err(|error| self.failed(error))?;
         let runtime = self.engine.runtime()?;
         let (answer, counted_from) = match poll_fn(|cx| Poll::Ready(self.begin(owner, cx))).await {
             First::Answer(answer) => (answer, sent),
@@ -49,7 +49,7 @@ impl Attempting<'_> {
     /// does not answer at once after all, and for a holder to wait for.
     pub(super) fn run_now(&self, owner: OwnerId) -> Option<Result<Acquisition>> {
         let leave = self.leave().ok()?;
-        let pass = self.engine.gate.enter().ok()?;
+        let pass = self.engine.enter().ok()?;
         let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
         drop(pass);
         if is_unavailable(&answer) {
@@ -148,7 +148,8 @@ impl Attempting<'_> {
         let Self { engine, durations, .. } = *self;
         let mut abandoned =
             Abandoned { engine, identity: self.identity(), owner, runtime, durations, call: Some(None) };
-        let left = || (sent + engine.gate.operation_timeout()).saturating_duration_since(engine.now());
+        let ends = (sent + engine.gate.operation_timeout()).min(self.last());
+        let left = || ends.saturating_duration_since(engine.now());
         let mut answer = match open {
             Open::Lost(answer) => answer,
             Open::Call(call) => abandoned.ask(left(), call).await,
@@ -227,7 +228,10 @@ impl Drop for Abandoned<'_> {
         let Some(call) = self.call.take() else { return };
         let (engine, identity, owner) = (Arc::clone(self.engine), self.identity.clone(), self.owner);
         let until = self.engine.now() + self.durations.lease;
+        // A shutdown waits for it.
+        let ending = engine.running.ending();
         drop(self.runtime.spawn(async move {
+            let _ending = ending;
             if let Some(call) = call {
                 let bound =
                     engine.gate.operation_timeout().max(until.saturating_duration_since(engine.now()));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use retryproof_core::store::SharedStore;
+use retryproof_core::store::{Fenced, SharedStore};
 use retryproof_core::{
     Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, MemoryStore, OnDrop, Outcome, Payload,
 };
@@ -158,6 +158,53 @@ async fn run_5_execute_with_on_drop_release_frees_the_key_at_every_await_point()
         }
     }
     panic!("the call does not end");
+}
+
+/// What a drop sends in the background is waited for: the runtime, and with it the release, may be gone after a shutdown.
+#[tokio::test(start_paused = true)]
+async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
+    let mut released = 0;
+    for times in 0..100 {
+        let stage = Stage::new();
+        let call = stage.engine.call(ctx("k", LEASE)).on_drop(OnDrop::Release).execute(|| stage.action());
+        let done = until_pending(call, times).await.is_some();
+        let what = format!("dropped at await {times}, in stage {}", stage.stage());
+        assert_eq!(stage.engine.shutdown(Duration::from_secs(30)).await, 0, "{what}");
+        let took_effect = |call: &retryproof_testkit::Entry| call.said == Said::Fenced(Fenced::Done);
+        let granted = stage.log.count_of(|call| call.said == Said::Granted);
+        let ends = stage.log.count_of(|call| call.operation != Operation::Extend && took_effect(call));
+        assert_eq!(ends, granted, "{what}");
+        released += stage.log.count_of(|call| call.operation == Operation::Release && took_effect(call));
+        if done {
+            assert!(released >= 4, "{released} drops after a grant");
+            return;
+        }
+    }
+    panic!("the call does not end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_a_lease_whose_holder_let_it_go_is_not_extended_any_more() {
+    for holds in [false, true] {
+        let stage = Stage::new();
+        let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+            panic!("granted")
+        };
+        let lease = held.lease().clone();
+        assert!(lease.confirm().await.unwrap());
+        if holds {
+            held.hold()
+        } else {
+            drop(held)
+        }
+        assert!(!lease.confirm().await.unwrap(), "holds {holds}");
+        assert_eq!(stage.log.count_of(|call| call.operation == Operation::Extend), 1, "holds {holds}");
+        // So it runs out, and the next caller takes over.
+        sleep(LEASE / 2).await;
+        assert!(!lease.confirm().await.unwrap(), "holds {holds}");
+        assert_eq!(stage.again(LEASE).await, Outcome::Executed(1), "holds {holds}");
+        assert_eq!(stage.takeovers(), 1, "holds {holds}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

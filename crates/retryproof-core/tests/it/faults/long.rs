@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::{IdempotencyConfig, IdempotencyContext, Recorded};
-use retryproof_testkit::{Fault, Operation};
+use retryproof_core::observe::Loss;
+use retryproof_core::{Acquisition, IdempotencyConfig, IdempotencyContext, Recorded};
+use retryproof_testkit::{Fault, Operation, Outage};
 use tokio::time::{Instant, sleep};
 
 use super::{Does, Lab};
@@ -63,6 +64,59 @@ async fn sto_5_a_beat_that_is_swallowed_is_cut_off_at_the_operation_timeout() {
     let extends = lab.log.count_of(|call| call.operation == Operation::Extend);
     assert!(extends >= 1, "no further beat within {:?}", started.elapsed());
     assert!(holder.await.unwrap().is_executed());
+}
+
+/// More leases than beats that may be on their way at once: they rest between their tries without keeping others from theirs.
+#[tokio::test(start_paused = true)]
+async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_from_beating() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let ctx = |key: &str, lease| IdempotencyContext::builder("faults", key).lease(lease).build().unwrap();
+    for outage in [Outage::Refuse, Outage::Swallow] {
+        let lab = lab();
+        let mut held = Vec::new();
+        for at in 0..300 {
+            held.push(lab.engine.try_acquire(&ctx(&format!("long {at}"), HOUR)).await.unwrap());
+        }
+        let short = lab.engine.try_acquire(&ctx("short", Duration::from_secs(30))).await.unwrap();
+        let Acquisition::Granted(short) = short else { panic!("granted") };
+        // All of them are due to beat within it.
+        sleep(HOUR / 2 - Duration::from_secs(1)).await;
+        lab.faults.begin_outage(outage);
+        sleep(Duration::from_secs(2)).await;
+        lab.faults.end_outage();
+        for second in 0..240 {
+            sleep(Duration::from_secs(1)).await;
+            assert!(short.lease().believed_held(), "{outage:?}, {second} s later");
+        }
+        assert_eq!(lab.counters.read().loss_noticed, 0, "{outage:?}");
+        assert!(lab.faults.injected() >= 200, "{outage:?}: {} beats failed", lab.faults.injected());
+        // The long ones were tried again a twentieth of their lease later.
+        let answered = lab.log.entries().into_iter().filter(|call| call.operation == Operation::Extend);
+        let long = answered.filter(|call| call.identity.as_ref() != Some(ctx("short", HOUR).identity()));
+        assert_eq!(long.count(), 300, "{outage:?}");
+        assert_eq!(lab.engine.activity().beating, 301, "{outage:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_2_run_6_a_lease_that_rests_between_tries_is_lost_when_it_ends_and_at_max_hold() {
+    for (max_hold, loss, after) in
+        [(2 * LONG, Loss::Expired, LONG), (LONG * 8 / 10, Loss::MaxHold, LONG * 8 / 10)]
+    {
+        let mut config = IdempotencyConfig::default();
+        config.purge.enabled = false;
+        config.max_hold = max_hold;
+        let lab = Lab::with(config);
+        lab.faults.plan(|call| (call.operation == Operation::Extend).then_some(Fault::Refused));
+        let Acquisition::Granted(held) = lab.engine.try_acquire(&ctx("k")).await.unwrap() else { panic!() };
+        let began = Instant::now();
+        assert_eq!(held.lease().lost().await, loss);
+        let told = began.elapsed();
+        assert!(told >= after && told <= after + Duration::from_millis(5), "{loss:?}: {told:?}");
+        // From half of the lease on, every twentieth.
+        assert!((6..=10).contains(&lab.faults.injected()), "{loss:?}: {} tries", lab.faults.injected());
+        assert_eq!(lab.engine.activity().beating, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use retryproof_core::observe::Loss;
 use retryproof_core::{ErrorKind, ExecuteError, Outcome, Recorded};
 use retryproof_testkit::Outage;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Does, LEASE, Lab, MS, NOW, OPERATION, ctx};
 
@@ -193,6 +193,34 @@ async fn sto_5_a_failing_store_is_probed_by_one_call_while_the_others_fail_fast(
     assert!(back.is_executed(), "it recovers without a restart: {back:?}");
     let again = lab.call(ctx("back", LEASE), NOW).await;
     assert!(again.is_replayed() && again.took.is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sto_5_a_probe_that_nobody_polls_is_followed_by_another() {
+    let lab = Lab::new();
+    lab.faults.begin_outage(Outage::Swallow);
+    for at in 0..5 {
+        assert!(lab.call(ctx(&format!("first {at}"), LEASE), NOW).await.result.is_err());
+    }
+    // As in a `buffer_unordered` whose consumer is busy with something else.
+    let parked_ctx = ctx("parked", LEASE);
+    let mut parked = Box::pin(lab.engine.try_acquire(&parked_ctx));
+    assert!(timeout(Duration::ZERO, &mut parked).await.is_err(), "it probes");
+    lab.faults.end_outage();
+    let early = lab.call(ctx("early", LEASE), NOW).await;
+    assert!(early.result.is_err() && early.took.is_zero(), "one call at a time: {early:?}");
+    sleep(OPERATION).await;
+    lab.faults.begin_outage(Outage::Swallow);
+    let second = lab.start(ctx("second", LEASE), NOW);
+    sleep(MS).await;
+    // The probe that was left ends late, and gives back a place that is another's by now.
+    drop(parked);
+    let third = lab.call(ctx("third", LEASE), NOW).await;
+    assert!(third.result.is_err() && third.took.is_zero(), "one call at a time: {third:?}");
+    lab.faults.end_outage();
+    let second = second.await.unwrap();
+    assert!(!second.took.is_zero(), "it probed: {second:?}");
+    assert!(lab.call(ctx("back", LEASE), NOW).await.is_executed(), "it recovers");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Stores that keep the contract in an awkward way: they take small values only, answer late, or do not answer at all.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile};
+use retryproof_core::{
+    Acquisition, CodecId, Error, ErrorKind, FencingToken, Finished, Held, IdempotencyConfig,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore, Opened, OwnerId, Result,
+    SharedStore, Tombstone,
+};
+use tokio::time::{Instant, sleep};
+
+const MS: Duration = Duration::from_millis(1);
+const WAIT: Duration = Duration::from_secs(1);
+/// The `operation-timeout` of these tests.
+const OPERATION: Duration = Duration::from_millis(200);
+
+/// A store in memory, made awkward.
+#[derive(Debug, Clone)]
+struct Awkward(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: SharedStore,
+    /// The largest value that it takes.
+    takes: usize,
+    /// Whether its profile says so.
+    says: bool,
+    /// How late it says that something has changed.
+    late: Duration,
+    /// It answers neither acquires nor looks.
+    silent: AtomicBool,
+    purges: AtomicUsize,
+}
+
+fn awkward(takes: usize, says: bool, late: Duration) -> Awkward {
+    let (silent, purges) = (AtomicBool::new(false), AtomicUsize::new(0));
+    Awkward(Arc::new(Inner { store: MemoryStore::new().into(), takes, says, late, silent, purges }))
+}
+
+impl Awkward {
+    async fn unless_silent<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.0.silent.load(Ordering::SeqCst) { pending().await } else { call.await }
+    }
+
+    fn engine(&self, configure: impl FnOnce(&mut IdempotencyConfig)) -> IdempotencyEngine {
+        let mut config = IdempotencyConfig::default();
+        config.operation_timeout = OPERATION;
+        configure(&mut config);
+        let store = SharedStore::builder(self.clone()).with_purge().build();
+        IdempotencyEngine::builder(store).config(config).build().unwrap()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl IdempotencyStore for Awkward {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        self.unless_silent(self.0.store.acquire(id, req)).await
+    }
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.unless_silent(self.0.store.look(id)).await
+    }
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.0.store.changed(id, seen, at_most).await?;
+        sleep(self.0.late).await;
+        Ok(())
+    }
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.0.store.extend(id, owner, lease).await
+    }
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        if done.value.len() > self.0.takes {
+            return Err(Error::new(ErrorKind::TooLarge, "the store takes small values only"));
+        }
+        self.0.store.complete(id, owner, done).await
+    }
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.0.store.release(id, owner).await
+    }
+    fn profile(&self) -> StoreProfile {
+        let profile = StoreProfile::new("awkward");
+        if self.0.says { profile.with_max_value(self.0.takes) } else { profile }
+    }
+}
+
+impl Purge for Awkward {
+    async fn purge(&self, _: usize) -> Result<usize> {
+        match self.0.purges.fetch_add(1, Ordering::SeqCst) {
+            0 => pending().await,
+            _ => Ok(0),
+        }
+    }
+}
+
+fn ctx(key: &str) -> IdempotencyContext {
+    IdempotencyContext::builder("awkward", key).wait_timeout(WAIT).build().unwrap()
+}
+
+async fn held(engine: &IdempotencyEngine, key: &str) -> Held {
+    match engine.try_acquire_tracked(&ctx(key)).await.unwrap() {
+        Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_9_a_tombstone_whose_detail_is_refused_for_its_size_is_recorded_without_it() {
+    let bare = Tombstone::new().envelope().len();
+    for says in [false, true] {
+        let engine = awkward(bare, says, MS).engine(|_| {});
+        let detail = Tombstone::with_detail(CodecId::BYTES, 0, &[7; 100]);
+        assert!(detail.envelope().len() > bare);
+        let finished = held(&engine, "k").await.complete_tombstone(detail).await;
+        // To its own caller it is a completion failure, as with any value that is refused.
+        assert!(
+            matches!(&finished, Finished::Tombstoned(e) if e.kind() == ErrorKind::TooLarge),
+            "{finished:?}"
+        );
+        let Acquisition::Complete(stored) = engine.try_acquire(&ctx("k")).await.unwrap() else {
+            panic!("the work is done and must not run again")
+        };
+        let Opened::Tombstone(left) = stored.open(None).unwrap() else { panic!("a tombstone") };
+        assert_eq!(left, Tombstone::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
+    let engine = awkward(1, false, MS).engine(|_| {});
+    let finished = held(&engine, "k").await.complete_tombstone(Tombstone::new()).await;
+    assert!(matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::TooLarge), "{finished:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
+    let store = awkward(1_000, false, MS);
+    let engine = store.engine(|config| config.purge.enabled = false);
+    let began = Instant::now();
+    let failed = tokio::time::timeout(Duration::from_secs(60), engine.purge()).await.expect("it ends");
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    // Longer than `operation-timeout` here: a batch of many records is more work than any other call.
+    assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(engine.purge().await.unwrap(), Some(0));
+    // The task of the engine goes on after such a round.
+    let store = awkward(1_000, false, MS);
+    let engine = store.engine(|_| {});
+    held(&engine, "k").await.release().await.unwrap();
+    sleep(Duration::from_secs(60 + 30 + 60 + 1)).await;
+    assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_6_a_store_that_says_late_that_nothing_changed_costs_a_waiter_one_call_and_not_two() {
+    // The last look of a waiter is an acquire, or without a permit a look.
+    for busy in [false, true] {
+        // Just within the time that one call has.
+        let store = awkward(1_000, false, OPERATION - 10 * MS);
+        let engine = store.engine(|config| config.max_running = Some(2));
+        let _holder = held(&engine, "k").await;
+        let began = Instant::now();
+        let waiter = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.try_acquire_tracked(&ctx("k")).await }
+        });
+        sleep(WAIT / 2).await;
+        let _other = if busy { Some(held(&engine, "other").await) } else { None };
+        store.0.silent.store(true, Ordering::SeqCst);
+        let ended = waiter.await.unwrap();
+        let took = began.elapsed();
+        assert!(took <= WAIT + OPERATION + 2 * MS, "busy {busy}: {took:?}, {ended:?}");
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable, "busy {busy}");
+    }
+    // The wait of a caller whose completion was refused looks only.
+    let store = awkward(1_000, false, OPERATION - 10 * MS);
+    let engine = store.engine(|_| {});
+    let _holder = held(&engine, "k").await;
+    let began = Instant::now();
+    let falls_silent = async {
+        sleep(WAIT / 2).await;
+        store.0.silent.store(true, Ordering::SeqCst);
+    };
+    let context = ctx("k");
+    let (ended, ()) = tokio::join!(engine.answer_fenced(&context), falls_silent);
+    let took = began.elapsed();
+    assert!(took <= WAIT + OPERATION + 2 * MS, "fenced: {took:?}, {ended:?}");
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+}
