@@ -15,7 +15,7 @@ pub use crate::engine::{IdempotencyEngine, JoinedEngine};
 pub use crate::blocking::{Engine as BlockingEngine, JoinedEngine as BlockingJoinedEngine};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::{ContextBuilder, IdempotencyContext};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::identity::{MAX_SCOPE_BYTES, Scope};
 use crate::outcome::{Rejected, settle};
 
@@ -28,14 +28,39 @@ pub struct Keyed<C = JsonCodec> {
 }
 
 impl Keyed {
-    /// A call under a scope that the code names, or [`default_scope`].
+    /// A call under a scope that the code names.
     pub fn new<K: Display + ?Sized>(scope: &'static str, key: &K) -> Self {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// A call of a method without a named scope: the type's full path and the method's name (ANN-4).
-    pub fn method<Owner: ?Sized, K: Display + ?Sized>(name: &str, key: &K) -> Self {
-        let scope = Scope::new(format!("{}::{name}", type_name::<Owner>()));
+    /// A call of a function without a named scope: its module's path and its name, [`default_scope`]. Where it stands in something
+    /// else than a module, which `module_path!()` does not tell, the name of `here`, a closure in its body, does (ANN-4).
+    pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
+        let place = place(&here);
+        if place == path {
+            return Self::new(path, key);
+        }
+        // The compiler does not write the mark of a raw identifier there.
+        let bare = path.replace("r#", "");
+        match bare.rsplit("::").next() {
+            Some(name) if place != bare && place.ends_with(name) => Self::under(place.to_owned(), key),
+            _ => Self::new(path, key),
+        }
+    }
+
+    /// A call of a method without a named scope: the type's full path, the trait with its parameters where the method is one of a
+    /// trait, and the method's name (ANN-4). The trait is known by the name of `here`, a closure in the body.
+    pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {
+        Self::under(method_path(type_name::<Owner>(), name, place(&here)), key)
+    }
+
+    fn under<K: Display + ?Sized>(path: String, key: &K) -> Self {
+        let scope = match path.len() {
+            bytes if bytes > MAX_SCOPE_BYTES => {
+                Err(Error::new(ErrorKind::Invalid, TOO_LONG).with("bytes", bytes))
+            }
+            _ => Scope::new(path),
+        };
         Self::over(scope.map(|scope| IdempotencyContext::builder(scope, key.to_string())))
     }
 
@@ -158,11 +183,66 @@ impl<C> Keyed<C> {
 /// compile error.
 #[must_use]
 pub const fn default_scope(path: &'static str) -> &'static str {
-    assert!(
-        path.len() <= MAX_SCOPE_BYTES,
-        "the path of this function is longer than a scope may be; name the scope"
-    );
+    assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
     path
+}
+
+const TOO_LONG: &str = "the path of this function is longer than a scope may be; name the scope";
+
+/// The full path of the function that a closure stands in, as the compiler writes it, but without the types of a generic function's
+/// own parameters: it is one function.
+fn place<H>(_: &H) -> &'static str {
+    let mut path = type_name::<H>();
+    // One for the closure, one for the future of an async function, and more where other attributes wrapped the body.
+    while let Some(outer) = path.strip_suffix("::{{closure}}") {
+        path = outer;
+    }
+    opening(path).map_or(path, |at| &path[..at])
+}
+
+/// `<Owner as Trait>::name` for a method of a trait, wherever its `impl` stands; `Owner::name` for any other. What the compiler may
+/// write one day that is read as neither stays as it is: a scope that is too narrow is better than two methods under one.
+fn method_path(owner: &str, name: &str, place: &str) -> String {
+    let own = || format!("{owner}::{name}");
+    let bare = name.strip_prefix("r#").unwrap_or(name);
+    let Some(block) = place.strip_suffix(bare).and_then(|block| block.strip_suffix("::")) else {
+        return own();
+    };
+    if block == owner {
+        return own();
+    }
+    let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
+        return place.to_owned();
+    };
+    // `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that is neither's; without a trait `<Owner>` or `<impl Owner>`.
+    let block = &block[at + 1..block.len() - 1];
+    let header = block.strip_prefix("impl ").unwrap_or(block);
+    let of_trait = block
+        .strip_prefix(owner)
+        .and_then(|rest| rest.strip_prefix(" as "))
+        .or_else(|| header.strip_suffix(owner).and_then(|rest| rest.strip_suffix(" for ")));
+    match of_trait {
+        Some(of_trait) => format!("<{owner} as {of_trait}>::{name}"),
+        None if header == owner => own(),
+        None => place.to_owned(),
+    }
+}
+
+/// Where the angle bracket opens that a path ends by closing.
+fn opening(path: &str) -> Option<usize> {
+    let mut open = 0_usize;
+    for (at, byte) in path.bytes().enumerate().rev() {
+        match byte {
+            // Not that of `fn() -> u8`.
+            b'>' if !path[..at].ends_with('-') => open += 1,
+            b'<' => open = open.checked_sub(1)?,
+            _ => {}
+        }
+        if open == 0 {
+            return (byte == b'<').then_some(at);
+        }
+    }
+    None
 }
 
 /// What an annotated function returns: a `Result` that can carry a [`Rejected`].
@@ -232,35 +312,4 @@ impl<P: AsRef<E> + ?Sized, E: Clone> ProvidesEngine<E> for P {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryStore;
-    use crate::error::ErrorKind;
-
-    struct Orders;
-
-    fn scope(call: Keyed) -> String {
-        let ctx = call.context.and_then(ContextBuilder::build).unwrap();
-        ctx.identity().scope().as_str().to_owned()
-    }
-
-    #[test]
-    fn ann_4_default_scopes_are_full_paths() {
-        assert_eq!(scope(Keyed::method::<Orders, _>("on", "k")), concat!(module_path!(), "::Orders::on"));
-        assert_eq!(scope(Keyed::method::<str, _>("on", "k")), "str::on");
-        const PATH: &str = default_scope(concat!(module_path!(), "::on"));
-        assert_eq!(scope(Keyed::new(PATH, "k")), concat!(module_path!(), "::on"));
-    }
-
-    /// The path of a generic type is known at run time only, so there it is an error of the call.
-    #[tokio::test]
-    async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
-        let long: &'static str = "p".repeat(256).leak();
-        assert!(std::panic::catch_unwind(|| default_scope(long)).is_err());
-        assert_eq!(default_scope(&long[..255]), &long[..255]);
-        let call = Keyed::method::<Orders, _>(long, "k");
-        let answer: Result<u8, Rejected> =
-            call.run(IdempotencyEngine::new(MemoryStore::new()), async || unreachable!()).await;
-        assert!(matches!(answer, Err(Rejected::Store(error)) if error.kind() == ErrorKind::Invalid));
-    }
-}
+mod tests;

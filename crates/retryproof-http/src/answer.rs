@@ -171,9 +171,30 @@ impl Inner {
         exchange: Exchange,
         sensitive: Sensitive<'_>,
     ) -> Vec<Line<'a>> {
-        let connection =
-            ConnectionNames::parse(headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
-        let is_stored = |name: &str| match (self.fields.judge(name, &connection, exchange), sensitive) {
+        let connection = ConnectionNames::parse(connection_lines(headers));
+        self.judged_lines(headers, &connection, exchange, sensitive)
+    }
+
+    /// As [`stored_lines`](Self::stored_lines), of its trailers: what the header fields say of the connection counts for them too.
+    pub(crate) fn stored_trailers<'a>(
+        &self,
+        trailers: &'a HeaderMap,
+        headers: &HeaderMap,
+        exchange: Exchange,
+        sensitive: Sensitive<'_>,
+    ) -> Vec<Line<'a>> {
+        let connection = ConnectionNames::parse(connection_lines(headers).chain(connection_lines(trailers)));
+        self.judged_lines(trailers, &connection, exchange, sensitive)
+    }
+
+    fn judged_lines<'a>(
+        &self,
+        headers: &'a HeaderMap,
+        connection: &ConnectionNames,
+        exchange: Exchange,
+        sensitive: Sensitive<'_>,
+    ) -> Vec<Line<'a>> {
+        let is_stored = |name: &str| match (self.fields.judge(name, connection, exchange), sensitive) {
             (Verdict::Store, _) | (Verdict::Sensitive, Sensitive::Stored) => true,
             (Verdict::Sensitive, Sensitive::Unstored { scope }) => {
                 self.warn_unstored(scope, name);
@@ -184,6 +205,10 @@ impl Inner {
         let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         lines.filter(|(name, _)| is_stored(name)).collect()
     }
+}
+
+fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes)
 }
 
 /// Stored lines as a map, for a hook to edit.

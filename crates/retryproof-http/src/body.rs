@@ -37,6 +37,11 @@ impl ReplayBody {
         self.trailers.as_deref()
     }
 
+    #[cfg(feature = "grpc")]
+    pub(crate) fn trailers_mut(&mut self) -> Option<&mut HeaderMap> {
+        self.trailers.as_deref_mut()
+    }
+
     pub(crate) fn into_parts(self) -> (Bytes, Option<Box<HeaderMap>>) {
         (self.data, self.trailers)
     }

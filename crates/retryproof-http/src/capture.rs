@@ -236,8 +236,10 @@ fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>
         let filter = call.filter();
         let exchange = exchange_of(call);
         with_stored_fields(call, parts, |headers| {
-            let trailers =
-                trailers.map(|trailers| filter.stored_lines(trailers, exchange, Sensitive::Stored));
+            // The hook edits header fields alone, so nobody has decided about these.
+            let sensitive = Sensitive::Unstored { scope: call.ctx.identity().scope().as_str() };
+            let trailers = trailers
+                .map(|trailers| filter.stored_trailers(trailers, &parts.headers, exchange, sensitive));
             let draft = Draft {
                 status: parts.status.as_u16(),
                 headers: headers.iter().copied(),

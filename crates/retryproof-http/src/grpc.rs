@@ -62,7 +62,8 @@
 //!
 //! # Streams
 //! - An answer of more than one message reaches its client whole, and is recorded as "done, not replayable" as soon as its second message
-//!   begins (HTTP-13). Until then nothing of it is sent.
+//!   begins (HTTP-13). Until then nothing of it is sent. A status that comes after it says its fate too late; one that comes instead of the first
+//!   message is an answer like any other.
 //! - A method named with [`GrpcLayer::streaming`] is recorded so as soon as it answers, and its messages flow in both directions at once. Name
 //!   those that the client talks to while they answer, and those whose first messages come late. A request of theirs is not read before it
 //!   runs, so another one under the same key is not told apart. One that is refused at once, by a status and nothing else, is an answer like any other.
@@ -78,6 +79,7 @@
 //! - **Deadlines.** A duplicate waits for the policy's wait; a client with a shorter deadline sees that instead.
 //! - **A caller hook** that refuses does so with a gRPC status: `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 
+mod fate;
 mod peek;
 mod refusal;
 mod service;

@@ -75,7 +75,11 @@
 //! | body limit | 413, unstored | 413 stored |
 //! | authentication | refuses before the key is touched, and supplies the caller | 401 stored |
 //! | request decompression | fingerprint and limit on plain bytes | retries compressed differently are 422 |
-//! | concurrency limit | does not see work whose client left | bounds the work itself: this one belongs inside (or set `max-running`) |
+//! | concurrency limit | does not see work whose client left | bounds the work itself: this one belongs inside, by a `Router::layer` of its own (or set `max-running`) |
+//!
+//! In a `ServiceBuilder` the guard asks what is inside for a place before it looks at the request, as every service of tower does, and keeps it while
+//! the body comes and while a duplicate waits for the holder: duplicates of one key could fill a limit directly inside, and then other keys and
+//! replays queue behind them. There use `max-running`, or a wait of zero. A `Router` takes the place within the call, after the grant.
 //!
 //! **Extractors.** Behind the *layer* they are part of the handler: their rejections are answers, and are stored.
 //! Authenticate outside. At an *annotated* handler all arguments but the body are extracted before the key is looked up, on every

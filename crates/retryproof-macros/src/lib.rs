@@ -107,9 +107,11 @@ use crate::expand::Framework;
 /// * The value implements `Serialize` and `DeserializeOwned`, or what the `codec` asks for.
 /// * The engine is `engine = ..`, or that of `self`: `Self: AsRef<IdempotencyEngine>`.
 /// * Without `scope`, the scope is the full path: `module_path!()` and the name; in a method `type_name::<Self>()` and
-///   the name. A rename orphans the records, so name the scope of whatever outlives a release. Name it too for an
-///   associated function whose signature has neither `self` nor `Self`, and for a function inside a function: their
-///   full path is not known here.
+///   the name; in a method of a trait `<Type as Trait<..>>::name`, with the trait's parameters, so that the handlers of two
+///   events on one type are two. For an associated function whose signature has neither `self` nor `Self`, and for a
+///   function inside a function, it is the path as the compiler writes it. A rename orphans the records, so name the
+///   scope of whatever outlives a release. A path of more than 255 bytes has to be named, else calls fail with
+///   `Rejected::Store` of kind `Invalid` (that of a plain function does not compile).
 /// * An async body runs within the caller's future, so it may borrow. A future that is dropped before the body began
 ///   leaves the key free; dropped later, the key is free when the lease has run out.
 /// * A function that is not `async` takes a `blocking::Engine` (feature `blocking`), which refuses to run inside a

@@ -12,8 +12,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
+use super::fate::{FATE_NAME, take_fate};
+use crate::answer::strip;
 use crate::body::{Gathered, ReplayBody};
 use crate::catch::{Panic, catch};
+use crate::fate::AnswerFate;
 
 /// The body of a guarded call's answer.
 pub struct GrpcBody<B: Body> {
@@ -80,6 +83,11 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.first.trailers()
     }
+
+    /// The fate that those trailers say, taken off them.
+    pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
+        take_fate(self.first.trailers_mut()?)
+    }
 }
 
 /// How far the first message has come.
@@ -125,7 +133,14 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
         }
         match &mut self.rest {
             Rest::Nothing => Poll::Ready(None),
-            Rest::Body(body) => body.as_mut().poll_frame(cx),
+            Rest::Body(body) => {
+                let mut frame = ready!(body.as_mut().poll_frame(cx));
+                // Too late to count (HTTP-13), and not for the client all the same.
+                if let Some(trailers) = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut()) {
+                    strip(trailers, &FATE_NAME);
+                }
+                Poll::Ready(frame)
+            }
             Rest::Error(error) => Poll::Ready(error.take().map(Err)),
             Rest::Panic(panic) => match panic.take() {
                 Some(panic) => resume_unwind(panic),

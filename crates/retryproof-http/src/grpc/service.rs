@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::fate::take_fate;
 use super::peek::GrpcBody;
-use super::{FATE, refusal};
-use crate::answer::strip;
+use super::refusal;
 use crate::body::{BoxError, GuardedBody, ReplayBody};
 use crate::capture::Undone;
 use crate::fate::AnswerFate;
@@ -177,12 +177,19 @@ where
                 return Ok(Response::from_parts(parts, GrpcBody::passed(body)));
             }
             let is_refused = is_error(&parts.headers);
-            let body = match Form::of(&parts.headers) {
+            let mut body = match Form::of(&parts.headers) {
                 // A status in the head is the whole answer, also that of a stream (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(Form::Plain) => GrpcBody::peek(body, limit).await,
                 Some(Form::Web) | None => GrpcBody::passed(body),
             };
+            // A stream whose first item is an error says it there.
+            if let Some(fate) = body.take_fate() {
+                parts.extensions.insert(fate);
+                if fate != AnswerFate::Store {
+                    return Ok(Response::from_parts(parts, body));
+                }
+            }
             if is_refused || body.trailers().is_some_and(is_error) {
                 parts.extensions.insert(Undone);
             }
@@ -218,23 +225,4 @@ impl Form {
 /// Whether these fields say how the call ended, and that it is not `OK`.
 fn is_error(fields: &HeaderMap) -> bool {
     fields.get("grpc-status").is_some_and(|status| status != "0")
-}
-
-/// Takes the fate that a status carries off its metadata. An unknown word is a mistake of the program, and counts as the safe
-/// one: nothing is known, so the key is not freed.
-fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
-    const NAME: HeaderName = HeaderName::from_static(FATE);
-    let fate = match headers.get(&NAME)?.as_bytes() {
-        b"store" => AnswerFate::Store,
-        b"release" => AnswerFate::Release,
-        b"hold" => AnswerFate::Hold,
-        _ => {
-            tracing::error!(
-                "the fate of a gRPC answer is none of `store`, `release` and `hold`; it is held (HTTP-7)"
-            );
-            AnswerFate::Hold
-        }
-    };
-    strip(headers, &NAME);
-    Some(fate)
 }

@@ -182,6 +182,50 @@ async fn http_7_a_status_says_its_fate_by_metadata_that_does_not_leave_the_serve
     }
 }
 
+/// That of a stream whose first item is an error: its status comes in trailers.
+#[tokio::test(start_paused = true)]
+async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
+    for (word, second_run, ends_in) in
+        [("store", "1", "14"), ("release", "2", "14"), ("hold", "", "10"), ("relase", "", "10")]
+    {
+        let runs = Runs::default();
+        let trailers: &'static [_] = vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
+        let policy = STD.with_wait_timeout(Duration::ZERO);
+        let service = filter().grpc(policy).layer(method(&runs, &[], vec![Piece::Trailers(trailers)]));
+        let first = answer!(service, call(PATH, "k"));
+        let told = first.trailers.expect("trailers");
+        assert_eq!(
+            (told["grpc-status"].as_bytes(), told["x-last"].as_bytes()),
+            (&b"14"[..], &b"z"[..]),
+            "{word}"
+        );
+        assert!(!told.contains_key(FATE), "{word}");
+        let second = answer!(service, call(PATH, "k"));
+        let status = |trailers: &HeaderMap| trailers["grpc-status"].to_str().map(str::to_owned).unwrap();
+        let ended = second.trailers.as_ref().map(status);
+        let ended = ended.or_else(|| second.header("grpc-status").map(str::to_owned));
+        assert_eq!(ended.as_deref(), Some(ends_in), "{word}");
+        assert_eq!(second.header("x-run").unwrap_or_default(), second_run, "{word}");
+        assert!(second.trailers.is_none_or(|trailers| !trailers.contains_key(FATE)), "{word}");
+    }
+}
+
+/// What is recorded before its status is known is done, whatever the status says; the entry stays inside all the same.
+#[tokio::test(start_paused = true)]
+async fn http_7_http_13_the_fate_at_the_end_of_a_stream_comes_too_late_and_does_not_leave_the_server() {
+    let ending = Piece::Trailers(&[("grpc-status", "14"), (FATE, "release"), ("x-last", "z")]);
+    let unnamed = (filter().grpc(STD), vec![Piece::Data(MESSAGE), Piece::Data(MESSAGE), ending.clone()]);
+    let named = (filter().grpc(STD).streaming(PATH), vec![Piece::Data(MESSAGE), ending]);
+    for (layer, pieces) in [unnamed, named] {
+        let runs = Runs::default();
+        let service = layer.layer(method(&runs, &[], pieces));
+        let first = answer!(service, call(PATH, "k")).trailers.expect("trailers");
+        assert_eq!((first.get(FATE), first["x-last"].as_bytes()), (None, &b"z"[..]));
+        assert_eq!(answer!(service, call(PATH, "k")).header("grpc-status"), Some("6"));
+        assert_eq!(runs.count(), 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn http_13_an_answer_that_breaks_off_is_an_internal_error_and_does_not_run_again() {
     let runs = Runs::default();

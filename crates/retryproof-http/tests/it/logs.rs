@@ -9,8 +9,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use axum::routing::any;
+use http::header::SET_COOKIE;
 use http::request::Parts;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
+use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, IdempotencyConfig, IdempotencyEngine};
 use retryproof_http::{IdempotencyFilter, Policy, Release};
@@ -130,19 +132,25 @@ async fn http_9_an_unstored_field_is_warned_about_once_per_scope() {
     let filter = filter();
     let handler = || async { ([("set-cookie", "a=1"), ("www-authenticate", "Basic")], "") };
     let route = |scope| any(handler).layer(filter.guard(Policy::new(scope)));
-    let app = Router::new().route("/a", route("scope-a")).route("/b", route("scope-b"));
+    let trailing = || async {
+        let trailers =
+            async { Some(Ok(HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static("a=1"))]))) };
+        Body::new(Body::from("abc").with_trailers(trailers))
+    };
+    let in_trailers = any(trailing).layer(filter.guard(Policy::new("scope-c")));
+    let app =
+        Router::new().route("/a", route("scope-a")).route("/b", route("scope-b")).route("/c", in_trailers);
     for key in ["1", "2", "3"] {
         send(&app, post("/a", key, "")).await;
         send(&app, post("/b", key, "")).await;
+        send(&app, post("/c", key, "")).await;
     }
     let warnings: Vec<String> =
         log.text().lines().filter(|line| line.contains("WARN")).map(ToOwned::to_owned).collect();
-    assert_eq!(warnings.len(), 2, "{warnings:#?}");
-    assert!(
-        warnings[0].contains("scope-a")
-            && warnings[0].contains("set-cookie")
-            && warnings[1].contains("scope-b")
-    );
+    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+    for (warning, scope) in warnings.iter().zip(["scope-a", "scope-b", "scope-c"]) {
+        assert!(warning.contains(scope) && warning.contains("set-cookie"), "{warning}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

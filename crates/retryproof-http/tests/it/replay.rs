@@ -219,6 +219,34 @@ async fn http_9_trailers_are_replayed_with_the_trailer_field_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn http_9_connection_bound_and_sensitive_trailers_are_not_replayed() {
+    let answer = || {
+        let trailers = async {
+            let mut map = HeaderMap::new();
+            for name in ["set-cookie", "authentication-info", "x-hop", "x-own-hop", "date", "x-sum"] {
+                map.append(name, HeaderValue::from_static("canary"));
+            }
+            map.append("connection", HeaderValue::from_static("X-Own-Hop"));
+            Some(Ok(map))
+        };
+        with_lines(&[("connection", b"X-Hop")], Body::new(Body::from("abc").with_trailers(trailers)))
+    };
+    let (first, again) = twice(&app(&filter(), answer)).await;
+    assert_eq!(first.trailers.expect("trailers").len(), 7, "the first answer is the handler's own");
+    assert_eq!(again.header("trailer"), Some("x-sum"));
+    assert_eq!(names(&again.trailers.expect("trailers")), ["x-sum"]);
+    // The switch is that of the headers.
+    let filter = IdempotencyFilter::builder(filter().engine().clone())
+        .callers_share_keys()
+        .store_header("authentication-info")
+        .skip_header("x-sum")
+        .build()
+        .unwrap();
+    let (_, again) = twice(&app(&filter, answer)).await;
+    assert_eq!(names(&again.trailers.expect("trailers")), ["authentication-info"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_8_every_duplicate_gets_exactly_the_same_bytes() {
     let app = app(&filter(), || (StatusCode::CREATED, "receipt").into_response());
     let (_, again) = twice(&app).await;

@@ -98,14 +98,16 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::Keyed::new(#scope, #key)),
-        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver.
+        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver. The closure is never called: its type has
+        // the path of the place that it stands in, with the trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
-            quote!(#rp::Keyed::method::<Self, _>(#name, #key))
+            quote!(#rp::Keyed::method::<Self, _, _>(#name, #key, || ()))
         }
         None => quote! {
-            #rp::Keyed::new(
+            #rp::Keyed::function(
                 const { #rp::default_scope(::core::concat!(::core::module_path!(), "::", #name)) },
                 #key,
+                || (),
             )
         },
     };

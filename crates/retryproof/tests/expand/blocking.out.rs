@@ -6,9 +6,9 @@ pub(crate) fn import<T: Shelf>(
     order: Order,
 ) -> Result<Receipt, Failure> {
     ::retryproof::__private::blocking! {
-        let call = ::retryproof::__private::Keyed::new(const {
+        let call = ::retryproof::__private::Keyed::function(const {
             ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "import"))
-        }, &(order.id),).lease(::core::time::Duration::new(60u64, 0u32));
+        }, &(order.id), || (),).lease(::core::time::Duration::new(60u64, 0u32));
         let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingEngine>::engine(&(engine));
         call.run_blocking::<Result<Receipt, Failure>, _>(engine, move || -> Result<Receipt, Failure> {
             shelf.put(order)

@@ -2,7 +2,7 @@
 use super::prelude::*;
 pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, Failure> {
     let call =
-        ::retryproof::__private::Keyed::new(
+        ::retryproof::__private::Keyed::function(
             const {
                 ::retryproof::__private::default_scope(::core::concat!(
                     ::core::module_path!(),
@@ -11,6 +11,7 @@ pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result
                 ))
             },
             &(format!("{tenant}/{}", order.id)),
+            || (),
         )
         .completion(::retryproof::__private::CompletionFailurePolicy::LogAndReturn);
     let engine =

@@ -24,9 +24,9 @@ pub(crate) fn book(
     order: Order,
 ) -> Result<Receipt, Failure> {
     ::retryproof::__private::blocking! {
-        let call = ::retryproof::__private::Keyed::new(const {
+        let call = ::retryproof::__private::Keyed::function(const {
             ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "book"))
-        }, &(order.id),);
+        }, &(order.id), || (),);
         let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
         call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _>(engine, move | _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
             ledger.put(order)

@@ -2,7 +2,7 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
-        let call = ::retryproof::__private::Keyed::method::<Self, _>("render", &(event.id))
+        let call = ::retryproof::__private::Keyed::method::<Self, _, _>("render", &(event.id), || ())
             .codec(BytesCodec)
             .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
         let engine = <Self as ::retryproof::__private::ProvidesEngine<

@@ -23,6 +23,10 @@ impl Context {
     fn new() -> Self {
         Self { engine: IdempotencyEngine::new(MemoryStore::new()), runs: Runs::default() }
     }
+
+    fn name(&self) -> &'static str {
+        "the same for all"
+    }
 }
 
 #[idempotent(key = format!("{tenant}/{id}"), engine = ctx.engine)]
@@ -46,6 +50,31 @@ async fn ann_4_the_scope_of_a_function_is_its_path_and_its_name() {
     let same = IdempotencyContext::builder(concat!(module_path!(), "::charge"), "acme/7").build().unwrap();
     let outcome = ctx.engine.execute(same, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("acme 7 1".to_owned()));
+}
+
+async fn nested_in_one(ctx: &Context) -> Result<String, Failure> {
+    #[idempotent(key = ctx.name(), engine = ctx.engine)]
+    async fn consume(ctx: &Context) -> Result<String, Failure> {
+        Ok(format!("one {}", ctx.runs.next()))
+    }
+    consume(ctx).await
+}
+
+async fn nested_in_another(ctx: &Context) -> Result<String, Failure> {
+    #[idempotent(key = ctx.name(), engine = ctx.engine)]
+    async fn consume(ctx: &Context) -> Result<String, Failure> {
+        Ok(format!("another {}", ctx.runs.next()))
+    }
+    consume(ctx).await
+}
+
+#[tokio::test]
+async fn ann_4_id_1_functions_inside_of_two_functions_share_no_record() {
+    let ctx = Context::new();
+    for _ in 0..2 {
+        assert_eq!(nested_in_one(&ctx).await.unwrap(), "one 1");
+        assert_eq!(nested_in_another(&ctx).await.unwrap(), "another 2");
+    }
 }
 
 /// Names that the expansion uses itself, a pattern, a generic and lifetimes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof::{
-    BytesCodec, IdempotencyContext, IdempotencyEngine, MemoryStore, NoCodec, Outcome, idempotent,
+    BytesCodec, IdempotencyContext, IdempotencyEngine, MemoryStore, NoCodec, Outcome, Scope, idempotent,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -248,8 +248,102 @@ async fn ann_4_methods_that_share_their_last_names_share_no_record() {
     assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
     assert_eq!(twin.place(&event("a")).await.unwrap(), "twin a 1");
     assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
-    assert_eq!(orders.handle(1).await.unwrap(), concat!(module_path!(), "::Orders 1"));
-    assert_eq!(twin.handle(1).await.unwrap(), concat!(module_path!(), "::twin::Orders 1"));
+    assert_eq!(Handles::handle(&orders, 1).await.unwrap(), concat!(module_path!(), "::Orders 1"));
+    assert_eq!(Handles::handle(&twin, 1).await.unwrap(), concat!(module_path!(), "::twin::Orders 1"));
+}
+
+/// One trait for every kind of event, as dispatchers have it.
+trait Handler<E> {
+    async fn handle(&self, event: E) -> Result<String, Failure>;
+
+    async fn consume_event(engine: &IdempotencyEngine, event: E) -> Result<String, Failure>;
+}
+
+struct Created(u8);
+struct Paid(u8);
+
+impl Handler<Created> for Orders {
+    #[idempotent(key = event.0)]
+    async fn handle(&self, event: Created) -> Result<String, Failure> {
+        Ok(format!("created {} {}", event.0, self.runs.next()))
+    }
+
+    #[idempotent(key = event.0, engine = engine)]
+    async fn consume_event(engine: &IdempotencyEngine, event: Created) -> Result<String, Failure> {
+        Ok(format!("consumed: created {}", event.0))
+    }
+}
+
+impl Handler<Paid> for Orders {
+    #[idempotent(key = event.0)]
+    async fn handle(&self, event: Paid) -> Result<String, Failure> {
+        Ok(format!("paid {} {}", event.0, self.runs.next()))
+    }
+
+    #[idempotent(key = event.0, engine = engine)]
+    async fn consume_event(engine: &IdempotencyEngine, event: Paid) -> Result<String, Failure> {
+        Ok(format!("consumed: paid {}", event.0))
+    }
+}
+
+/// Its parameter is known at the call only.
+struct Batch<'a>(&'a Orders);
+
+impl AsRef<IdempotencyEngine> for Batch<'_> {
+    fn as_ref(&self) -> &IdempotencyEngine {
+        &self.0.engine
+    }
+}
+
+impl<T> Handler<Vec<T>> for Batch<'_> {
+    #[idempotent(key = event.len())]
+    async fn handle(&self, event: Vec<T>) -> Result<String, Failure> {
+        Ok(format!("{} {} {}", event.len(), std::any::type_name::<T>(), self.0.runs.next()))
+    }
+
+    #[idempotent(key = event.len(), engine = engine)]
+    async fn consume_event(engine: &IdempotencyEngine, event: Vec<T>) -> Result<String, Failure> {
+        Ok(format!("consumed: {} {}", event.len(), std::any::type_name::<T>()))
+    }
+}
+
+/// ID-1: else the second handler would be skipped, with the first one's result.
+#[tokio::test]
+async fn ann_4_id_1_methods_of_two_traits_on_one_type_share_no_record() {
+    let orders = Orders::new();
+    for _ in 0..2 {
+        assert_eq!(Handler::handle(&orders, Created(7)).await.unwrap(), "created 7 1");
+        assert_eq!(Handler::handle(&orders, Paid(7)).await.unwrap(), "paid 7 2");
+        assert_eq!(Handles::handle(&orders, 7).await.unwrap(), concat!(module_path!(), "::Orders 7"));
+    }
+    let engine = &orders.engine;
+    for _ in 0..2 {
+        assert_eq!(Orders::consume_event(engine, Created(7)).await.unwrap(), "consumed: created 7");
+        assert_eq!(Orders::consume_event(engine, Paid(7)).await.unwrap(), "consumed: paid 7");
+    }
+}
+
+#[tokio::test]
+async fn ann_4_id_1_instantiations_of_a_generic_impl_share_no_record() {
+    let orders = Orders::new();
+    let batch = Batch(&orders);
+    for _ in 0..2 {
+        assert_eq!(batch.handle(vec![7_u8]).await.unwrap(), "1 u8 1");
+        assert_eq!(batch.handle(vec![7_u16]).await.unwrap(), "1 u16 2");
+        assert_eq!(Batch::consume_event(&orders.engine, vec![7_u8]).await.unwrap(), "consumed: 1 u8");
+        assert_eq!(Batch::consume_event(&orders.engine, vec![7_u16]).await.unwrap(), "consumed: 1 u16");
+    }
+}
+
+#[tokio::test]
+async fn ann_4_the_scope_of_a_trait_method_has_the_trait() {
+    let orders = Orders::new();
+    Handler::handle(&orders, Created(7)).await.unwrap();
+    let here = module_path!();
+    let scope = format!("<{here}::Orders as {here}::Handler<{here}::Created>>::handle");
+    let ctx = IdempotencyContext::builder(Scope::new(scope).unwrap(), "7").build().unwrap();
+    let outcome = orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
+    assert_eq!(outcome, Outcome::Replayed("created 7 1".to_owned()));
 }
 
 #[tokio::test]

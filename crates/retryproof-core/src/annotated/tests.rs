@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! ANN-4: what the default scopes are, as the compiler of today writes paths.
+
+use std::marker::PhantomData;
+
+use super::*;
+use crate::MemoryStore;
+use crate::error::ErrorKind;
+
+struct Orders;
+
+fn scope(call: Keyed) -> String {
+    let ctx = call.context.and_then(ContextBuilder::build).unwrap();
+    ctx.identity().scope().as_str().to_owned()
+}
+
+/// Of the method that it stands in, as the attribute has it.
+macro_rules! method {
+    ($name:literal) => {
+        scope(Keyed::method::<Self, _, _>($name, "k", || ()))
+    };
+}
+
+macro_rules! function {
+    ($name:literal) => {
+        scope(Keyed::function(default_scope(concat!(module_path!(), "::", $name)), "k", || ()))
+    };
+}
+
+const HERE: &str = module_path!();
+
+mod apart {
+    use super::*;
+
+    pub(super) trait Handler<E> {
+        async fn handle(&self) -> String;
+
+        async fn provided<T>(&self, _: T) -> String {
+            method!("provided")
+        }
+
+        fn associated(_: E) -> String;
+    }
+
+    pub(super) trait Run {
+        fn run(&self) -> String {
+            method!("run")
+        }
+    }
+
+    impl Run for Orders {}
+
+    impl dyn Run {
+        pub(super) fn inherent(&self) -> String {
+            method!("inherent")
+        }
+    }
+
+    impl Orders {
+        pub(super) async fn apart<T>(&self, _: T) -> String {
+            method!("apart")
+        }
+    }
+}
+
+use apart::{Handler, Run};
+
+struct Created;
+struct Batch<'a, T>(PhantomData<&'a T>);
+
+impl Orders {
+    async fn on<T>(&self, _: T) -> String {
+        method!("on")
+    }
+
+    fn r#type(&self) -> String {
+        method!("r#type")
+    }
+
+    fn run(&self) -> String {
+        method!("run")
+    }
+
+    fn associated() -> String {
+        function!("associated")
+    }
+}
+
+impl<T> Batch<'_, T> {
+    async fn on(&self) -> String {
+        method!("on")
+    }
+}
+
+impl Handler<Created> for Orders {
+    async fn handle(&self) -> String {
+        async { method!("handle") }.await
+    }
+
+    fn associated(_: Created) -> String {
+        function!("associated")
+    }
+}
+
+impl Handler<fn(u8) -> u8> for Orders {
+    async fn handle(&self) -> String {
+        method!("handle")
+    }
+
+    fn associated(_: fn(u8) -> u8) -> String {
+        function!("associated")
+    }
+}
+
+impl<T> Handler<T> for Batch<'_, T> {
+    async fn handle(&self) -> String {
+        method!("handle")
+    }
+
+    fn associated(_: T) -> String {
+        function!("associated")
+    }
+}
+
+mod elsewhere {
+    use super::*;
+
+    impl<T> Handler<Vec<T>> for Orders {
+        async fn handle(&self) -> String {
+            method!("handle")
+        }
+
+        fn associated(_: Vec<T>) -> String {
+            function!("associated")
+        }
+    }
+}
+
+/// In an `impl` of the type's own, wherever that stands: the type and the name, whatever the parameters of the method.
+#[tokio::test]
+async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
+    assert_eq!(Orders.on(1_u8).await, format!("{HERE}::Orders::on"));
+    assert_eq!(Orders.on(vec![""]).await, format!("{HERE}::Orders::on"));
+    assert_eq!(Orders.apart(vec![""]).await, format!("{HERE}::Orders::apart"));
+    assert_eq!(Orders.r#type(), format!("{HERE}::Orders::r#type"));
+    assert_eq!(Orders.run(), format!("{HERE}::Orders::run"));
+    assert_eq!(<dyn Run>::inherent(&Orders), format!("dyn {HERE}::apart::Run::inherent"));
+    let batch = type_name::<Batch<'_, Created>>();
+    assert_eq!(Batch(PhantomData::<&Created>).on().await, format!("{batch}::on"));
+    assert_ne!(Batch(PhantomData::<&Created>).on().await, Batch(PhantomData::<&u8>).on().await);
+}
+
+/// ID-1: handlers of one name on one type are told apart by their trait and its parameters, which the compiler writes in
+/// another way where the `impl` stands apart from both.
+#[tokio::test]
+async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters() {
+    let of = |owner: &str, handled: &str, name: &str| {
+        format!("<{owner} as {HERE}::apart::Handler<{handled}>>::{name}")
+    };
+    let orders = type_name::<Orders>();
+    let created = type_name::<Created>();
+    assert_eq!(Handler::<Created>::handle(&Orders).await, of(orders, created, "handle"));
+    assert_eq!(Handler::<fn(u8) -> u8>::handle(&Orders).await, of(orders, "fn(u8) -> u8", "handle"));
+    assert_eq!(Handler::<Vec<u8>>::handle(&Orders).await, of(orders, "alloc::vec::Vec<u8>", "handle"));
+    assert_eq!(Handler::<Vec<u16>>::handle(&Orders).await, of(orders, "alloc::vec::Vec<u16>", "handle"));
+    let batch = type_name::<Batch<'_, Created>>();
+    assert_eq!(Batch(PhantomData::<&Created>).handle().await, of(batch, created, "handle"));
+    for value in ["", "a"] {
+        assert_eq!(Handler::<Created>::provided(&Orders, value).await, of(orders, created, "provided"));
+        assert_eq!(Handler::<Created>::provided(&Orders, 1).await, of(orders, created, "provided"));
+    }
+    assert_eq!(Run::run(&Orders), format!("<{orders} as {HERE}::apart::Run>::run"));
+}
+
+#[test]
+fn ann_4_default_scopes_of_functions_are_full_paths() {
+    fn inner<T>(_: T) -> String {
+        function!("inner")
+    }
+    fn r#fn<T>(_: T) -> String {
+        function!("r#fn")
+    }
+    mod flat {
+        use super::*;
+        pub(super) fn r#fn<T>(_: T) -> String {
+            function!("r#fn")
+        }
+    }
+    let test = format!("{HERE}::ann_4_default_scopes_of_functions_are_full_paths");
+    assert_eq!(free(1_u8), format!("{HERE}::free"));
+    assert_eq!(raw::r#fn(1_u8), format!("{HERE}::raw::r#fn"));
+    // What `module_path!()` does not tell.
+    assert_eq!(inner(1_u8), format!("{test}::inner"));
+    assert_eq!(r#fn(1_u8), format!("{test}::fn"));
+    assert_eq!(flat::r#fn(1_u8), format!("{test}::flat::fn"));
+    assert_eq!(Orders::associated(), format!("{HERE}::Orders::associated"));
+    let created = <Orders as Handler<Created>>::associated(Created);
+    assert_eq!(created, format!("<{HERE}::Orders as {HERE}::apart::Handler<{HERE}::Created>>::associated"));
+    assert_ne!(<Orders as Handler<Vec<u8>>>::associated(Vec::new()), created);
+    assert_ne!(Batch::<u8>::associated(1), Batch::<u16>::associated(1));
+}
+
+fn free<T>(_: T) -> String {
+    function!("free")
+}
+
+mod raw {
+    use super::*;
+
+    pub(super) fn r#fn<T>(_: T) -> String {
+        function!("r#fn")
+    }
+}
+
+/// What no compiler writes today: never two methods under one scope that were under two.
+#[test]
+fn ann_4_a_path_that_is_not_understood_is_taken_as_it_is() {
+    for (place, path) in [
+        ("a::Own::on", "a::Own::on"),
+        ("opaque", "a::Own::on"),
+        ("a::other<a::Own>::on", "a::other<a::Own>::on"),
+        ("<a::Own is b::Tr>::on", "<a::Own is b::Tr>::on"),
+        ("b::<impl b::Tr to a::Own>::on", "b::<impl b::Tr to a::Own>::on"),
+        ("a>::on", "a>::on"),
+    ] {
+        assert_eq!(method_path("a::Own", "on", place), path);
+    }
+}
+
+/// The path of a generic type is known at run time only, so there it is an error of the call.
+#[tokio::test]
+async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
+    let long: &'static str = "p".repeat(256).leak();
+    assert!(std::panic::catch_unwind(|| default_scope(long)).is_err());
+    assert_eq!(default_scope(&long[..255]), &long[..255]);
+    let call = Keyed::method::<Orders, _, _>(long, "k", || ());
+    let answer: Result<u8, Rejected> =
+        call.run(IdempotencyEngine::new(MemoryStore::new()), async || unreachable!()).await;
+    let Err(Rejected::Store(error)) = answer else { panic!("an error of the call") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("name the scope"), "{error}");
+}

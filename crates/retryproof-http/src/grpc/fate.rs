@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The fate of an answer that a gRPC status carries (HTTP-7).
+
+use http::{HeaderMap, HeaderName};
+
+use super::FATE;
+use crate::answer::strip;
+use crate::fate::AnswerFate;
+
+pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
+
+/// Takes the fate that a status carries off its metadata, which are header fields or trailers. An unknown word is a mistake of the program, and counts as the safe
+/// one: nothing is known, so the key is not freed.
+pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
+    let fate = match headers.get(&FATE_NAME)?.as_bytes() {
+        b"store" => AnswerFate::Store,
+        b"release" => AnswerFate::Release,
+        b"hold" => AnswerFate::Hold,
+        _ => {
+            tracing::error!(
+                "the fate of a gRPC answer is none of `store`, `release` and `hold`; it is held (HTTP-7)"
+            );
+            AnswerFate::Hold
+        }
+    };
+    strip(headers, &FATE_NAME);
+    Some(fate)
+}
