@@ -45,7 +45,7 @@ use crate::expand::Framework;
 /// # Endpoints
 ///
 /// ```
-/// # // The library is out of reach here; `tests/ui/pass/manual_endpoint.rs` of the facade is compiled and run.
+/// # // The library is out of reach here; `tests/it/manual/endpoint.rs` of the facade is compiled and run.
 /// # #[cfg(any())] fn main() {
 /// #[derive(Clone, FromRef)]
 /// struct App { idempotency: IdempotencyFilter, payments: Arc<Payments> }
@@ -82,7 +82,7 @@ use crate::expand::Framework;
 /// # Functions and methods
 ///
 /// ```
-/// # // The library is out of reach here; `tests/ui/pass/manual_function.rs` of the facade is compiled and run.
+/// # // The library is out of reach here; `tests/it/manual/function.rs` of the facade is compiled and run.
 /// # #[cfg(any())] fn main() {
 /// impl Orders { // impl AsRef<IdempotencyEngine> for Orders
 ///     #[idempotent(key = event.id, scope = "orders.created", ttl = "P7D", wait_timeout = "PT0S")]
@@ -120,7 +120,7 @@ use crate::expand::Framework;
 /// # Joined to a transaction
 ///
 /// ```
-/// # // The library is out of reach here; `tests/ui/pass/manual_function.rs` of the facade is compiled and run.
+/// # // The library is out of reach here; `tests/it/manual/function.rs` of the facade is compiled and run.
 /// # #[cfg(any())] fn main() {
 /// impl Till { // impl AsRef<JoinedEngine<SqliteTx>> for Till
 ///     #[idempotent(key = order.id, scope = "till", completion = "joined")]

@@ -10,12 +10,6 @@ mod connect;
 mod expand;
 #[cfg(all(feature = "macros", feature = "axum", feature = "blocking", feature = "sqlite"))]
 mod joined;
+#[cfg(all(feature = "macros", feature = "axum", feature = "sqlite"))]
+mod manual;
 mod promises;
-#[cfg(all(
-    feature = "macros",
-    feature = "actix",
-    feature = "axum",
-    feature = "blocking",
-    feature = "sqlite"
-))]
-mod ui;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The endpoint of the attribute's manual: it compiles, and a retry is replayed.
+//! The endpoint of the attribute's manual: it compiles, and a retry is replayed.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,8 +71,8 @@ async fn pay(
     Ok(Json(payments.charge(&order).await?))
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() {
+#[tokio::test]
+async fn ann_1_the_endpoint_of_the_manual_is_replayed() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let idempotency = IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap();
     let payments = Arc::new(Payments::default());

@@ -3,7 +3,7 @@
 //!
 //! `tests/ui/fail`: one refused combination a file, beside the compiler's whole output. `typed_*.rs` are refused by the
 //! type checker, whose words around ours change from release to release; so they are compared under one. After a
-//! change: `TRYBUILD=overwrite cargo test -p retryproof --all-features --test it ui`, and read the difference.
+//! change: `TRYBUILD=overwrite cargo test -p refusals`, and read the difference.
 
 use std::process::Command;
 

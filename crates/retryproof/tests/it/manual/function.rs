@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The functions of the attribute's manual: they compile, and run once.
+//! The functions of the attribute's manual: they compile, and run once.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use retryproof::sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
@@ -8,7 +8,7 @@ use retryproof::{IdempotencyEngine, JoinedEngine, MemoryStore, Rejected, idempot
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug)]
-struct HandlerError(Rejected);
+struct HandlerError(#[expect(dead_code, reason = "a failed test prints it")] Rejected);
 
 impl From<Rejected> for HandlerError {
     fn from(rejected: Rejected) -> Self {
@@ -114,8 +114,8 @@ async fn till() -> Result<(), HandlerError> {
     Ok(())
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), HandlerError> {
+#[tokio::test]
+async fn ann_1_the_functions_of_the_manual_run_once() -> Result<(), HandlerError> {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let orders = Orders { engine: engine.clone(), mail: Mail::default() };
     let ctx = Context { engine, ledger: Ledger::default() };
