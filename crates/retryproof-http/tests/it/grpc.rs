@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The gRPC form over hand-made frames: what tonic would not send, and what its own services never do. Calls through tonic
 //! and real sockets are tested in `examples/grpc`.
+//!
+//! Over 400 lines because each shape of an answer is made by hand.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
