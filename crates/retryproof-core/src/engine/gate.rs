@@ -30,15 +30,22 @@ pub(crate) struct Gate {
 }
 
 /// Leave to make one call. While the store keeps failing there is only one.
+/// A pointer, for each call holds one, and seldom a probe.
 #[derive(Debug)]
-pub(crate) struct Pass<'a>(Option<(&'a Gate, Instant)>);
+pub(crate) struct Pass<'a> {
+    _probe: Option<Box<Probe<'a>>>,
+}
 
-impl Drop for Pass<'_> {
+#[derive(Debug)]
+struct Probe<'a> {
+    gate: &'a Gate,
+    since: Instant,
+}
+
+impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        if let Some((gate, since)) = self.0 {
-            // Not the place of a later one.
-            gate.probing.lock().take_if(|probing| *probing == since);
-        }
+        // Not the place of a later one.
+        self.gate.probing.lock().take_if(|probing| *probing == self.since);
     }
 }
 
@@ -54,17 +61,22 @@ impl Gate {
     /// For acquires and looks: fails fast while another call probes a failing store.
     ///
     /// A probe is over after `operation-timeout` whether it says so or not: it may be in a future that nobody polls.
+    #[inline]
     pub(crate) fn enter(&self, now: impl FnOnce() -> Instant) -> Result<Pass<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {
-            return Ok(Pass(None));
+            return Ok(Pass { _probe: None });
         }
-        let now = now();
+        self.probe(now())
+    }
+
+    #[cold]
+    fn probe(&self, now: Instant) -> Result<Pass<'_>> {
         let mut probing = self.probing.lock();
         if probing.is_some_and(|since| now < since + self.operation_timeout) {
             return Err(Error::unavailable("the store keeps failing; one call at a time probes it"));
         }
         *probing = Some(now);
-        Ok(Pass(Some((self, now))))
+        Ok(Pass { _probe: Some(Box::new(Probe { gate: self, since: now })) })
     }
 
     pub(crate) fn answered(&self) {

@@ -138,7 +138,7 @@ impl Shard {
                         }
                     }
                     Body::Busy(place) => {
-                        if self.busy[*place].has_key(key) && self.scopes.is(slot.scope, id.scope()) {
+                        if self.is_busy_with(*place, slot.scope, id) {
                             return Err(Some(at));
                         }
                     }
@@ -147,6 +147,12 @@ impl Shard {
             at = slot.chain;
         }
         Err(None)
+    }
+
+    /// Apart from the walk, which would keep registers for it.
+    #[inline(never)]
+    fn is_busy_with(&self, place: u32, scope: u32, id: &Identity) -> bool {
+        self.busy[place].has_key(id.key().expose()) && self.scopes.is(scope, id.scope())
     }
 
     /// The lease's end and the token of the record in this slot, if it is IN_PROGRESS.
