@@ -121,8 +121,8 @@ impl MemoryStore {
     fn acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Poll<Result<Acquired>> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        let mut locked = shard.lock();
-        match locked.replay(id, hash, now, &self.time) {
+        let locked = shard.lock();
+        match locked.replay_at_once(id, hash, now) {
             Ok(replay) => {
                 drop(locked);
                 match replay.into_value() {
@@ -145,6 +145,10 @@ impl MemoryStore {
     ) -> Poll<Result<Acquired>> {
         let granted =
             |token, took_over| Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over));
+        if let Some(replay) = found.and_then(|at| locked.replay_from(at, now, &self.time)) {
+            drop(locked);
+            return with_fingerprint(replay);
+        }
         let mut searched = false;
         loop {
             let bytes = match found {

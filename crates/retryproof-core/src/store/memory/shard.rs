@@ -113,15 +113,37 @@ impl Shard {
         None
     }
 
-    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it has one. The same walk
-    /// as [`find`](Self::find), written for the case that it ends well.
-    #[inline(always)]
+    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it has one.
+    #[inline]
     pub(super) fn replay(
         &mut self,
         id: &Identity,
         hash: u32,
         now: Instant,
         time: &Time,
+    ) -> Result<Replay, Option<u32>> {
+        match self.replay_at_once(id, hash, now) {
+            Err(Some(at)) => self.replay_from(at, now, time).ok_or(Some(at)),
+            other => other,
+        }
+    }
+
+    /// What stands in this slot, if it is COMPLETE and within its ttl.
+    #[inline(never)]
+    pub(super) fn replay_from(&mut self, at: u32, now: Instant, time: &Time) -> Option<Replay> {
+        let Body::Done(done) = &self.table.slots[at].body else { return None };
+        let view = done.view()?;
+        self.ahead.is_live(view.expires(), now, time).then(|| done.share(view))
+    }
+
+    /// As [`replay`](Self::replay), but for a record whose end may be near: that is left to [`replay_from`](Self::replay_from). The same walk
+    /// as [`find`](Self::find), written for the case that it ends well.
+    #[inline(always)]
+    pub(super) fn replay_at_once(
+        &self,
+        id: &Identity,
+        hash: u32,
+        now: Instant,
     ) -> Result<Replay, Option<u32>> {
         let key = id.key().expose();
         let mut at = self.table.chain(hash);
@@ -133,7 +155,7 @@ impl Shard {
                             && view.has_key(key.as_bytes())
                             && self.scopes.is(slot.scope, id.scope())
                         {
-                            let live = self.ahead.is_live(view.expires(), now, time);
+                            let live = self.ahead.is_surely_live(view.expires(), now);
                             return if live { Ok(done.share(view)) } else { Err(Some(at)) };
                         }
                     }

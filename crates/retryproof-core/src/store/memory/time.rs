@@ -67,7 +67,13 @@ impl Ahead {
     /// Whether what expires at `expires` is still live.
     #[inline]
     pub(super) fn is_live(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
-        (now <= self.at && expires > self.nanos) || self.is_live_exactly(expires, now, time)
+        self.is_surely_live(expires, now) || self.is_live_exactly(expires, now, time)
+    }
+
+    /// The same where it is said without a subtraction. Not so: [`is_live`](Self::is_live) knows.
+    #[inline(always)]
+    pub(super) fn is_surely_live(&self, expires: u64, now: Instant) -> bool {
+        now <= self.at && expires > self.nanos
     }
 
     #[cold]
