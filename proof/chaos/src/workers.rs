@@ -85,9 +85,7 @@ impl Workers {
                     .env("LD_PRELOAD", library)
                     .env("FAKETIME", format!("{:+}s", skew.ahead))
                     // Leases are counted by the monotonic clock, which no administrator sets.
-                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-                    // A killed process would leave its shared memory behind.
-                    .env("FAKETIME_DISABLE_SHM", "1");
+                    .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             }
         }
         command.stdin(Stdio::piped()).spawn()
@@ -107,7 +105,9 @@ impl Workers {
         let slot = self.slot(proc)?;
         // It is our child, and not yet waited for: the number is its own.
         slot.child.kill()?;
-        slot.child.wait().map(drop)
+        slot.child.wait()?;
+        sweep(&slot.child);
+        Ok(())
     }
 
     /// Starts it again, as another incarnation.
@@ -158,6 +158,7 @@ impl Workers {
                 if crate::mono::now() > until {
                     slot.child.kill()?;
                     slot.child.wait()?;
+                    sweep(&slot.child);
                     killed += 1;
                     break;
                 }
@@ -179,7 +180,15 @@ impl Drop for Workers {
         for slot in &mut self.slots {
             let _ = slot.child.kill();
             let _ = slot.child.wait();
+            sweep(&slot.child);
         }
+    }
+}
+
+/// Removes what the library for wrong clocks leaves of a process that was killed: it names its shared memory after the process.
+fn sweep(child: &Child) {
+    for name in ["faketime_shm_", "sem.faketime_sem_"] {
+        let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));
     }
 }
 
