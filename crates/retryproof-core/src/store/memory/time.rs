@@ -77,7 +77,7 @@ impl Ahead {
     }
 
     #[cold]
-    fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
+    pub(super) fn is_live_exactly(&mut self, expires: u64, now: Instant, time: &Time) -> bool {
         let exact = time.nanos(now);
         if now > self.at {
             let at = now + STEP;
