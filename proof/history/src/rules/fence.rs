@@ -25,7 +25,7 @@ pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let takers = later(story, holder);
         for op in holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Release)) {
             let accepted = op.said(Said::Done) || (op.fun == Fun::Complete && op.said(Said::AlreadyDone));
-            if !accepted {
+            if !accepted || holder.may_have_asked(story, op.end()) {
                 continue;
             }
             // In whatever order a completion and the grant of a larger token took effect within its ttl: one of them is wrong.
@@ -88,7 +88,8 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             && let Some(grant) = taker.grants(story).next()
             && grant.said(Said::TookOver)
             && grant.invoke > release.end()
-            && !story.strangers(&[holder.owner, taker.owner], grant.end())
+            // Nor by an acquire of its own that arrived after it, late or once more.
+            && !story.strangers(&[taker.owner], grant.end())
         {
             found.push(wrong(
                 "S9",

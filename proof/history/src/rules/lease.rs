@@ -89,7 +89,9 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong("S2", grant.invoke, text, first.into_iter().chain(shown)));
             continue;
         }
-        let kept = holder.grants(story).map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
+        // Past its ttl what an owner left counts as absent; also what the taker itself left, by a takeover that nobody told it of.
+        let left = holder.grants(story).chain(taker.maybe_grants(story));
+        let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
         // Also a takeover whose answer was lost, and that is asked for again by its owner.
         let silent = grant.said(Said::Granted)
             && !holder.may_have_ended(story, grant.end())
@@ -115,7 +117,8 @@ pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             .chain(holder.of(story, Fun::Release))
             .filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
         let ended: Vec<&Op> = ended.collect();
-        for extend in holder.of(story, Fun::Extend).filter(|op| op.said(Said::Done)) {
+        let accepted = holder.of(story, Fun::Extend).filter(|op| op.said(Said::Done));
+        for extend in accepted.filter(|op| !holder.may_have_asked(story, op.end())) {
             let later = story
                 .known()
                 .filter(|(taker, token)| {

@@ -126,6 +126,10 @@ impl<'s> Puzzle<'s> {
             let placed = |silent| Placed { op, silent, owner, value, print };
             if op.is_info() {
                 maybe.push(placed(true));
+                // Each of the two may have been granted, with another's lease in between.
+                if op.twice && op.fun == Fun::Acquire {
+                    maybe.push(placed(true));
+                }
                 continue;
             }
             // Otherwise sending it twice comes to the same as sending it once.
@@ -184,8 +188,8 @@ impl<'s> Puzzle<'s> {
             let open_still = node.maybe & (1 << at) == 0 && node.state.now <= placed.op.end();
             if open_still && placed.op.invoke <= horizon {
                 for state in self.steps(&node.state, placed) {
-                    // Without effect it need not be placed.
-                    if state.slot != node.state.slot {
+                    // Without effect it need not be placed: neither a record nor, for its own owner, a longer lease.
+                    if state.slot != node.state.slot || state.ends != node.state.ends {
                         open.push(Node { maybe: node.maybe | (1 << at), state, ..*node });
                     }
                 }
@@ -310,16 +314,17 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
     let op = placed.op;
     let unchanged = (state.token, state.top);
     let is = |said: Said| op.said(said);
+    // Whether it is the lease on record, and not a new one of the same owner, whose first was over and purged.
+    let is_own = |granted| matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner && held.token == granted);
     if placed.silent {
         // Nobody was told: the token of a grant is not known.
-        let granted = matches!(answer, Answer::Granted { .. });
-        let own = matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner);
-        return Some(if granted && !own { (None, state.top) } else { unchanged });
+        let new = matches!(answer, Answer::Granted { token, .. } if !is_own(token));
+        return Some(if new { (None, state.top) } else { unchanged });
     }
     match answer {
-        Answer::Granted { took_over, .. } => {
+        Answer::Granted { took_over, token: granted } => {
             let token = op.token?;
-            let own = matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner);
+            let own = is_own(granted);
             let right = if own { state.token.is_none_or(|known| known == token) } else { token > state.top };
             (is(if took_over { Said::TookOver } else { Said::Granted }) && right)
                 .then(|| (Some(token), state.top.max(token)))

@@ -67,6 +67,11 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
     }
 
+    /// Whether an acquire of its own, of which it heard nothing, may have arrived by `at`, however late, and have given it the lease again.
+    pub fn may_have_asked(&self, story: &Story, at: u64) -> bool {
+        self.of(story, Fun::Acquire).any(|op| op.is_info() && op.invoke <= at)
+    }
+
     /// Its calls that certainly gave it a lease, or a longer one.
     pub fn leases<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.ops

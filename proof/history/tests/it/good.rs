@@ -4,7 +4,7 @@
 use crate::script::{broken, run};
 
 /// Name and script.
-pub(crate) const GOOD: [(&str, &str); 15] = [
+pub(crate) const GOOD: [(&str, &str); 17] = [
     (
         "one run, replayed to a waiter and to a late caller",
         "0-30 respond c1 executed recorded=yes
@@ -109,6 +109,19 @@ pub(crate) const GOOD: [(&str, &str); 15] = [
         "0-2 acquire A granted 1
          105-? acquire B
          120-122 acquire B took_over 2",
+    ),
+    (
+        "a takeover whose answer was lost is over with its own short ttl, and asked for again it is a first grant",
+        "0-2 acquire A granted 1
+         105-? acquire B lease=20 ttl=50
+         200-202 acquire B granted 3",
+    ),
+    (
+        "an acquire that nobody waits for any more arrives after the release of its own owner",
+        "0-? acquire A
+         20-22 acquire A granted 1
+         30-32 release A done
+         200-202 acquire B took_over 3",
     ),
     (
         "a killed claimant may have taken over, and released nothing",

@@ -3,5 +3,6 @@
 
 mod bad;
 mod good;
+mod legal;
 mod script;
 mod void;

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Histories that a right store may leave, drawn at random: none of them may be flagged.
+//!
+//! A right record ([`model::Slot`]) answers owners that ask, beat, complete, release, die and ask again, over a network that delays, loses
+//! and, while it is disturbed, repeats what was sent. What the owners saw is written down as the kill tests write it. Whatever rule
+//! speaks against such a history is wrong itself; and with a defect in the record the same histories must be flagged, or they show nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use history::{Event, Fun, Judgement, Line, Phase, Run, Said};
+use model::{Answer, Defect, Fenced, Op, Owner, Print, Slot, Tick, Value};
+
+use crate::script::manifest;
+
+const STORIES: u64 = 20_000;
+const LENGTH: Tick = 4_000;
+/// A ttl that does not end in the story.
+const LONG: Tick = 40_000;
+
+#[test]
+fn no_rule_flags_what_a_right_store_may_have_answered() {
+    let mut unsearched = 0;
+    for seed in 0..STORIES {
+        let (judgement, text) = play(seed, None);
+        assert!(judgement.violations.is_empty(), "story {seed}: {:#?}\n{text}", judgement.violations);
+        unsearched += judgement.unsearched;
+    }
+    assert!(unsearched < STORIES / 20, "{unsearched} of {STORIES} stories were not searched");
+}
+
+#[test]
+fn the_same_histories_of_a_defect_are_flagged() {
+    let defects = [
+        (Defect::NoOwnerCheck, "S3"),
+        (Defect::TakeoverForgotten, "S2"),
+        (Defect::TakeoverUntold, "S2"),
+        (Defect::TokenRestarts, "S9"),
+        (Defect::CompleteOverwrites, "S3"),
+        (Defect::PurgeEager, "S2"),
+        (Defect::RepeatRefused, "S18"),
+        (Defect::BeatAnyOwner, "S17"),
+        (Defect::ReleaseAnyOwner, "S3"),
+        (Defect::ReplaysExpired, "S18"),
+    ];
+    for (defect, rule) in defects {
+        let flagged = (0..2_000).any(|seed| {
+            let (judgement, _) = play(seed, Some(defect));
+            judgement.violations.iter().any(|violation| violation.rule == rule)
+        });
+        assert!(flagged, "{defect:?} is not flagged by {rule} in 2,000 stories");
+    }
+}
+
+fn play(seed: u64, flaw: Option<Defect>) -> (Judgement, String) {
+    let mut world = World::new(seed, flaw);
+    world.play();
+    let mut run = Run::new(manifest());
+    world.events.sort_by_key(|event| event.mono_ns);
+    let mut text = String::new();
+    for (number, event) in (0..).zip(world.events) {
+        text += &serde_json::to_string(&event).unwrap();
+        text.push('\n');
+        run.take(event, Line { file: 0, number }).unwrap();
+    }
+    run.close();
+    (history::judge(&run), text)
+}
+
+/// What an owner means to do once it holds the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    Complete,
+    Tombstone,
+    Release,
+    Die,
+}
+
+const AIMS: [Aim; 5] = [Aim::Complete, Aim::Complete, Aim::Tombstone, Aim::Release, Aim::Die];
+
+struct Client {
+    lease: Tick,
+    ttl: Tick,
+    print: Option<Print>,
+    aim: Aim,
+    token: Option<u16>,
+    /// How often it asks again, and beats.
+    again: u32,
+    beats: u32,
+}
+
+enum Due {
+    /// A client sends.
+    Send(u16, Op),
+    /// A call reaches the store; what the store answers is heard, or not.
+    Arrive {
+        client: u16,
+        op: Op,
+        number: u64,
+        heard: bool,
+    },
+    /// A caller has given up on a call.
+    GaveUp {
+        client: u16,
+        op: Op,
+        number: u64,
+        told: bool,
+    },
+    Hear {
+        client: u16,
+        op: Op,
+        number: u64,
+        answer: Answer,
+    },
+    Purge,
+}
+
+struct World {
+    random: Random,
+    flaw: Option<Defect>,
+    slot: Slot,
+    clients: Vec<Client>,
+    disturbed: Vec<(Tick, Tick)>,
+    due: BinaryHeap<Reverse<(Tick, u64)>>,
+    /// By number.
+    what: Vec<Option<Due>>,
+    ops: u64,
+    events: Vec<Event>,
+}
+
+impl World {
+    fn new(seed: u64, flaw: Option<Defect>) -> Self {
+        Self {
+            random: Random(seed),
+            flaw,
+            slot: Slot::default(),
+            clients: Vec::new(),
+            disturbed: Vec::new(),
+            due: BinaryHeap::new(),
+            what: Vec::new(),
+            ops: 0,
+            events: Vec::new(),
+        }
+    }
+
+    fn at(&mut self, when: Tick, what: Due) {
+        self.due.push(Reverse((when, self.what.len() as u64)));
+        self.what.push(Some(what));
+    }
+
+    fn play(&mut self) {
+        for _ in 0..self.random.within(0, 3) {
+            let from = self.random.within(0, LENGTH);
+            let to = from + self.random.within(20, 900);
+            self.disturbed.push((from, to));
+            let mut fault =
+                Event::new((0, 1), self.what.len() as u64 + 1, Fun::Fault, Phase::Invoke, ns(from));
+            fault.note = Some("cut".into());
+            self.events.push(Event { phase: Phase::Ok, mono_ns: ns(to), ..fault.clone() });
+            self.events.push(fault);
+            self.at(from, Due::Purge);
+        }
+        for _ in 0..self.random.within(2, 9) {
+            let (client, print) = (self.clients.len() as u16, self.random.within(0, 3));
+            let ttl = if self.random.in_100(60) { LONG } else { self.random.within(150, 900) };
+            self.clients.push(Client {
+                lease: self.random.within(40, 400),
+                ttl,
+                print: (print > 0).then_some(Print(print)),
+                aim: AIMS[usize::from(self.random.within(0, 5))],
+                token: None,
+                again: u32::from(self.random.within(0, 4)),
+                beats: u32::from(self.random.within(0, 4)),
+            });
+            let when = self.random.within(0, LENGTH);
+            self.ask(when, client);
+        }
+        for _ in 0..self.random.within(0, 6) {
+            let (when, purge) = (self.random.within(0, LENGTH + 500), self.random.in_100(50));
+            self.at(when, if purge { Due::Purge } else { Due::Send(u16::MAX, Op::Look) });
+        }
+        while let Some(Reverse((now, number))) = self.due.pop() {
+            match self.what[number as usize].take() {
+                Some(Due::Send(client, op)) => self.send(now, client, op),
+                Some(Due::Arrive { client, op, number, heard }) => {
+                    let (slot, answer) = self.slot.step_with(now, op, self.flaw);
+                    self.slot = slot;
+                    if heard {
+                        let when = now + self.random.within(0, 9);
+                        self.at(when, Due::Hear { client, op, number, answer });
+                    }
+                }
+                Some(Due::GaveUp { client, op, number, told }) => {
+                    if told {
+                        let event = self.event(now, client, op, number, Phase::Info);
+                        self.events.push(event);
+                    }
+                    self.after_silence(now, client, op, told);
+                }
+                Some(Due::Hear { client, op, number, answer }) => self.hear(now, client, op, number, answer),
+                Some(Due::Purge) => self.slot = self.slot.step_with(now, Op::Purge, self.flaw).0,
+                None => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, when: Tick, client: u16) {
+        let Client { lease, ttl, print, .. } = self.clients[usize::from(client)];
+        self.at(when, Due::Send(client, Op::Acquire { owner: Owner(client + 1), lease, ttl, print }));
+    }
+
+    fn send(&mut self, now: Tick, client: u16, op: Op) {
+        self.ops += 1;
+        let number = self.ops;
+        let mut event = self.event(now, client, op, number, Phase::Invoke);
+        match op {
+            Op::Acquire { lease, ttl, print, .. } => {
+                (event.lease_us, event.ttl_us) =
+                    (Some(u64::from(lease) * 1_000), Some(u64::from(ttl) * 1_000));
+                event.fp_hash = print.map(|print| u64::from(print.0));
+            }
+            Op::Extend { lease, .. } => event.lease_us = Some(u64::from(lease) * 1_000),
+            Op::Complete { ttl, value, .. } => {
+                event.ttl_us = Some(u64::from(ttl) * 1_000);
+                match value {
+                    Value::Result(of) => event.value_hash = Some(u64::from(of)),
+                    Value::Tombstone => event.said = Some(Said::Tombstone),
+                }
+            }
+            _ => {}
+        }
+        self.events.push(event);
+        let (there, random) = (now + self.random.within(0, 9), self.random.within(0, 100));
+        let patience = self.random.within(20, 700);
+        let disturbed = self.disturbed.iter().any(|(from, to)| *from <= there && now <= *to);
+        let arrive = |heard| Due::Arrive { client, op, number, heard };
+        match random {
+            // Killed, or gave up: it arrives, late, or never.
+            0..6 => {
+                self.at(now + patience, Due::GaveUp { client, op, number, told: random < 3 });
+                if random % 3 > 0 {
+                    let late = self.random.within(0, if random % 3 == 1 { 9 } else { 1_000 });
+                    self.at(now + late, arrive(false));
+                }
+            }
+            // Sent once more by the store's driver, at whatever time it has a connection again; the first has arrived or not, and is heard no more.
+            6..60 if disturbed => {
+                if random < 40 {
+                    let late = if random < 12 { self.random.within(0, patience) } else { 0 };
+                    self.at(there + late, arrive(false));
+                }
+                if random % 4 == 0 {
+                    self.at(now + patience, Due::GaveUp { client, op, number, told: true });
+                }
+                self.at(there + patience, arrive(random % 4 != 0));
+            }
+            _ => self.at(there, arrive(true)),
+        }
+    }
+
+    fn after_silence(&mut self, now: Tick, client: u16, op: Op, told: bool) {
+        let Some(own) = self.clients.get_mut(usize::from(client)) else { return };
+        // Killed.
+        if !told || own.again == 0 {
+            return;
+        }
+        own.again -= 1;
+        let when = now + self.random.within(0, 100);
+        let owner = Owner(client + 1);
+        // A claim that is given up is released, for it may have been granted.
+        let given_up = matches!(op, Op::Acquire { .. }) && self.random.in_100(20);
+        self.at(when, Due::Send(client, if given_up { Op::Release { owner } } else { op }));
+    }
+
+    fn hear(&mut self, now: Tick, client: u16, op: Op, number: u64, answer: Answer) {
+        let mut event = self.event(now, client, op, number, Phase::Ok);
+        let soon = now + self.random.within(0, 120);
+        match answer {
+            Answer::Granted { token, took_over } => {
+                event.said = Some(if took_over { Said::TookOver } else { Said::Granted });
+                event.token = Some(u64::from(token.0));
+                self.clients[usize::from(client)].token = Some(token.0);
+                self.work(soon, client);
+            }
+            Answer::Busy { remaining, token } => {
+                (event.said, event.token) = (Some(Said::Busy), Some(u64::from(token.0)));
+                event.remaining_us = Some(u64::from(remaining) * 1_000);
+                let asks = matches!(op, Op::Acquire { .. }) && self.clients[usize::from(client)].again > 0;
+                if asks {
+                    self.clients[usize::from(client)].again -= 1;
+                    let when = if self.random.in_100(50) { now + remaining } else { soon };
+                    self.ask(when, client);
+                }
+            }
+            Answer::Complete { value, print } => {
+                event.fp_hash = print.map(|print| u64::from(print.0));
+                event.said = Some(Said::Tombstone);
+                if let Value::Result(of) = value {
+                    event.said = Some(Said::Complete);
+                    let token = self.clients[usize::from(of)].token.unwrap();
+                    event.bears = Some(("s".into(), "k".into(), u64::from(token)));
+                    event.value_hash = Some(u64::from(of));
+                }
+            }
+            Answer::Absent => event.said = Some(Said::Absent),
+            Answer::Fenced(fenced) => {
+                event.said = Some(match fenced {
+                    Fenced::Done => Said::Done,
+                    Fenced::AlreadyDone => Said::AlreadyDone,
+                    Fenced::Lost => Said::Lost,
+                });
+                match (op, fenced) {
+                    (Op::Extend { .. }, Fenced::Done) => self.work(soon, client),
+                    (Op::Complete { .. }, Fenced::Lost) => self.at(soon, Due::Send(client, Op::Look)),
+                    _ => {}
+                }
+            }
+            Answer::Purged(_) => unreachable!("nobody asks for it"),
+        }
+        self.events.push(event);
+    }
+
+    /// A holder's next step.
+    fn work(&mut self, when: Tick, client: u16) {
+        let own = &mut self.clients[usize::from(client)];
+        let (owner, lease, ttl) = (Owner(client + 1), own.lease, own.ttl);
+        let op = match own.aim {
+            _ if own.beats > 0 => {
+                own.beats -= 1;
+                Op::Extend { owner, lease }
+            }
+            Aim::Complete => Op::Complete { owner, value: Value::Result(client), ttl },
+            Aim::Tombstone => Op::Complete { owner, value: Value::Tombstone, ttl },
+            Aim::Release => Op::Release { owner },
+            Aim::Die => return,
+        };
+        // Now and then it dawdles over the end of its lease.
+        let dawdles = if self.random.in_100(25) { lease } else { 0 };
+        self.at(when + dawdles, Due::Send(client, op));
+    }
+
+    fn event(&self, now: Tick, client: u16, op: Op, number: u64, phase: Phase) -> Event {
+        let (fun, owner) = match op {
+            Op::Acquire { owner, .. } => (Fun::Acquire, Some(owner)),
+            Op::Extend { owner, .. } => (Fun::Extend, Some(owner)),
+            Op::Complete { owner, .. } => (Fun::Complete, Some(owner)),
+            Op::Release { owner } => (Fun::Release, Some(owner)),
+            Op::Look | Op::Purge => (Fun::Look, None),
+        };
+        let mut event = Event::new((u32::from(client) + 1, 1), number, fun, phase, ns(now));
+        (event.scope, event.key) = (Some("s".into()), Some("k".into()));
+        event.owner = owner.map(|owner| format!("{:032x}", owner.0));
+        event
+    }
+}
+
+fn ns(tick: Tick) -> u64 {
+    u64::from(tick) * 1_000_000
+}
+
+/// SplitMix64: enough to draw a story by its number.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut drawn = self.0;
+        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        drawn ^ (drawn >> 31)
+    }
+
+    fn within(&mut self, from: Tick, to: Tick) -> Tick {
+        from + (self.next() % u64::from(to - from)) as Tick
+    }
+
+    fn in_100(&mut self, share: Tick) -> bool {
+        self.within(0, 100) < share
+    }
+}
