@@ -121,7 +121,7 @@ struct World {
     slot: Slot,
     clients: Vec<Client>,
     disturbed: Vec<(Tick, Tick)>,
-    due: BinaryHeap<Reverse<(Tick, u64)>>,
+    due: BinaryHeap<Reverse<(Tick, usize)>>,
     /// By number.
     what: Vec<Option<Due>>,
     ops: u64,
@@ -144,24 +144,23 @@ impl World {
     }
 
     fn at(&mut self, when: Tick, what: Due) {
-        self.due.push(Reverse((when, self.what.len() as u64)));
+        self.due.push(Reverse((when, self.what.len())));
         self.what.push(Some(what));
     }
 
     fn play(&mut self) {
-        for _ in 0..self.random.within(0, 3) {
+        for number in 0..u64::from(self.random.within(0, 3)) {
             let from = self.random.within(0, LENGTH);
             let to = from + self.random.within(20, 900);
             self.disturbed.push((from, to));
-            let mut fault =
-                Event::new((0, 1), self.what.len() as u64 + 1, Fun::Fault, Phase::Invoke, ns(from));
+            let mut fault = Event::new((0, 1), ns(from) + number, Fun::Fault, Phase::Invoke, ns(from));
             fault.note = Some("cut".into());
             self.events.push(Event { phase: Phase::Ok, mono_ns: ns(to), ..fault.clone() });
             self.events.push(fault);
             self.at(from, Due::Purge);
         }
         for _ in 0..self.random.within(2, 9) {
-            let (client, print) = (self.clients.len() as u16, self.random.within(0, 3));
+            let (client, print) = (u16::try_from(self.clients.len()).unwrap(), self.random.within(0, 3));
             let ttl = if self.random.in_100(60) { LONG } else { self.random.within(150, 900) };
             self.clients.push(Client {
                 lease: self.random.within(40, 400),
@@ -180,7 +179,7 @@ impl World {
             self.at(when, if purge { Due::Purge } else { Due::Send(u16::MAX, Op::Look) });
         }
         while let Some(Reverse((now, number))) = self.due.pop() {
-            match self.what[number as usize].take() {
+            match self.what[number].take() {
                 Some(Due::Send(client, op)) => self.send(now, client, op),
                 Some(Due::Arrive { client, op, number, heard }) => {
                     let (slot, answer) = self.slot.step_with(now, op, self.flaw);
@@ -371,7 +370,7 @@ impl Random {
     }
 
     fn within(&mut self, from: Tick, to: Tick) -> Tick {
-        from + (self.next() % u64::from(to - from)) as Tick
+        from + Tick::try_from(self.next() % u64::from(to - from)).unwrap()
     }
 
     fn in_100(&mut self, share: Tick) -> bool {
