@@ -92,6 +92,36 @@ impl Place {
         Ok(())
     }
 
+    /// Until the server has written its log anew, which a fill makes it do, and has moved the records to the larger tables that so many take.
+    /// Meanwhile a look-up goes to two tables. It moves them for a millisecond each time that it looks after itself: so it does that
+    /// more often for as long.
+    async fn settle(&self, records: u64) -> Result<(), String> {
+        let ask = |words: &'static [&str]| {
+            let mut cmd = Cmd::new();
+            for word in words {
+                cmd.arg(*word);
+            }
+            cmd
+        };
+        let mut control = self.control.clone();
+        for _ in 0..600 {
+            let info: String = ask(&["INFO", "persistence"]).query_async(&mut control).await.map_err(text)?;
+            let is_idle =
+                |what: &str| info.lines().any(|line| line.trim() == format!("{what}_in_progress:0"));
+            if !is_idle("aof_rewrite") || !is_idle("rdb_bgsave") {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                continue;
+            }
+            let (_, before): (String, String) =
+                ask(&["CONFIG", "GET", "hz"]).query_async(&mut control).await.map_err(text)?;
+            let often = ask(&["CONFIG", "SET", "hz", "500"]);
+            often.exec_async(&mut control).await.map_err(text)?;
+            tokio::time::sleep(Duration::from_micros(records * 8)).await;
+            return ask(&["CONFIG", "SET", "hz"]).arg(before).exec_async(&mut control).await.map_err(text);
+        }
+        Err("the server has been writing its log anew for five minutes".into())
+    }
+
     /// Calls of all commands so far.
     async fn calls(&self) -> Result<u64, String> {
         let mut cmd = Cmd::new();
@@ -326,8 +356,11 @@ pub(crate) fn grown(
             again: Way::replays("replay", &store, HOT),
         })
     };
-    let both = runtime
-        .block_on(async { Ok::<_, String>([filled(FEW, 10_000).await?, filled(FULL, records).await?]) })?;
+    let both = runtime.block_on(async {
+        let both = [filled(FEW, 10_000).await?, filled(FULL, records).await?];
+        place.settle(records).await?;
+        Ok::<_, String>(both)
+    })?;
     growth(report, runtime, many, both)
 }
 
