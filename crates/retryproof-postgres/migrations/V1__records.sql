@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT OR Apache-2.0
 -- retryproof, PostgreSQL, schema version 1. Safe to run twice. To use another table name, replace every
--- `retryproof_records`. Run it inside a transaction, and R__grant.sql after it.
+-- `retryproof_records`. Run it inside a transaction, and R__grant.sql and R__complete.sql after it.
 
 -- Compared byte for byte (ID-2), so bytea: no encoding and no collation touches it. Times are the server's (ACQ-7).
 -- The key comes first in the index, because keys differ where scopes are alike.

@@ -22,11 +22,19 @@ pub(crate) enum Value<'a> {
     Int(i64),
 }
 
+/// The same of many records.
+pub(crate) enum List<'a> {
+    Bytes(Vec<Option<&'a [u8]>>),
+    Int(Vec<i64>),
+}
+
 /// A statement with its values. Not `Debug`: they are keys and results (ID-4).
 pub(crate) struct Call<'a> {
     sql: Arc<str>,
     has_rows: bool,
     values: Vec<Value<'a>>,
+    /// Bound after the values.
+    lists: Vec<List<'a>>,
 }
 
 /// What a statement answered.
@@ -38,7 +46,12 @@ pub(crate) struct Reply {
 
 impl<'a> Call<'a> {
     pub(crate) fn new(sql: Arc<str>, has_rows: bool, values: Vec<Value<'a>>) -> Self {
-        Self { sql, has_rows, values }
+        Self { sql, has_rows, values, lists: Vec::new() }
+    }
+
+    /// A statement on many records; it answers with a row.
+    pub(crate) fn on_many(sql: Arc<str>, lists: Vec<List<'a>>) -> Self {
+        Self { sql, has_rows: true, values: Vec::new(), lists }
     }
 
     /// The text, with places `$1` and so on: what another driver would run, in a caller's transaction (CMP-7).
@@ -52,10 +65,10 @@ impl<'a> Call<'a> {
         self.values
     }
 
-    /// What is bound to the places, in their order.
+    /// How many places are bound.
     #[cfg(test)]
-    pub(crate) fn values(&self) -> &[Value<'a>] {
-        &self.values
+    pub(crate) fn places(&self) -> usize {
+        self.values.len() + self.lists.len()
     }
 
     /// Runs it: prepared and kept so by the connection, or as one text with literals. One round trip each, but for the first use of a
@@ -93,6 +106,13 @@ impl<'a> Call<'a> {
             }
             .map_err(sqlx_core::Error::Encode)?;
         }
+        for list in &self.lists {
+            match list {
+                List::Bytes(list) => arguments.add(list),
+                List::Int(list) => arguments.add(list),
+            }
+            .map_err(sqlx_core::Error::Encode)?;
+        }
         Ok(arguments)
     }
 
@@ -109,6 +129,8 @@ impl<'a> Call<'a> {
             let at = at.parse::<usize>().unwrap_or_default().wrapping_sub(1);
             if let Some(value) = self.values.get(at) {
                 value.write(&mut text);
+            } else if let Some(list) = self.lists.get(at.wrapping_sub(self.values.len())) {
+                list.write(&mut text);
             }
             text.push_str(rest);
         }
@@ -150,12 +172,28 @@ impl Value<'_> {
     }
 }
 
+impl List<'_> {
+    fn write(&self, text: &mut String) {
+        let (values, kind): (Vec<Value<'_>>, _) = match self {
+            Self::Bytes(list) => (list.iter().map(|bytes| Value::Bytes(*bytes)).collect(), "]::bytea[]"),
+            Self::Int(list) => (list.iter().map(|int| Value::Int(*int)).collect(), "]::bigint[]"),
+        };
+        for (at, value) in values.iter().enumerate() {
+            text.push_str(if at == 0 { "ARRAY[" } else { "," });
+            value.write(text);
+        }
+        text.push_str(kind);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use retryproof_core::store::Completion;
     use retryproof_core::{Identity, OwnerId};
+
+    use crate::group::Waiting;
 
     #[test]
     fn sto_3_literals_are_hex_and_digits_only() {
@@ -165,6 +203,17 @@ mod tests {
         let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);
         let text = sql.complete(&id, &owner, &done).literally();
         assert!(text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"), "{text}");
+        is_plain(&text);
+        // Many at once: lists of the same literals.
+        let many = [Waiting::of(&id, owner, &done), Waiting::of(&id, owner, &done)];
+        let text = sql.complete_many(&many).literally();
+        let values = "ARRAY[decode('2724335c','hex'),decode('2724335c','hex')]::bytea[]";
+        assert!(text.contains(values) && text.contains("ARRAY[NULL::bytea,NULL::bytea]::bytea[]"), "{text}");
+        assert!(text.contains("ARRAY[(1000000),(1000000)]::bigint[]"), "{text}");
+        is_plain(&text);
+    }
+
+    fn is_plain(text: &str) {
         assert!(!text.contains('$') && !text.contains('\\') && !text.contains("DROP"), "{text}");
         let quoted: Vec<_> = text.split('\'').skip(1).step_by(2).collect();
         let plain = |part: &&str| {

@@ -53,7 +53,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         ),
         "42501" => (
             Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the function with `_grant`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` and `_complete`",
         ),
         // Retried, for after a fail-over the next connection finds the new primary.
         "25006" => {

@@ -5,6 +5,7 @@ mod call;
 mod config;
 mod courier;
 mod error;
+mod group;
 mod hash;
 mod inspect;
 mod join;

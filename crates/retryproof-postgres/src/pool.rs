@@ -112,7 +112,21 @@ impl Pool {
     /// Runs one statement in autocommit. A connection that turns out to be dead is replaced once, and a lost race run again: all our
     /// statements are safe to repeat, by their owner (ACQ-9, CMP-3).
     pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply, Failed> {
-        let deadline = Instant::now() + self.timeout;
+        self.run_until(self.deadline(), lane, call).await
+    }
+
+    /// Until when a call that begins now may take.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// The same within what is left of a call.
+    pub(crate) async fn run_until(
+        &self,
+        deadline: Instant,
+        lane: Lane,
+        call: &Call<'_>,
+    ) -> Result<Reply, Failed> {
         let (mut races, mut replaced) = (0, false);
         loop {
             let mut held =

@@ -20,18 +20,57 @@ const VERSION: i64 = 1;
 /// The shipped migrations, oldest first; the index is the version before.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
-/// The function that grants. It has no version: its text is compared with what the database has.
-const GRANT: &str = include_str!("../migrations/R__grant.sql");
+/// A function of the schema. It has no version: its text is compared with what the database has.
+struct Function {
+    /// What its name has behind the table's; its body stands between this word's dollar quotes.
+    name: &'static str,
+    takes: &'static str,
+    script: &'static str,
+}
+
+const FUNCTIONS: [Function; 2] = [
+    Function {
+        name: "grant",
+        takes: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean",
+        script: include_str!("../migrations/R__grant.sql"),
+    },
+    Function {
+        name: "complete",
+        takes: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
+        script: include_str!("../migrations/R__complete.sql"),
+    },
+];
+
+impl Function {
+    /// As the server finds it.
+    fn signature(&self, table: &str) -> String {
+        format!("\"{table}_{}\"({})", self.name, self.takes)
+    }
+
+    /// What the body has to be.
+    fn body(&self, table: &str) -> Option<String> {
+        let quote = format!("${}$", self.name);
+        self.script.split(quote.as_str()).nth(1).map(|body| body.replace(DEFAULT_TABLE, table))
+    }
+
+    /// Its body, if it is there.
+    async fn found(&self, conn: &mut PgConnection, table: &str) -> Result<Option<String>, sqlx_core::Error> {
+        let body =
+            format!("SELECT prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')", self.signature(table));
+        row(conn, body).await?.map(|row| row.try_get(0)).transpose()
+    }
+}
 
 /// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under the name `table`, and writes the
-/// version row. Run it inside a transaction. One of the statements makes a function, whose body stands between dollar quotes and has
-/// semicolons in it, so the migrator has to know these.
+/// version row. Run it inside a transaction. Two of the statements make functions, whose bodies stand between dollar quotes and have
+/// semicolons in them, so the migrator has to know these.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
     let table = valid(table)?;
-    Ok([MIGRATIONS[0], GRANT].join("\n").replace(DEFAULT_TABLE, table))
+    let scripts = MIGRATIONS.into_iter().chain(FUNCTIONS.iter().map(|function| function.script));
+    Ok(scripts.collect::<Vec<_>>().join("\n").replace(DEFAULT_TABLE, table))
 }
 
 impl PostgresConfig {
@@ -78,10 +117,11 @@ impl PostgresConfig {
         }
         // Compared first, for whoever may not create anything calls this as well, after somebody else has. A table can be restored
         // without its function, so it goes where the table is: in the first schema of the path nobody might find it.
-        let script = GRANT.replace(DEFAULT_TABLE, table);
-        if function(&mut conn, table).await.map_err(fail)?.as_deref() != script.split("$grant$").nth(1) {
-            run(&mut conn, beside(table)).await.map_err(fail)?;
-            run(&mut conn, script).await.map_err(fail)?;
+        for function in FUNCTIONS {
+            if function.found(&mut conn, table).await.map_err(fail)? != function.body(table) {
+                run(&mut conn, beside(table)).await.map_err(fail)?;
+                run(&mut conn, function.script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
+            }
         }
         run(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
         // The tables are there, whether or not the server hears the good-bye.
@@ -111,23 +151,12 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
     }
 }
 
-/// The body of the function that grants, if it is there.
-async fn function(conn: &mut PgConnection, table: &str) -> Result<Option<String>, sqlx_core::Error> {
-    let body = format!("SELECT prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')", grant(table));
-    row(conn, body).await?.map(|row| row.try_get(0)).transpose()
-}
-
 /// Puts the table's schema first in the path, until the transaction ends.
 fn beside(table: &str) -> String {
     format!(
         "SELECT set_config('search_path', quote_ident(n.nspname)||','||current_setting('search_path'), true) \
          FROM pg_class AS c JOIN pg_namespace AS n ON n.oid=c.relnamespace WHERE c.oid=to_regclass('\"{table}\"')"
     )
-}
-
-/// The function that grants, as the server finds it.
-fn grant(table: &str) -> String {
-    format!("\"{table}_grant\"(bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean)")
 }
 
 /// What the server is like.
@@ -147,8 +176,10 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
              current_setting('default_transaction_isolation')='read committed', \
              coalesce((SELECT bool_and(has_table_privilege(to_regclass('\"{table}\"'),p)) \
              FROM unnest(ARRAY['SELECT','INSERT','UPDATE','DELETE']) AS p) \
+             AND has_function_privilege(to_regprocedure('{}'),'EXECUTE') \
              AND has_function_privilege(to_regprocedure('{}'),'EXECUTE'),true)",
-            grant(table)
+            FUNCTIONS[0].signature(table),
+            FUNCTIONS[1].signature(table)
         ),
     )
     .await
@@ -165,8 +196,13 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         ));
     }
     match version(conn, table).await {
-        Ok(Some(VERSION)) if function(conn, table).await.map_err(unreadable)?.is_some() => {}
-        Ok(Some(VERSION)) => return Err(missing(table)),
+        Ok(Some(VERSION)) => {
+            for function in FUNCTIONS {
+                if function.found(conn, table).await.map_err(unreadable)?.is_none() {
+                    return Err(missing(table));
+                }
+            }
+        }
         Ok(Some(found)) if found > VERSION => return Err(newer(found)),
         Ok(Some(found)) => {
             return Err(Error::new(
@@ -183,7 +219,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the function with `_grant`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` and `_complete`",
         )
         .with("table", table));
     }
@@ -202,7 +238,7 @@ pub(crate) async fn backend(conn: &mut PgConnection) -> Result<i64> {
 fn missing(table: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the database does not have the tables and the function of the store yet; call `PostgresConfig::migrate()` once, or apply the shipped SQL",
+        "the database does not have all tables and functions of the store yet; call `PostgresConfig::migrate()` once, or apply the shipped SQL",
     )
     .with("table", table)
 }

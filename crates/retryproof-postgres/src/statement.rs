@@ -7,8 +7,9 @@ use std::time::Duration;
 use retryproof_core::store::{AcquireRequest, Completion};
 use retryproof_core::{Identity, OwnerId};
 
-use crate::call::{Call, Value};
+use crate::call::{Call, List, Value};
 use crate::config::DEFAULT_TABLE;
+use crate::group::Waiting;
 
 /// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction. `extract` would count
 /// in decimal numbers; a double keeps microseconds apart until 2106.
@@ -48,6 +49,7 @@ pub(crate) enum Statement {
     Standing,
     Extend,
     Complete,
+    CompleteMany,
     Release,
     Purge,
     Summary,
@@ -63,6 +65,7 @@ impl Statement {
         Self::Standing,
         Self::Extend,
         Self::Complete,
+        Self::CompleteMany,
         Self::Release,
         Self::Purge,
         Self::Summary,
@@ -119,6 +122,9 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
+            // The same for many records at once, each by its own owner.
+            // 1 scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results -> the places of those that took effect.
+            Self::CompleteMany => "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7)",
             // RUN-4, ACQ-10: the row stays for an hour as a residue that every call takes for absent. 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
@@ -220,6 +226,23 @@ impl Sql {
         self.call(Statement::Complete, values)
     }
 
+    /// The completions of many, in one statement.
+    pub(crate) fn complete_many<'a>(&self, all: &'a [Waiting]) -> Call<'a> {
+        let bytes = |of: fn(&'a Waiting) -> Option<&'a [u8]>| List::Bytes(all.iter().map(of).collect());
+        let ttls: Vec<i64> = all.iter().map(|one| micros(one.done.ttl)).collect();
+        let steps = ttls.iter().map(|ttl| granularity(*ttl)).collect();
+        let lists = vec![
+            bytes(|one| Some(one.id.scope().as_str().as_bytes())),
+            bytes(|one| Some(one.id.key().expose().as_bytes())),
+            bytes(|one| Some(one.owner.as_bytes())),
+            List::Int(ttls),
+            List::Int(steps),
+            bytes(|one| one.done.fingerprint.as_ref().map(|fp| fp.as_bytes())),
+            bytes(|one| Some(&one.done.value)),
+        ];
+        Call::on_many(Arc::clone(&self.0[Statement::CompleteMany as usize]), lists)
+    }
+
     pub(crate) fn release<'a>(&self, id: &'a Identity, owner: &'a OwnerId) -> Call<'a> {
         let [scope, key] = key(id);
         self.call(Statement::Release, vec![scope, key, Value::Bytes(Some(owner.as_bytes()))])
@@ -265,12 +288,14 @@ mod tests {
         let (id, owner) = (Identity::of("s", "k").unwrap(), OwnerId::new());
         let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
         let done = Completion::new(Vec::new().into(), Duration::from_secs(1), None);
+        let many = [Waiting::of(&id, owner, &done)];
         let calls = [
             sql.acquire(&id, &req),
             sql.by_key(Statement::Find, &id),
             sql.by_key(Statement::Standing, &id),
             sql.extend(&id, &owner, req.lease),
             sql.complete(&id, &owner, &done),
+            sql.complete_many(&many),
             sql.release(&id, &owner),
             sql.purge(1),
             sql.by_key(Statement::Summary, &id),
@@ -279,7 +304,7 @@ mod tests {
         for call in calls {
             let sql = call.sql();
             for at in 1..=9 {
-                assert_eq!(sql.contains(&format!("${at}")), at <= call.values().len(), "${at} in {sql}");
+                assert_eq!(sql.contains(&format!("${at}")), at <= call.places(), "${at} in {sql}");
             }
             // ACQ-7: neither moves in a transaction.
             assert!(!sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"), "{sql}");

@@ -15,6 +15,7 @@ use crate::call::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
 use crate::error::{classify, is_locked, refuses_writes};
+use crate::group::{Group, Turn};
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Answer, Phase, Record};
 use crate::schema;
@@ -36,8 +37,9 @@ const PROBES: u32 = 4;
 /// It has connections of its own and runs each statement in autocommit. Expiry is judged by the server's clock.
 pub struct PostgresStore {
     config: PostgresConfig,
-    sql: Sql,
+    sql: Arc<Sql>,
     pool: Arc<Pool>,
+    group: Group,
     wake: Arc<Wake>,
     known: Known,
     _courier: Option<Courier>,
@@ -68,7 +70,9 @@ impl PostgresStore {
             true => Some(Courier::start(config.source.clone(), &table, &wake).await),
             false => None,
         };
-        Ok(Self { sql: Sql::new(&table), config, pool, wake, known: Known::new(), _courier: courier })
+        let sql = Arc::new(Sql::new(&table));
+        let group = Group::new(Arc::clone(&pool), Arc::clone(&sql), config.timeout);
+        Ok(Self { sql, config, pool, group, wake, known: Known::new(), _courier: courier })
     }
 
     /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
@@ -228,7 +232,7 @@ impl PostgresStore {
     }
 
     /// Says what became of a record that a fenced statement did not find.
-    async fn otherwise(&self, id: &Identity, say: impl FnOnce(Option<Record>) -> Fenced) -> Result<Fenced> {
+    async fn otherwise<T>(&self, id: &Identity, say: impl FnOnce(Option<Record>) -> T) -> Result<T> {
         let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Standing, id)).await?;
         reply.row.as_ref().map_or(Ok(None), Record::read).map(say)
     }
@@ -239,17 +243,14 @@ impl PostgresStore {
                 .with("bytes", done.value.len())
                 .with("at_most", self.config.max_value));
         }
-        let fenced = match self.run(Lane::Beats, &self.sql.complete(id, &owner, done)).await?.changed {
-            0 => {
-                let already = |record| match record {
-                    Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
-                        Fenced::AlreadyDone
-                    }
-                    _ => Fenced::Lost,
-                };
-                self.otherwise(id, already).await?
-            }
-            _ => Fenced::Done,
+        let deadline = self.pool.deadline();
+        let fenced = match self.group.turn(id, owner, done, deadline).await {
+            Turn::Done => Fenced::Done,
+            Turn::Alone(_slot) => self.complete_alone(id, owner, done, deadline).await?,
+            Turn::Refused => match self.refused(id, owner).await? {
+                Some(fenced) => fenced,
+                None => self.complete_alone(id, owner, done, deadline).await?,
+            },
         };
         if fenced != Fenced::Lost {
             // Also when it was done before: the answer may have been lost, and then nobody was woken by it (ACQ-4).
@@ -257,6 +258,31 @@ impl PostgresStore {
             self.wake.finished(id);
         }
         Ok(fenced)
+    }
+
+    async fn complete_alone(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+        deadline: Instant,
+    ) -> Result<Fenced> {
+        let call = self.sql.complete(id, &owner, done);
+        let ran = self.pool.run_until(deadline, Lane::Beats, &call).await;
+        if ran.map_err(Failed::into_error)?.changed > 0 {
+            return Ok(Fenced::Done);
+        }
+        Ok(self.refused(id, owner).await?.unwrap_or(Fenced::Lost))
+    }
+
+    /// Why a completion was refused; `None`: the owner's lease stands there.
+    async fn refused(&self, id: &Identity, owner: OwnerId) -> Result<Option<Fenced>> {
+        let of = |record| match record {
+            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Some(Fenced::AlreadyDone),
+            Some(Record { owner: by, phase: Phase::Running(_), .. }) if by == owner => None,
+            _ => Some(Fenced::Lost),
+        };
+        self.otherwise(id, of).await
     }
 
     async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {

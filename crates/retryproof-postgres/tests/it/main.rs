@@ -8,6 +8,7 @@ mod quiet;
 mod schema;
 mod server;
 mod support;
+mod together;
 mod trouble;
 mod upkeep;
 mod wire;

@@ -103,11 +103,13 @@ async fn sto_5_missing_privileges_are_named() {
     let sql =
         format!("GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(sql).await;
-    let function = format!("EXECUTE ON FUNCTION \"{}_grant\"", table.name);
-    table.stranger().await.run(format!("REVOKE {function} FROM PUBLIC")).await;
-    let refuse = refused(on(&url, &table)).await;
-    assert!(refuse.to_string().contains("EXECUTE"), "{refuse}");
-    table.stranger().await.run(format!("GRANT {function} TO {name}")).await;
+    for function in ["grant", "complete"] {
+        let function = format!("EXECUTE ON FUNCTION \"{}_{function}\"", table.name);
+        table.stranger().await.run(format!("REVOKE {function} FROM PUBLIC")).await;
+        let refuse = refused(on(&url, &table)).await;
+        assert!(refuse.to_string().contains("EXECUTE"), "{refuse}");
+        table.stranger().await.run(format!("GRANT {function} TO {name}")).await;
+    }
     on(&url, &table).migrate().await.expect("there is nothing to do, so nothing is asked for");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
@@ -131,9 +133,12 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     let (name, url) = role(&table, "SUPERUSER").await;
     let mut admin = table.stranger().await;
     // A schema of the user's name comes first in its path.
-    admin.run(format!("CREATE SCHEMA {name}; DROP FUNCTION \"{}_grant\"", table.name)).await;
-    assert_eq!(refused(on(&url, &table)).await.kind(), ErrorKind::Schema);
-    on(&url, &table).migrate().await.expect("made again");
+    admin.run(format!("CREATE SCHEMA {name}")).await;
+    for function in ["grant", "complete"] {
+        admin.run(format!("DROP FUNCTION \"{}_{function}\"", table.name)).await;
+        assert_eq!(refused(on(&url, &table)).await.kind(), ErrorKind::Schema);
+        on(&url, &table).migrate().await.expect("made again");
+    }
     let strays = format!("SELECT count(*) FROM pg_class WHERE relnamespace='{name}'::regnamespace");
     assert_eq!(admin.number(strays).await, 0, "an empty table would hide the records");
     let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");

@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 /// A proxy before the server of a URL, and the URL through it.
-async fn proxied(url: &str) -> (WireProxy, String) {
+pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
     let (head, rest) = url.split_once('@').expect("a user");
     let (addr, database) = rest.split_once('/').expect("a database");
     let proxy = WireProxy::to(addr.parse().expect("an address")).await.expect("a proxy");
@@ -248,10 +248,15 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
         assert!(round < 200, "nothing goes astray");
         stranger.run(if round % 2 == 0 { "COMMIT" } else { "BEGIN; SELECT 1" }).await;
-        let calls: Vec<_> = (0..8)
+        let calls: Vec<_> = (0..24)
             .map(|at| {
                 let (store, id) = (Arc::clone(&stores[at % 2]), id(&format!("astray {round} {at}")));
-                tokio::spawn(async move { store.acquire(&id, &request(OwnerId::new())).await.map(drop) })
+                let owner = OwnerId::new();
+                tokio::spawn(async move {
+                    drop(store.acquire(&id, &request(owner)).await?);
+                    // Those of many go together.
+                    store.complete(&id, owner, &completion("result")).await
+                })
             })
             .collect();
         for call in calls {
