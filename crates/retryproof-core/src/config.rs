@@ -60,6 +60,9 @@ pub struct IdempotencyConfig {
     pub max_running: Option<usize>,
     /// `max-waiting`: how many duplicates of this process may wait at once (ACQ-13). 4,096.
     pub max_waiting: usize,
+    /// `max-waiting-bytes`: how many bytes all waiting duplicates of this process may keep in memory, as their callers count
+    /// them by [`held_bytes`](crate::ContextBuilder::held_bytes) (ACQ-13). 64 MiB.
+    pub max_waiting_bytes: usize,
     /// `max-hold`: when beats stop for an action that never ends (RUN-6). 1 h.
     pub max_hold: Duration,
     /// `purge.enabled` and `purge.interval` (STO-4).
@@ -143,6 +146,7 @@ impl Default for IdempotencyConfig {
             operation_timeout: Duration::from_secs(5),
             max_running: None,
             max_waiting: 4_096,
+            max_waiting_bytes: 64 << 20,
             max_hold: Duration::from_secs(3_600),
             purge: PurgeConfig::default(),
             scopes: HashMap::new(),
@@ -186,6 +190,7 @@ impl fmt::Debug for IdempotencyConfig {
             .field("operation_timeout", &self.operation_timeout)
             .field("max_running", &self.max_running)
             .field("max_waiting", &self.max_waiting)
+            .field("max_waiting_bytes", &self.max_waiting_bytes)
             .field("max_hold", &self.max_hold)
             .field("purge", &self.purge)
             .field("scopes", &self.scopes)

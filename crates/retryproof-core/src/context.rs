@@ -28,6 +28,7 @@ pub struct IdempotencyContext {
     lease: Option<Duration>,
     wait: Option<Duration>,
     fingerprint: Option<Fingerprint>,
+    held_bytes: usize,
 }
 
 impl IdempotencyContext {
@@ -35,7 +36,7 @@ impl IdempotencyContext {
     /// as everything else, by [`build`](ContextBuilder::build).
     pub fn builder(scope: impl IntoScope, key: impl AsRef<str>) -> ContextBuilder {
         let identity = scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
-        ContextBuilder { identity, ttl: None, lease: None, wait: None, fingerprint: None }
+        ContextBuilder { identity, ttl: None, lease: None, wait: None, fingerprint: None, held_bytes: 0 }
     }
 
     /// The identity.
@@ -48,6 +49,10 @@ impl IdempotencyContext {
     #[must_use]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// CTX-3: the configured scope, then the call, then the configured default.
@@ -92,6 +97,7 @@ pub struct ContextBuilder {
     lease: Option<Duration>,
     wait: Option<Duration>,
     fingerprint: Option<Fingerprint>,
+    held_bytes: usize,
 }
 
 impl ContextBuilder {
@@ -119,6 +125,14 @@ impl ContextBuilder {
         self
     }
 
+    /// How many bytes the caller keeps in memory for as long as the call waits, such as the body of its request; 0 unless
+    /// said. A duplicate that would raise the sum over all waiters of the process above `max-waiting-bytes` does not wait: it
+    /// is in flight at once (ACQ-13). A call that finds the key free or the work done is not bounded by it.
+    pub fn held_bytes(mut self, bytes: usize) -> Self {
+        self.held_bytes = bytes;
+        self
+    }
+
     /// Checks everything.
     ///
     /// # Errors
@@ -135,6 +149,7 @@ impl ContextBuilder {
             lease: self.lease,
             wait: self.wait,
             fingerprint: self.fingerprint,
+            held_bytes: self.held_bytes,
         })
     }
 }

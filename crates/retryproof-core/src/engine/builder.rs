@@ -85,7 +85,7 @@ impl EngineBuilder {
             clock,
             gate: Gate::new(config.operation_timeout),
             beats: Beats::new(),
-            flights: Flights::new(config.max_waiting),
+            flights: Flights::new(config.max_waiting, config.max_waiting_bytes),
             running: Running::new(config.max_running),
             purging: AtomicBool::new(false),
             config,

@@ -42,12 +42,15 @@ struct State {
 pub(crate) struct Flights {
     table: Mutex<Table>,
     max_waiting: usize,
+    max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     flights: HashMap<Identity, (Arc<Flight>, usize)>,
     waiting: usize,
+    /// What all of them keep in memory, as they count it.
+    bytes: usize,
 }
 
 /// A waiter's place in a flight; dropped when its wait ends.
@@ -57,11 +60,12 @@ pub(crate) struct Seat<'a> {
     identity: &'a Identity,
     pub(crate) flight: Arc<Flight>,
     own: FencingToken,
+    bytes: usize,
 }
 
 impl Flights {
-    pub(crate) fn new(max_waiting: usize) -> Self {
-        Self { table: Mutex::default(), max_waiting }
+    pub(crate) fn new(max_waiting: usize, max_bytes: usize) -> Self {
+        Self { table: Mutex::default(), max_waiting, max_bytes }
     }
 
     /// How many duplicates wait in this process.
@@ -69,10 +73,13 @@ impl Flights {
         self.table.lock().waiting
     }
 
-    /// Joins the wait for the holder that the caller has just seen; `None` above the bounds of ACQ-13.
-    pub(crate) fn join<'a>(&'a self, identity: &'a Identity, seen: Seen) -> Option<Seat<'a>> {
+    /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller keeps in memory
+    /// meanwhile; `None` above the bounds of ACQ-13.
+    pub(crate) fn join<'a>(&'a self, identity: &'a Identity, seen: Seen, bytes: usize) -> Option<Seat<'a>> {
         let mut table = self.table.lock();
-        if table.waiting >= self.max_waiting {
+        let all_bytes = table.bytes.checked_add(bytes)?;
+        // Without bytes it adds nothing to what the others keep.
+        if table.waiting >= self.max_waiting || (bytes > 0 && all_bytes > self.max_bytes) {
             return None;
         }
         let flight = match table.flights.entry(identity.clone()) {
@@ -92,9 +99,10 @@ impl Flights {
             }
         };
         table.waiting += 1;
+        table.bytes = all_bytes;
         drop(table);
         flight.saw(seen);
-        Some(Seat { flights: self, identity, flight, own: seen.token })
+        Some(Seat { flights: self, identity, flight, own: seen.token, bytes })
     }
 }
 
@@ -144,6 +152,7 @@ impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut table = self.flights.table.lock();
         table.waiting -= 1;
+        table.bytes -= self.bytes;
         if let Entry::Occupied(mut entry) = table.flights.entry(self.identity.clone())
             && Arc::ptr_eq(&entry.get().0, &self.flight)
         {
@@ -164,14 +173,14 @@ mod tests {
     #[test]
     fn cmp_6_a_result_that_was_found_before_a_later_holder_began_is_not_that_holders() {
         let identity = Identity::of("s", "k").unwrap();
-        let flights = Flights::new(10);
+        let flights = Flights::new(10, 0);
         let until = Clock::now(&SystemClock);
         let seen = |token| Seen { token: FencingToken::new(token), until };
-        let leader = flights.join(&identity, seen(1)).unwrap();
-        let beside = flights.join(&identity, seen(1)).unwrap();
+        let leader = flights.join(&identity, seen(1), 0).unwrap();
+        let beside = flights.join(&identity, seen(1), 0).unwrap();
         let before = leader.flight.seen();
         // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that one.
-        let behind = flights.join(&identity, seen(2)).unwrap();
+        let behind = flights.join(&identity, seen(2), 0).unwrap();
         leader.land(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());
         assert!(behind.result().is_none(), "it looks for itself");

@@ -150,7 +150,7 @@ impl<'a> Attempting<'a> {
             return Ok(self.in_flight(seen));
         }
         let flights = &self.engine.flights;
-        match flights.join(self.identity(), seen) {
+        match flights.join(self.identity(), seen, self.ctx.held_bytes()) {
             Some(seat) => {
                 self.engine.observers.tell(|o| o.waiting(self.identity()));
                 // On the heap: the others would carry its room through every move of their futures.

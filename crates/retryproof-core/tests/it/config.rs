@@ -54,6 +54,8 @@ const ROWS: &[Row] = &[
           bad_toml: &["0", "-1", "'10'"], bad_variable: &["0", "none"] },
     Row { key: "max-waiting", toml: "1_000", variable: "1000", arrived: |c| c.max_waiting == 1_000,
           bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
+    Row { key: "max-waiting-bytes", toml: "1_000", variable: "1000", arrived: |c| c.max_waiting_bytes == 1_000,
+          bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
     Row { key: "max-hold", toml: "'PT2H'", variable: "PT2H", arrived: |c| c.max_hold == 7_200 * S,
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "purge.enabled", toml: "false", variable: "false", arrived: |c| !c.purge.enabled,

@@ -206,3 +206,38 @@ async fn acq_13_above_the_bounds_a_duplicate_is_in_flight_at_once() {
     assert_eq!(before.elapsed(), Duration::ZERO, "max-waiting is per process, over all identities");
     first.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
+    let mut config = retryproof_core::IdempotencyConfig::default();
+    config.max_waiting_bytes = 100;
+    let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
+    let (_a, _b) = (granted(&engine, "a").await, granted(&engine, "b").await);
+    let keeping = |key: &str, bytes: usize| {
+        let ctx = IdempotencyContext::builder("observe", key).wait_timeout(300 * MS).held_bytes(bytes);
+        let (engine, ctx) = (engine.clone(), ctx.build().unwrap());
+        async move { engine.try_acquire(&ctx).await.unwrap() }
+    };
+    let turned_away = async |key: &str, bytes: usize| {
+        let began = tokio::time::Instant::now();
+        assert!(matches!(keeping(key, bytes).await, Acquisition::InFlight(_)));
+        began.elapsed().is_zero()
+    };
+    assert!(turned_away("a", 101).await, "alone above the bound");
+    let first = tokio::spawn(keeping("a", 60));
+    sleep(MS).await;
+    assert!(turned_away("b", 41).await, "above the bound with another identity's waiter");
+    assert!(turned_away("b", usize::MAX).await, "no sum wraps around");
+    assert!(!turned_away("b", 40).await, "exactly the bound waits");
+    assert!(!turned_away("a", 0).await, "a waiter that keeps nothing waits");
+    // An end of whatever kind gives the bytes back: here a deadline, then a drop.
+    let _ = first.await.unwrap();
+    let second = tokio::spawn(keeping("a", 100));
+    sleep(MS).await;
+    assert!(turned_away("b", 1).await);
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    assert!(!turned_away("b", 100).await);
+    // What is free is granted, whatever its size.
+    assert!(matches!(keeping("free", 101).await, Acquisition::Granted(_)));
+}

@@ -34,6 +34,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "operation-timeout" => operation_timeout = duration;
     "max-running" => max_running = count, Some;
     "max-waiting" => max_waiting = count;
+    "max-waiting-bytes" => max_waiting_bytes = count;
     "max-hold" => max_hold = duration;
     "purge.enabled" => purge.enabled = flag;
     "purge.interval" => purge.interval = duration;
