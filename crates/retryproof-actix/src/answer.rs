@@ -13,6 +13,7 @@ use actix_web::http::{ConnectionType, StatusCode};
 use bytes::Bytes;
 use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
+use retryproof_core::Recorded;
 use retryproof_http::adapter::{FromRecord, Pieces, Ran, Record};
 use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 
@@ -31,8 +32,8 @@ pub(crate) struct Own {
 impl Own {
     /// A handler's answer for the guard.
     pub(crate) fn part<B: MessageBody>(&self, response: HttpResponse<B>) -> Response<Answer<B>> {
-        let (head, body) = response.into_parts();
-        let fate = head.extensions().get::<AnswerFate>().copied();
+        let (mut head, body) = response.into_parts();
+        let fate = take_mark(&mut head);
         let status = http::StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
         let fields = headers(head.headers());
         self.bodiless.set(body.size() == BodySize::None);
@@ -48,15 +49,13 @@ impl Own {
     }
 
     /// The guard's answer for the connection.
-    pub(crate) fn join<B>(&self, Ran { response, recorded }: Ran<Answer<B>>) -> HttpResponse
+    pub(crate) fn join<B>(&self, Ran { response, is_handlers, recorded }: Ran<Answer<B>>) -> HttpResponse
     where
         B: MessageBody + 'static,
     {
         let (parts, body) = response.into_parts();
-        // The guard marks the handler's answers with one of these, and no other.
-        let is_own = recorded.is_some() || parts.extensions.get::<AnswerFate>().is_some();
         let body = Pieces::from(body);
-        let Some(mut head) = self.head.take().filter(|_| is_own) else {
+        let Some(mut head) = self.head.take().filter(|_| is_handlers) else {
             let body = match body {
                 Pieces::Whole(data, _) => BoxBody::new(data),
                 Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
@@ -77,6 +76,14 @@ impl Own {
             Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
         })
     }
+}
+
+/// Takes the mark of an answer off it, and what was recorded of an inner call: both belong to the call whose handler set
+/// them (HTTP-7).
+pub(crate) fn take_mark<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
+    let mut extensions = head.extensions_mut();
+    extensions.remove::<Recorded>();
+    extensions.remove()
 }
 
 /// An answer without a run.

@@ -22,7 +22,7 @@ use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 
 pub use actix_web::{Handler, HttpResponse, Responder};
 
-use crate::answer::{Given, Own, of_filter};
+use crate::answer::{Given, Own, of_filter, take_mark};
 use crate::body::{Deferred, Incoming, Promise};
 use crate::fate::WithFate as _;
 use crate::head::{Seen, key_name};
@@ -198,16 +198,24 @@ where
     R: Responder + 'static,
 {
     let seen = Seen::new(request);
-    match admit(filter, &AtHand::Constant(policy), &seen, seen.lines(&key_name(filter))) {
+    let admission = admit(filter, &AtHand::Constant(policy), &seen, seen.lines(&key_name(filter)));
+    let is_outermost = !matches!(admission, Admission::Inside);
+    match admission {
         Admission::Refused(answer) => Box::pin(ready(of_filter(answer))),
-        Admission::Pass => Box::pin(async move {
+        Admission::Pass | Admission::Inside => Box::pin(async move {
             let request = seen.request;
             let args = match Args::early(&request, &mut payload).await {
                 Ok(early) => Args::late(early, &request, &mut payload).await,
                 Err(rejection) => Err(rejection),
             };
             match args {
-                Ok(args) => run(args).await.respond_to(&request).map_into_boxed_body(),
+                Ok(args) => {
+                    let mut response = run(args).await.respond_to(&request).map_into_boxed_body();
+                    if is_outermost {
+                        take_mark(&mut response);
+                    }
+                    response
+                }
                 Err(rejection) => rejection,
             }
         }),

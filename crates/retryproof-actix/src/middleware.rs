@@ -21,7 +21,7 @@ use retryproof_http::adapter::{
 };
 use retryproof_http::{IdempotencyFilter, Policy};
 
-use crate::answer::{Given, Own, of_filter};
+use crate::answer::{Given, Own, of_filter, take_mark};
 use crate::body::Incoming;
 use crate::head::{Seen, key_name};
 use crate::limits::Limits;
@@ -111,10 +111,12 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (request, payload) = request.into_parts();
         let mut seen = Seen::new(request);
-        match admit(&self.filter, &self.policy, &seen, seen.lines(&self.key)) {
-            Admission::Pass => {
+        let admission = admit(&self.filter, &self.policy, &seen, seen.lines(&self.key));
+        let is_outermost = !matches!(admission, Admission::Inside);
+        match admission {
+            Admission::Pass | Admission::Inside => {
                 let request = ServiceRequest::from_parts(seen.request, payload);
-                Answering::Passed { future: self.service.call(request) }
+                Answering::Passed { future: self.service.call(request), is_outermost }
             }
             Admission::Refused(answer) => {
                 let response = ServiceResponse::new(seen.request, of_filter(answer));
@@ -206,7 +208,7 @@ pin_project! {
     #[project = AnsweringProjection]
     pub enum Answering<F> {
         #[doc(hidden)]
-        Passed { #[pin] future: F },
+        Passed { #[pin] future: F, is_outermost: bool },
         #[doc(hidden)]
         Answered { response: Option<ServiceResponse> },
         #[doc(hidden)]
@@ -228,8 +230,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match self.project() {
-            AnsweringProjection::Passed { future } => {
-                ready!(future.poll(cx)).map(ServiceResponse::map_into_left_body)
+            AnsweringProjection::Passed { future, is_outermost } => {
+                ready!(future.poll(cx)).map(|mut response| {
+                    if *is_outermost {
+                        take_mark(response.response_mut());
+                    }
+                    response.map_into_left_body()
+                })
             }
             AnsweringProjection::Answered { response } => match response.take() {
                 Some(response) => Ok(response.map_into_right_body()),

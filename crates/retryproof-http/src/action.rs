@@ -13,7 +13,7 @@ use retryproof_core::{Held, Recorded};
 use tracing::Instrument as _;
 
 use crate::answer::strip_forged;
-use crate::body::GuardedBody;
+use crate::body::{GuardedBody, ReplayBody};
 use crate::capture::record;
 use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
@@ -41,10 +41,13 @@ where
     Box::pin(then(running, move |ended| finish(action, ended)).in_current_span())
 }
 
-/// The answer of an action, and what of it was recorded (CMP-4).
+/// The answer of an action.
 pub(crate) trait Ended<R>: Sized {
-    /// `None` where nothing was to be recorded, or the answer is not the handler's.
+    /// The handler's, and what of it was recorded (CMP-4); `None` where nothing was to be.
     fn of(response: Response<GuardedBody<R>>, recorded: Option<Recorded>) -> Self;
+
+    /// One in the place of the handler's.
+    fn instead(answer: Response<ReplayBody>) -> Self;
 }
 
 impl<R> Ended<R> for Response<GuardedBody<R>> {
@@ -53,6 +56,10 @@ impl<R> Ended<R> for Response<GuardedBody<R>> {
             response.extensions_mut().insert(recorded);
         }
         response
+    }
+
+    fn instead(answer: Response<ReplayBody>) -> Self {
+        answer.map(GuardedBody::replay)
     }
 }
 
@@ -96,7 +103,7 @@ where
     let unstored = match ended {
         Ok(Ok(mut response)) => {
             strip_forged(response.headers_mut());
-            match AnswerFate::of(response.extensions()) {
+            match AnswerFate::take(response.extensions_mut()).unwrap_or_default() {
                 AnswerFate::Store => return Either::usual(record(action, response)),
                 AnswerFate::Release => Unstored::Released(response),
                 AnswerFate::Hold => Unstored::Held(response),

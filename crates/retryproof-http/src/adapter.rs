@@ -130,8 +130,10 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
 /// What the head of a request decides.
 #[derive(Debug)]
 pub enum Admission {
-    /// Hand the request on, untouched.
+    /// Hand the request on, untouched: it is none of the guard's. A mark that its answer carries is nobody's.
     Pass,
+    /// Hand the request on to the part of a guarded call that stands further inside, whose answer keeps its mark (HTTP-15).
+    Inside,
     /// Answer with this.
     Refused(Response<ReplayBody>),
     /// Go on with [`Admitted::ask`].
@@ -150,7 +152,7 @@ pub fn admit<'a>(
         && outer.is_told(&head.asked().0, head.target())
     {
         filter.0.warn_layered(policy.scope());
-        return Admission::Pass;
+        return Admission::Inside;
     }
     let key = key::parse(key_lines);
     let key = key.map(|key| key.map(|key| Key::Decoded(key.into_inner().into())));
@@ -160,6 +162,7 @@ pub fn admit<'a>(
     };
     match admit_key(filter, key, |limit| head.declared_length() > limit as u64, render) {
         guard::Admission::Pass => Admission::Pass,
+        guard::Admission::Inside => Admission::Inside,
         guard::Admission::Refused(answer) => Admission::Refused(answer),
         guard::Admission::Keyed(key) => {
             Admission::Admitted(Admitted(Keyed { filter: filter.clone(), policy: policy.clone(), key }))
@@ -274,13 +277,19 @@ impl<H: RequestHead> Granted<H> {
 pub struct Ran<R> {
     /// The handler's, or one in its place.
     pub response: Response<GuardedBody<R>>,
+    /// Whether it is the handler's.
+    pub is_handlers: bool,
     /// What of the handler's answer was recorded (CMP-4); `None` where nothing was to be, or the answer is not the handler's.
     pub recorded: Option<Recorded>,
 }
 
 impl<R> Ended<R> for Ran<R> {
     fn of(response: Response<GuardedBody<R>>, recorded: Option<Recorded>) -> Self {
-        Self { response, recorded }
+        Self { response, is_handlers: true, recorded }
+    }
+
+    fn instead(answer: Response<ReplayBody>) -> Self {
+        Self { response: answer.map(GuardedBody::replay), is_handlers: false, recorded: None }
     }
 }
 

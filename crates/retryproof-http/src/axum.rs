@@ -155,14 +155,19 @@ where
     // Decided before anything is boxed, so that each way through has a future of its own size.
     let (filter, policy) = (state.filter(), AtHand::Constant(policy));
     let admission = admit(&filter, &policy, &request);
+    let is_outermost = !matches!(admission, Admission::Inside);
     let (parts, body) = request.into_parts();
     let mut parts = Box::new(parts);
     match admission {
         Admission::Refused(answer) => Box::pin(ready(answer.map(axum_core::body::Body::new))),
-        Admission::Pass => Box::pin(async move {
+        Admission::Pass | Admission::Inside => Box::pin(async move {
             match extract::<S, M, Early, Last>(&mut parts, &state).await {
                 Ok((early, last)) => {
-                    let Ok(response) = handle(state, early, last, Request::from_parts(*parts, body)).await;
+                    let Ok(mut response) =
+                        handle(state, early, last, Request::from_parts(*parts, body)).await;
+                    if is_outermost {
+                        AnswerFate::take(response.extensions_mut());
+                    }
                     response
                 }
                 Err(rejection) => rejection,

@@ -51,7 +51,7 @@ where
                     Ok(finished) => finished,
                     Err(what) => {
                         let answer = action.call.asked().refuse(Finding::NotCommitted(what));
-                        return Ok(T::of(answer.map(GuardedBody::replay), None));
+                        return Ok(T::instead(answer));
                     }
                 }
             }
@@ -64,7 +64,7 @@ where
         Ok(match (finished, ending.recorded) {
             (Finished::Recorded, Ok(recorded)) => match response {
                 Some(response) => T::of(response, Some(recorded)),
-                None => T::of(call.asked().refuse(Finding::ResponseFailed).map(GuardedBody::replay), None),
+                None => T::instead(call.asked().refuse(Finding::ResponseFailed)),
             },
             // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
             (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
@@ -294,7 +294,7 @@ async fn fenced<T: Ended<R>, R>(call: &Call, response: Option<Response<GuardedBo
             return completion_failed(call, Recorded::No, response);
         }
     };
-    T::of(answer.map(GuardedBody::replay), None)
+    T::instead(answer)
 }
 
 /// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off cannot go out.
@@ -306,9 +306,6 @@ fn completion_failed<T: Ended<R>, R>(
     match (call.filter().engine.config().completion_failure_policy, response) {
         // It is said beside the response whether it was recorded.
         (CompletionFailurePolicy::LogAndReturn, Some(response)) => T::of(response, Some(recorded)),
-        _ => {
-            let answer = call.asked().refuse(Finding::CompletionFailed(recorded));
-            T::of(answer.map(GuardedBody::replay), None)
-        }
+        _ => T::instead(call.asked().refuse(Finding::CompletionFailed(recorded))),
     }
 }

@@ -5,6 +5,7 @@
 //! carry the word. It does so by an extension, [`AnswerFate`]; nothing turns any error into `Release` by itself.
 
 use http::{Extensions, Response};
+use retryproof_core::Recorded;
 
 /// What becomes of an answer that the handler returned. A response extension; in axum also a part of any response
 /// tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
@@ -51,9 +52,12 @@ impl AnswerFate {
         response
     }
 
-    /// The mark of a response; [`Store`](Self::Store) when it has none.
-    pub(crate) fn of(extensions: &Extensions) -> Self {
-        extensions.get().copied().unwrap_or_default()
+    /// Takes the mark off a response: it belongs to the call whose handler set it, and an outer call that hands the
+    /// response on must not read it as its own (HTTP-7). What was recorded of an inner call is not said of the outer one
+    /// either (CMP-4).
+    pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
+        extensions.remove::<Recorded>();
+        extensions.remove()
     }
 }
 

@@ -10,6 +10,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 
 use crate::body::GuardedBody;
+use crate::fate::AnswerFate;
 
 type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
 
@@ -28,6 +29,7 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<F, R, E> {
         Pass { #[pin] future: F },
+        Inside { #[pin] future: F },
         Answered { answer: Option<Response<GuardedBody<R>>> },
         Guarded { future: Boxed<R, E> },
     }
@@ -36,6 +38,10 @@ pin_project! {
 impl<F, R, E> ResponseFuture<F, R, E> {
     pub(crate) fn pass(future: F) -> Self {
         Self { kind: Kind::Pass { future } }
+    }
+
+    pub(crate) fn inside(future: F) -> Self {
+        Self { kind: Kind::Inside { future } }
     }
 
     pub(crate) fn answered(answer: Response<GuardedBody<R>>) -> Self {
@@ -55,7 +61,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindProjection::Pass { future } => {
+            KindProjection::Pass { future } => Poll::Ready(ready!(future.poll(cx)).map(|mut response| {
+                AnswerFate::take(response.extensions_mut());
+                response.map(GuardedBody::inner)
+            })),
+            KindProjection::Inside { future } => {
                 Poll::Ready(ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)))
             }
             // Polled again after its answer it has none; pending is what a fused future would be too.

@@ -89,8 +89,10 @@ pub(crate) struct Awaited {
 
 /// What the request's head alone decides.
 pub(crate) enum Admission {
-    /// Hand the request on, untouched.
+    /// Hand the request on, untouched: it is none of the guard's.
     Pass,
+    /// Hand the request on to the part of a guarded call that stands further inside (HTTP-15).
+    Inside,
     /// Answer with this.
     Refused(Response<ReplayBody>),
     /// Go on with [`guarded`], under this key.
@@ -147,7 +149,7 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
         && outer.is_at(&Head::of(request))
     {
         filter.0.warn_layered(policy.scope());
-        return Admission::Pass;
+        return Admission::Inside;
     }
     admit_key(
         filter,
@@ -242,7 +244,7 @@ where
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime is going down, and dropped the task.
-                Err(_) => Ok(T::of(filter.gone().map(GuardedBody::replay), None)),
+                Err(_) => Ok(T::instead(filter.gone())),
             },
         }
     }

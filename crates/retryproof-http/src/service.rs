@@ -50,6 +50,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match admit(&self.filter, &self.policy, &request) {
             Admission::Pass => ResponseFuture::pass(self.inner.call(request)),
+            Admission::Inside => ResponseFuture::inside(self.inner.call(request)),
             Admission::Refused(answer) => ResponseFuture::answered(answer.map(GuardedBody::replay)),
             Admission::Keyed(key) => {
                 let keyed = Keyed { filter: self.filter.clone(), policy: self.policy.clone(), key };

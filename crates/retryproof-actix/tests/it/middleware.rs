@@ -153,6 +153,29 @@ async fn http_7_an_answer_is_stored_released_or_held_as_it_is_marked() {
 }
 
 #[actix_web::test]
+async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
+    let runs = Runs::default();
+    let order = {
+        let runs = runs.clone();
+        move || {
+            runs.next();
+            async {
+                let mail = || async { HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release) };
+                let mail =
+                    web::resource("/mail").wrap(Idempotency::new(&filter(), Policy::new("mail"))).to(mail);
+                let inner = test::init_service(App::new().service(mail)).await;
+                test::call_service(&inner, post("/mail", "m").to_request()).await.into_parts().1
+            }
+        }
+    };
+    let app = app!(&filter(), order);
+    for _ in 0..3 {
+        assert_eq!(send(&app, post("/orders", "k").to_request()).await.status, 502);
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[actix_web::test]
 async fn http_7_an_error_of_what_stands_inside_is_a_service_error_and_frees_the_key() {
     let runs = Runs::default();
     let handler = {

@@ -173,7 +173,8 @@ where
             if let Some(fate) = take_fate(&mut parts.headers) {
                 parts.extensions.insert(fate);
             }
-            if !is_guarded || AnswerFate::of(&parts.extensions) != AnswerFate::Store {
+            let fate = parts.extensions.get::<AnswerFate>().copied().unwrap_or_default();
+            if !is_guarded || fate != AnswerFate::Store {
                 return Ok(Response::from_parts(parts, GrpcBody::passed(body)));
             }
             let is_refused = is_error(&parts.headers);

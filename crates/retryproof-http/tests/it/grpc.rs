@@ -186,6 +186,26 @@ async fn http_7_a_status_says_its_fate_by_metadata_that_does_not_leave_the_serve
 
 /// That of a stream whose first item is an error: its status comes in trailers.
 #[tokio::test(start_paused = true)]
+async fn http_7_a_fate_of_an_inner_call_frees_no_outer_key() {
+    let status = [("grpc-status", "14"), ("retryproof-fate", "release")];
+    let mail = method(&Runs::default(), status.to_vec().leak(), vec![]);
+    let mail = filter().grpc(Policy::unnamed()).layer(mail);
+    let runs = Runs::default();
+    let order = {
+        let runs = runs.clone();
+        service_fn(move |_: Request<GuardedBody<Body>>| {
+            runs.run();
+            mail.clone().oneshot(call("/mail.v1.Mail/Send", "m"))
+        })
+    };
+    let order = filter().grpc(Policy::unnamed()).layer(order);
+    for _ in 0..3 {
+        assert_eq!(answer!(order, call("/pay.v1.Pay/Order", "k")).header("grpc-status"), Some("14"));
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
     for (word, second_run, ends_in) in
         [("store", "1", "14"), ("release", "2", "14"), ("hold", "", "10"), ("relase", "", "10")]

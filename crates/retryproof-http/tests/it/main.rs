@@ -16,4 +16,5 @@ mod flight;
 mod grpc;
 mod layers;
 mod logs;
+mod nested;
 mod replay;

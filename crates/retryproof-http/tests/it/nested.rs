@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A handler that calls another endpoint in process and returns its answer: what the inner call was told of its own answer
+//! says nothing about the outer one (HTTP-7).
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post as on_post;
+use http::{Request, StatusCode};
+use retryproof_core::Recorded;
+use retryproof_http::{AnswerFate, Policy, Release};
+use tower::ServiceExt as _;
+
+use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
+
+static MAIL: Policy = Policy::new("mail");
+
+/// An app that charges, then calls `inner` with `mail` and hands its answer on.
+fn charging(inner: &Router, mail: fn() -> Request<Body>) -> (Router, Runs) {
+    let (runs, inner) = (Runs::default(), inner.clone());
+    let order = {
+        let runs = runs.clone();
+        move || async move {
+            runs.run();
+            let Ok(answer) = inner.oneshot(mail()).await;
+            answer
+        }
+    };
+    (Router::new().route("/order", on_post(order).layer(filter().guard(STD))), runs)
+}
+
+fn busy(fate: AnswerFate) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, fate, "the mail server is busy").into_response()
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
+    let keyed = || post("/mail", "m", "");
+    let keyless = || request(http::Method::POST, "/mail", &[], "");
+    let optional = filter_with(|config| config.web.required = false);
+    let layered =
+        Router::new().route("/mail", on_post(|| async { busy(Release) }).layer(optional.guard(MAIL)));
+    let annotated = Annotated(&MAIL, |_: String| async { busy(Release) });
+    let annotated = Router::new().route("/mail", on_post(annotated)).with_state(optional);
+    for (what, inner, mail) in [
+        ("a layer", &layered, keyed as fn() -> Request<Body>),
+        ("an annotated handler", &annotated, keyed),
+        ("a layer, without a key", &layered, keyless),
+        ("an annotated handler, without a key", &annotated, keyless),
+    ] {
+        let (app, charges) = charging(inner, mail);
+        for _ in 0..3 {
+            let answer = send(&app, post("/order", "k", "")).await;
+            assert_eq!(answer.text(), "the mail server is busy", "{what}");
+        }
+        assert_eq!(charges.count(), 1, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_mark_that_the_outer_handler_sets_on_an_inner_answer_is_its_own() {
+    let inner = Router::new().route("/mail", on_post(|| async { "sent" }).layer(filter().guard(MAIL)));
+    let runs = Runs::default();
+    let order = {
+        let runs = runs.clone();
+        move || async move {
+            runs.run();
+            let Ok(answer) = inner.oneshot(post("/mail", "m", "")).await;
+            Release.mark(answer)
+        }
+    };
+    let app = Router::new().route("/order", on_post(order).layer(filter().guard(STD)));
+    for _ in 0..2 {
+        let Ok(answer) = app.clone().oneshot(post("/order", "k", "")).await;
+        // What was recorded of the inner answer is not said of the outer one, which was released (CMP-4).
+        assert_eq!(answer.extensions().get::<Recorded>(), None);
+        assert_eq!(answer.extensions().get::<AnswerFate>(), None, "the mark was read");
+    }
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_http_15_a_mark_of_the_handler_reaches_the_guard_outside_of_its_own() {
+    let filter = filter();
+    let handler = Annotated(&MAIL, |_: String| async { busy(Release) });
+    let runs = Runs::default();
+    let counted = {
+        let runs = runs.clone();
+        move |request: axum::extract::Request, next: axum::middleware::Next| {
+            runs.run();
+            next.run(request)
+        }
+    };
+    let app = Router::new()
+        .route("/mail", on_post(handler))
+        .layer(axum::middleware::from_fn(counted))
+        .layer(filter.guard(STD))
+        .with_state(filter);
+    for _ in 0..2 {
+        assert!(!send(&app, post("/mail", "m", "")).await.is_replay());
+    }
+    assert_eq!(runs.count(), 2);
+}
