@@ -146,7 +146,7 @@ impl PostgresConfig {
                 _ if OF_THE_DRIVER.contains(&name) || name.starts_with("options[") => theirs.push(pair),
                 _ => {
                     return Err(refuse(
-                        "unknown parameter in the URL of a PostgreSQL store; it takes `table`, `connections`, `pooler` and those of libpq",
+                        "unknown parameter in the URL of a PostgreSQL store; it takes `table`, `max-connections`, `pooler` and those of libpq",
                     )
                     .with("parameter", name));
                 }
@@ -301,5 +301,12 @@ mod tests {
         }
         let error = PostgresConfig::from_url("postgres://h/d?tabel=t").unwrap_err().to_string();
         assert!(error.contains("tabel"), "{error}");
+        // Each parameter that the message names exists.
+        for named in error.split('`').skip(1).step_by(2) {
+            let url = format!("postgres://h/d?{named}=3");
+            let unknown =
+                PostgresConfig::from_url(&url).is_err_and(|error| error.to_string().contains("unknown"));
+            assert!(!unknown, "{named}");
+        }
     }
 }

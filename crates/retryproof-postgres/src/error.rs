@@ -49,7 +49,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "3D000" => (Config, "the database does not exist; create it, or name another in the URL"),
         "42P01" | "42703" | "42883" | "3F000" | "42P10" => (
             Schema,
-            "the tables of the store are missing or of another version; call `PostgresConfig::migrate()`",
+            "the tables or functions of the store are missing or of another version; call `retryproof::migrate(url)`, or `PostgresConfig::migrate()` where only this crate is used",
         ),
         "42501" => (
             Unexpected,
@@ -66,7 +66,7 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "53100" => (Full, "the server's disk is full; free space, or purge"),
         "53300" => (
             Unavailable,
-            "the server takes no more connections; raise its `max_connections`, or lower `connections` of the stores",
+            "the server takes no more connections; raise its `max_connections`, or lower `max-connections` of the stores",
         ),
         "54000" | "54001" | "54011" | "54023" => (TooLarge, "the value is larger than PostgreSQL takes"),
         "57014" => (Unavailable, "the server cancelled the statement; see its `statement_timeout`"),
@@ -136,13 +136,10 @@ impl Shown {
     fn of(error: &Driver) -> Self {
         let code = code(error).map(String::from);
         let text = match error {
-            // The messages of the classes "data" and "integrity" may quote what was bound.
-            Driver::Database(_)
-                if code.as_ref().is_some_and(|c| c.starts_with("22") || c.starts_with("23")) =>
-            {
-                "its text may quote values, so it is left out".to_owned()
-            }
-            Driver::Database(inner) => inner.message().to_owned(),
+            Driver::Database(inner) => match hidden(code.as_deref().unwrap_or_default()) {
+                Some(what) => format!("the server's text may quote {what}, so it is left out"),
+                None => inner.message().to_owned(),
+            },
             // Not its source: that quotes what it could not read.
             Driver::Configuration(_) => "the settings of the connection are not valid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
@@ -150,6 +147,18 @@ impl Shown {
             other => other.to_string(),
         };
         Self { code, text }
+    }
+}
+
+/// What the server's text for a code may quote that no message shows (ID-4).
+fn hidden(code: &str) -> Option<&'static str> {
+    match code.get(..2).unwrap_or_default() {
+        // Data and integrity.
+        "22" | "23" => Some("values"),
+        // Authentication; connections, of which poolers say more than the server; too many of them for one role.
+        "28" | "08" => Some("the user"),
+        _ if code == "53300" => Some("the user"),
+        _ => None,
     }
 }
 

@@ -207,7 +207,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         Ok(Some(found)) => {
             return Err(Error::new(
                 ErrorKind::Schema,
-                "the store's schema is of an older version; call `PostgresConfig::migrate()`, or apply the shipped SQL",
+                "the store's schema is of an older version; call `retryproof::migrate(url)` (`PostgresConfig::migrate()` where only this crate is used), or apply the shipped SQL",
             )
             .with("found", found)
             .with("wanted", VERSION));
@@ -238,7 +238,7 @@ pub(crate) async fn backend(conn: &mut PgConnection) -> Result<i64> {
 fn missing(table: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the database does not have all tables and functions of the store yet; call `PostgresConfig::migrate()` once, or apply the shipped SQL",
+        "the database does not have all tables and functions of the store; call `retryproof::migrate(url)` once (`PostgresConfig::migrate()` where only this crate is used), or apply the shipped SQL",
     )
     .with("table", table)
 }

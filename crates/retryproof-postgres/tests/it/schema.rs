@@ -16,7 +16,7 @@ async fn refused(table: &Table) -> Error {
 #[tokio::test]
 async fn sto_3_connect_makes_no_table() {
     let table = Table::absent(postgres());
-    assert!(refused(&table).await.to_string().contains("migrate()"));
+    assert!(refused(&table).await.to_string().contains("`retryproof::migrate(url)`"));
     let tables = format!("SELECT count(*) FROM pg_class WHERE relname LIKE '{}%'", table.name);
     assert_eq!(table.stranger().await.number(tables).await, 0);
 }
@@ -54,14 +54,14 @@ async fn sto_3_older_and_newer_schemas_are_refused() {
     };
     set(0).await;
     let older = refused(&table).await.to_string();
-    assert!(older.contains("older") && older.contains("migrate()"), "{older}");
+    assert!(older.contains("older") && older.contains("`retryproof::migrate(url)`"), "{older}");
     set(2).await;
     let newer = refused(&table).await.to_string();
     assert!(newer.contains("newer"), "{newer}");
     let error = table.config().migrate().await.expect_err("it would go back");
     assert_eq!((error.kind(), error.operation()), (ErrorKind::Schema, Some("migrate")), "{error}");
     table.stranger().await.run(format!("DELETE FROM \"{}_meta\"", table.name)).await;
-    assert!(refused(&table).await.to_string().contains("migrate()"));
+    assert!(refused(&table).await.to_string().contains("`retryproof::migrate(url)`"));
     table.config().migrate().await.expect("the version row comes back");
     execute(&table.store().await, &id("k"), "result").await;
 }
@@ -122,7 +122,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         store.release(&id, owner).await.map(drop).expect_err("no table"),
     ] {
         assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-        assert!(error.to_string().contains("migrate()"), "{error}");
+        assert!(error.to_string().contains("`retryproof::migrate(url)`"), "{error}");
         assert_masked(&error);
     }
     // And comes back without a restart.

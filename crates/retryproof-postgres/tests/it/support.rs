@@ -177,12 +177,18 @@ pub(crate) async fn replay(store: &PostgresStore, id: &Identity) -> String {
 
 /// ID-4: neither the error nor what it came from shows a key or a value.
 pub(crate) fn assert_masked(error: &Error) {
+    let text = whole(error);
+    let as_hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
+    assert!(!text.contains(CANARY) && !text.contains(&as_hex), "{text}");
+}
+
+/// All that an error shows, with what it came from.
+pub(crate) fn whole(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
     while let Some(inner) = source {
         text.push_str(&format!(" {inner} {inner:?}"));
         source = inner.source();
     }
-    let as_hex: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
-    assert!(!text.contains(CANARY) && !text.contains(&as_hex), "{text}");
+    text
 }

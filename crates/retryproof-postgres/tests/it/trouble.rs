@@ -11,7 +11,7 @@ use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStor
 
 use crate::support::{
     CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
-    replay, request, service,
+    replay, request, service, whole,
 };
 
 /// A role with a password of its own, and the URL for it; both go with the test's table.
@@ -68,6 +68,23 @@ async fn cfg_1_a_wrong_password_is_named_and_not_shown() {
         refused(PostgresConfig::from_url(&as_user(&url, &format!("{user}:{CANARY}"))).expect("a URL")).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("password"), "{error}");
+}
+
+/// A role that does not exist, one whose password is wrong, one that has too many connections: none is named.
+#[tokio::test]
+async fn id_4_no_refusal_shows_the_user() {
+    let table = Table::new().await;
+    let (name, url) = role(&table, "CONNECTION LIMIT 1").await;
+    let only = crate::support::Stranger::to(&url).await;
+    let wrong = url.replace(":secret@", ":wrong@");
+    let unknown = as_user(&url, "canary-4711:secret");
+    for (url, code) in [(url, "53300"), (wrong, "28P01"), (unknown, "28")] {
+        let error = refused(on(&url, &table)).await;
+        let shown = whole(&error);
+        assert!(shown.contains(code) && !shown.contains(&name), "{shown}");
+    }
+    drop(only);
+    drop_role(&table, &name).await;
 }
 
 #[tokio::test]
