@@ -10,6 +10,7 @@ mod hash;
 mod inspect;
 mod join;
 mod pool;
+mod recent;
 mod record;
 mod schema;
 mod statement;

@@ -10,9 +10,9 @@
 //!
 //! A poll is the net under all that: nothing here is needed for a waiter to end, only for it to end soon.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::hash::hash;
+use crate::recent::Recent;
 
 /// For how long an announcement holds; a waiter that sleeps for longer repeats it in time.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
@@ -28,13 +29,13 @@ pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_secs(20);
 /// For how long a record counts as just finished, and how many do.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
 const MOST_FINISHED: usize = 4_096;
-/// Most announcements that are remembered; above them the poll has to do.
+/// Most announcements that are remembered; above them the oldest are forgotten, and the poll has to do.
 const MOST_ANNOUNCED: usize = 65_536;
 /// The server takes payloads below 8,000 bytes.
 const MOST_PAYLOAD: usize = 7_900;
 
 /// What one process tells the others about an identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Word {
     /// Somebody waits for it.
     Waiting,
@@ -47,16 +48,23 @@ pub(crate) struct Wake {
     waiters: Mutex<HashMap<u64, (Arc<Notify>, usize)>>,
     /// Whether notifications arrive.
     listening: AtomicBool,
-    announced: Mutex<HashMap<u64, Instant>>,
-    /// How many, so that a completion without waiters takes no lock.
-    announced_count: AtomicUsize,
-    finished: Mutex<VecDeque<(u64, Instant)>>,
-    outbox: Mutex<Vec<(Word, u64)>>,
+    announced: Mutex<Recent>,
+    /// Whether there are any: a completion without waiters takes no lock.
+    has_announced: AtomicBool,
+    finished: Mutex<Recent>,
+    outbox: Mutex<Outbox>,
     /// There is something to send, or soon will be.
     pub(crate) post: Notify,
     /// Tells our own messages from those of others.
     nonce: u64,
     dice: AtomicU32,
+}
+
+/// What is to be sent, each word once.
+#[derive(Default)]
+struct Outbox {
+    order: VecDeque<(Word, u64)>,
+    held: HashSet<(Word, u64)>,
 }
 
 /// A place among the waiters of a record; given back on drop.
@@ -72,9 +80,9 @@ impl Wake {
         Self {
             waiters: Mutex::default(),
             listening: AtomicBool::new(false),
-            announced: Mutex::default(),
-            announced_count: AtomicUsize::new(0),
-            finished: Mutex::default(),
+            announced: Mutex::new(Recent::new(ANNOUNCED_FOR, MOST_ANNOUNCED)),
+            has_announced: AtomicBool::new(false),
+            finished: Mutex::new(Recent::new(JUST_FINISHED, MOST_FINISHED)),
             outbox: Mutex::default(),
             post: Notify::new(),
             nonce: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
@@ -105,24 +113,16 @@ impl Wake {
         }
         // Noted before it is asked who waits; `heard` does it the other way round, so one of the two sees the other.
         let now = Instant::now();
-        {
-            let mut finished = self.finished.lock();
-            while finished.len() >= MOST_FINISHED
-                || finished.front().is_some_and(|(_, at)| now.duration_since(*at) > JUST_FINISHED)
-            {
-                finished.pop_front();
-            }
-            finished.push_back((hash, now));
-        }
-        if self.announced_count.load(Ordering::SeqCst) > 0 && self.forget_announced(hash) {
+        self.finished.lock().note(hash, now);
+        if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
             self.send(Word::Changed, hash);
         }
     }
 
-    fn forget_announced(&self, hash: u64) -> bool {
+    fn forget_announced(&self, hash: u64, now: Instant) -> bool {
         let mut announced = self.announced.lock();
-        let found = announced.remove(&hash).is_some();
-        self.announced_count.store(announced.len(), Ordering::SeqCst);
+        let found = announced.forget(hash, now);
+        self.has_announced.store(!announced.is_empty(), Ordering::SeqCst);
         found
     }
 
@@ -169,16 +169,10 @@ impl Wake {
         let now = Instant::now();
         {
             let mut announced = self.announced.lock();
-            if announced.len() >= MOST_ANNOUNCED {
-                announced.retain(|_, at| now.duration_since(*at) < ANNOUNCED_FOR);
-            }
-            if announced.len() < MOST_ANNOUNCED {
-                announced.insert(hash, now);
-            }
-            self.announced_count.store(announced.len(), Ordering::SeqCst);
+            announced.note(hash, now);
+            self.has_announced.store(true, Ordering::SeqCst);
         }
-        let just = |(done, at): &(u64, Instant)| *done == hash && now.duration_since(*at) <= JUST_FINISHED;
-        if self.finished.lock().iter().rev().any(just) && self.forget_announced(hash) {
+        if self.finished.lock().has(hash, now) && self.forget_announced(hash, now) {
             self.send(Word::Changed, hash);
         } else {
             // So that the connection is there when it is needed.
@@ -188,8 +182,8 @@ impl Wake {
 
     fn send(&self, word: Word, hash: u64) {
         let mut outbox = self.outbox.lock();
-        if !outbox.contains(&(word, hash)) && outbox.len() < MOST_FINISHED {
-            outbox.push((word, hash));
+        if outbox.order.len() < MOST_FINISHED && outbox.held.insert((word, hash)) {
+            outbox.order.push_back((word, hash));
         }
         drop(outbox);
         self.post.notify_one();
@@ -198,12 +192,14 @@ impl Wake {
     /// The next message to send: hex digits and letters only.
     pub(crate) fn next_message(&self) -> Option<String> {
         let mut outbox = self.outbox.lock();
-        if outbox.is_empty() {
+        if outbox.order.is_empty() {
             return None;
         }
-        let most = outbox.len().min((MOST_PAYLOAD - 16) / 17);
+        let most = outbox.order.len().min((MOST_PAYLOAD - 16) / 17);
         let mut text = format!("{:016x}", self.nonce);
-        for (word, hash) in outbox.drain(..most) {
+        for _ in 0..most {
+            let Some((word, hash)) = outbox.order.pop_front() else { break };
+            outbox.held.remove(&(word, hash));
             let word = match word {
                 Word::Waiting => 'w',
                 Word::Changed => 'c',
@@ -306,6 +302,39 @@ mod tests {
             messages += 1;
         }
         assert_eq!((messages, b.announced.lock().len()), (3, 1_000));
+    }
+
+    /// Says that somebody waits for each of them, in messages of 400.
+    fn said(waiter: &Wake, keys: std::ops::Range<usize>) -> Vec<String> {
+        let mut messages = Vec::new();
+        for at in keys {
+            waiter.subscribe(&id(&at.to_string())).announce();
+            if at % 400 == 399 {
+                messages.extend(std::iter::from_fn(|| waiter.next_message()));
+            }
+        }
+        messages.extend(std::iter::from_fn(|| waiter.next_message()));
+        messages
+    }
+
+    #[test]
+    fn acq_4_above_the_bound_the_newest_announcements_hold_and_cost_no_more() {
+        let (holder, waiter) = pair();
+        let below = said(&waiter, 0..MOST_ANNOUNCED);
+        let above = said(&waiter, MOST_ANNOUNCED..MOST_ANNOUNCED + 20_000);
+        let hear = |messages: &[String]| {
+            let began = Instant::now();
+            messages.iter().for_each(|message| holder.heard(message));
+            began.elapsed()
+        };
+        let (below, above) = (hear(&below), hear(&above));
+        assert_eq!(holder.announced.lock().len(), MOST_ANNOUNCED);
+        // Fewer than a third as many.
+        assert!(above < below * 10, "{above:?} for 20,000 announcements, {below:?} for the first 65,536");
+        holder.finished(&id(&(MOST_ANNOUNCED + 19_999).to_string()));
+        assert!(holder.next_message().is_some(), "the newest is told");
+        holder.finished(&id("0"));
+        assert!(holder.next_message().is_none(), "the oldest made room");
     }
 
     #[test]
