@@ -85,6 +85,12 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
     Trouble { class, error: Error::new(kind, message).because(error) }
 }
 
+/// The server's number of an error, where it is the server's.
+pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
+    let server = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(server.number())
+}
+
 /// By the number, which MySQL and MariaDB share up to 1880; the newer ones of each are named.
 fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
     use Class::{Broken, Final, Locked, Race, ReadOnly};

@@ -12,10 +12,12 @@ mod schema;
 mod session;
 mod sql;
 mod store;
+mod tx;
 mod wake;
 
 pub use config::MysqlConfig;
-pub use join::{Mysql, MysqlTx};
+pub use join::Mysql;
 pub use schema::schema_sql;
 pub use sqlx_mysql::MySqlPool;
 pub use store::MysqlStore;
+pub use tx::MysqlTx;

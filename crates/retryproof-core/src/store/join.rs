@@ -100,6 +100,9 @@ pub trait TxPort<D: Dialect> {
     ///
     /// A driver that blocks may run it before it returns the future.
     ///
+    /// Where the connection is in no transaction any more, it fails and runs nothing: in autocommit the record would be a commit of its own,
+    /// without the writes (CMP-7). Some databases end a transaction by themselves after an error: MySQL after a deadlock, SQLite on a full disk.
+    ///
     /// # Errors
     /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The transaction will be rolled back.
     fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send;
@@ -107,7 +110,8 @@ pub trait TxPort<D: Dialect> {
 
 /// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// Commits.
+    /// Commits the transaction that was opened, and no other: one that the database rolled back by itself, or that the action ended, fails
+    /// here, and nothing that was written on its connection since then is committed (CMP-7). The conformance kit judges that.
     ///
     /// # Errors
     /// When it was not committed, **or when nobody knows**: whoever called reads by owner what became of it.

@@ -5,6 +5,7 @@ mod conformance;
 mod hot;
 mod identity;
 mod joined;
+mod lost;
 mod recovery;
 mod schema;
 mod server;

@@ -4,10 +4,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Fenced, Join as _, OwnedTx as _, Standing, TxPort as _, TxSource,
+};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
-use retryproof_mysql::MysqlStore;
+use retryproof_mysql::{MySqlPool, Mysql, MysqlStore};
 use retryproof_testkit::wire::WireProxy;
+
+use sqlx::mysql::MySqlPoolOptions;
 
 use crate::support::{DAY, LONG, Table, completion, execute, grant, id, replay, request, url};
 
@@ -171,4 +175,32 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     let (trips, taken) = counted.acquire(&dead).await;
     assert!(matches!(taken, Acquired::Granted(grant) if grant.took_over));
     assert_eq!(trips, 1, "takeover");
+}
+
+/// CMP-7: beside the action's own statements there are three, and a fourth where the program began the transaction.
+#[tokio::test]
+async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
+    let counted = Counted::new(true).await;
+    let (options, url) = (MySqlPoolOptions::new().max_connections(1), through(&counted.proxy));
+    let pool = options.test_before_acquire(false).connect(&url).await.expect("a pool");
+    let (owner, done) = (OwnerId::new(), completion("joined"));
+    for round in 0..3 {
+        let id = id(&format!("joined{round}"));
+        grant(&counted.store, &id, owner).await;
+        let statement = counted.store.completion(&id, &owner, &done);
+        let source: &MySqlPool = &pool;
+        let (begun, tx) = counted.trips(TxSource::<Mysql>::begin(source)).await;
+        let mut tx = tx.expect("begun");
+        let (written, rows) = counted.trips(tx.run_statement(statement.sql, &statement.params)).await;
+        assert_eq!(rows.expect("written"), 1);
+        let (committed, answer) = counted.trips(tx.commit_tx()).await;
+        answer.expect("committed");
+        // The first one has the connection learn the statement. The ping of the pool may leave with the commit.
+        if round > 0 {
+            assert_eq!((begun, written), (1, 1));
+            assert!((1..=2).contains(&committed), "{committed}");
+        }
+        // The pool has its connection back before anything else is counted.
+        drop(pool.acquire().await.expect("a connection"));
+    }
 }

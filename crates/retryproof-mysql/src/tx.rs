@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`MysqlTx`]: a transaction that the engine opens and ends, and that commits only as the one that was opened (CMP-7).
+//!
+//! InnoDB rolls back the *whole* transaction on a deadlock (1213), and by `innodb_rollback_on_timeout` on a lock time-out (1205). An action
+//! that catches the error and sends the statement again would go on in autocommit: its later writes and the record would each be a
+//! commit of its own, and the earlier writes would be gone. A `ROLLBACK`, `COMMIT` or `CREATE TABLE` that an action sends ends the transaction just so.
+//! Two things, each portable, stand against it and cost no round trip:
+//!
+//! - autocommit is off while the transaction is open, so whatever follows a loss is in a transaction that the server begins by itself, and
+//!   that only the engine commits;
+//! - a savepoint is set when the transaction is opened and released in the text of the COMMIT: it goes with its transaction, so in any other
+//!   one its release fails (1305), and the server does not go on to the COMMIT.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use retryproof_core::store::{OwnedTx, Param, TxPort, TxSource};
+use retryproof_core::{Error, ErrorKind, Result};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::pool::PoolConnection;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::sql_str::SqlStr;
+use sqlx_core::transaction::TransactionManager as _;
+use sqlx_mysql::{MySql, MySqlConnection, MySqlPool, MySqlTransactionManager};
+
+use crate::error::{classify, number};
+use crate::join::{Mysql, run};
+
+/// `SAVEPOINT does not exist`.
+const NO_SAVEPOINT: u16 = 1305;
+
+const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
+     SAVEPOINT retryproof_joined";
+const COMMIT: &str = "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
+const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
+
+/// Whether a transaction is open: outside of one no savepoint is set, and its release fails.
+const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
+
+/// An open transaction from the application's pool; a [`MySqlConnection`] to write with. Dropped, its connection is closed, and the server rolls
+/// back. Its end is the engine's: send neither a `COMMIT` nor a statement that commits by itself, as `CREATE TABLE` does.
+///
+/// A transaction that the server has rolled back after a deadlock, or that was ended by hand, is not committed, whatever the action did after it: writes and
+/// record are one commit or none.
+///
+/// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that borrow from crossing threads.
+pub struct MysqlTx {
+    conn: PoolConnection<MySql>,
+    /// Autocommit is as the pool had it, and nothing is open: the connection may go back.
+    ended: bool,
+}
+
+impl MysqlTx {
+    async fn end(&mut self, sql: &'static str) -> Result<(), sqlx_core::Error> {
+        self.conn.execute(raw_sql(sql)).await?;
+        if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
+            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of nothing, which leaves with the ping of the pool.
+            MySqlTransactionManager::start_rollback(&mut self.conn);
+            self.ended = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MysqlTx {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Back in the pool it would keep autocommit off, and the writes of its next user with it.
+            self.conn.close_on_drop();
+        }
+    }
+}
+
+impl Deref for MysqlTx {
+    type Target = MySqlConnection;
+
+    fn deref(&self) -> &MySqlConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for MysqlTx {
+    fn deref_mut(&mut self) -> &mut MySqlConnection {
+        &mut self.conn
+    }
+}
+
+impl fmt::Debug for MysqlTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlTx").finish_non_exhaustive()
+    }
+}
+
+/// One round trip; where the transaction is gone, the commit finds out.
+impl TxPort<Mysql> for MysqlTx {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        run(&mut self.conn, sql, params).await
+    }
+}
+
+impl OwnedTx<Mysql> for MysqlTx {
+    async fn commit_tx(mut self) -> Result<()> {
+        match self.end(COMMIT).await {
+            Ok(()) => Ok(()),
+            Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
+                // What has been written since then is in a transaction that nobody commits.
+                let _ = self.end(ROLL_BACK).await;
+                Err(gone(error))
+            }
+            Err(error) => Err(classify(error).error),
+        }
+    }
+
+    async fn roll_back_tx(mut self) -> Result<()> {
+        self.end(ROLL_BACK).await.map_err(|error| classify(error).error)
+    }
+}
+
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is REPEATABLE READ unless
+/// it was set otherwise.
+impl TxSource<Mysql> for MySqlPool {
+    type Tx = MysqlTx;
+
+    async fn begin(&self) -> Result<MysqlTx> {
+        let refused = |error| classify(error).error;
+        // From here on a drop closes the connection, however far its settings have got.
+        let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
+        MySqlTransactionManager::begin(&mut tx.conn, Some(SqlStr::from_static(BEGIN)))
+            .await
+            .map_err(refused)?;
+        Ok(tx)
+    }
+}
+
+/// Fails outside of a transaction, where the statement would be a commit of its own. One round trip.
+pub(crate) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
+    match conn.execute(raw_sql(PROBE)).await {
+        Ok(_) => Ok(()),
+        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(gone(error)),
+        Err(error) => Err(classify(error).error),
+    }
+}
+
+fn gone(error: sqlx_core::Error) -> Error {
+    Error::new(
+        ErrorKind::Unexpected,
+        "the transaction is no longer open: the server rolled it back after a deadlock or a lock time-out, or a statement of the action ended it; \
+         let the action return such an error",
+    )
+    .because(classify(error).error)
+}
