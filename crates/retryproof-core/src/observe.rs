@@ -18,13 +18,15 @@ pub enum Phase {
     Action,
     /// The action panicked; the lease was released (RUN-4).
     Panic,
-    /// The lease was released on purpose: by [`Held::release`](crate::Held::release), or a response marked for it.
+    /// The lease was released on purpose: by [`Held::release`](crate::Held::release), by a response marked for it, or by the drop
+    /// of an execution that had not begun or was told to [release](crate::OnDrop::Release).
     Released,
     /// The execution was dropped, or held on purpose; the lease runs out (RUN-5, HTTP-7).
     Dropped,
     /// The completion could not be recorded before the lease was over (CMP-3, CMP-4).
     Completion,
-    /// A joined transaction was rolled back for another reason than the action's own; the lease was released (CMP-7).
+    /// A joined transaction was rolled back for another reason than the action's own, such as a drop; the lease was
+    /// released (CMP-7).
     RolledBack,
 }
 

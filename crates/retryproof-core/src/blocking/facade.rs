@@ -207,18 +207,20 @@ impl Held {
         self.held.lease()
     }
 
-    /// As [`crate::Held::complete`].
+    /// As [`crate::Held::complete`]. `Failed` inside a runtime; the completion is finished in the background then.
     pub fn complete(self, value: Payload) -> Finished {
+        let completing = self.held.complete(value);
         match self.engine.enter() {
-            Ok(entry) => entry.block_on(self.held.complete(value)),
+            Ok(entry) => entry.block_on(completing),
             Err(error) => Finished::Failed(error),
         }
     }
 
-    /// As [`crate::Held::complete_tombstone`].
+    /// As [`crate::Held::complete_tombstone`]. `Failed` inside a runtime; the completion is finished in the background then.
     pub fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
+        let completing = self.held.complete_tombstone(tombstone);
         match self.engine.enter() {
-            Ok(entry) => entry.block_on(self.held.complete_tombstone(tombstone)),
+            Ok(entry) => entry.block_on(completing),
             Err(error) => Finished::Failed(error),
         }
     }
@@ -226,9 +228,10 @@ impl Held {
     /// As [`crate::Held::release`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then the lease runs out.
+    /// As there; `Unsupported` inside a runtime, and then the release is finished in the background.
     pub fn release(self) -> Result<()> {
-        self.engine.enter()?.block_on(self.held.release())
+        let releasing = self.held.release();
+        self.engine.enter()?.block_on(releasing)
     }
 
     pub(super) fn into_parts(self) -> (engine::Held, Engine) {

@@ -136,8 +136,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 }
 
 impl Held {
-    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside a runtime it is refused, and the lease
-    /// runs out.
+    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside a runtime it is refused, and the key
+    /// is freed in the background.
     ///
     /// # Errors
     /// As there. **Roll the transaction back on any of them.**
@@ -147,8 +147,8 @@ impl Held {
         P: TxPort<D> + ?Sized,
     {
         let (held, engine) = self.into_parts();
-        let entry = engine.enter().map_err(JoinError::Failed)?;
-        let pending = entry.block_on(held.complete_in(tx, value))?;
+        let joining = held.complete_in(tx, value);
+        let pending = engine.enter().map_err(JoinError::Failed)?.block_on(joining)?;
         Ok(PendingCommit { pending, engine })
     }
 }

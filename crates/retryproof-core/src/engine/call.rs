@@ -221,7 +221,7 @@ impl<C, H> Call<C, H> {
         };
         let permit = held.take_permit();
         // Guarded before the spawn: a task that is dropped unpolled, with its runtime, releases.
-        let guard = Guard { held: Some(held), polled: false, on_drop: options.on_drop };
+        let guard = Guard::new(held, options.on_drop);
         let task = tokio::spawn(async move {
             let result = run_guarded(&engine, &ctx, options, guard, action).await;
             drop(permit);
@@ -242,15 +242,24 @@ impl<C, H> Call<C, H> {
 /// What the end of an execution does when it comes as a drop (RUN-5).
 pub(super) struct Guard {
     pub(super) held: Option<Held>,
-    pub(super) polled: bool,
-    pub(super) on_drop: OnDrop,
+    /// Whether the action has been polled.
+    polled: bool,
+    on_drop: OnDrop,
+    /// What observers are told when a drop frees the key.
+    pub(super) freed_as: Phase,
+}
+
+impl Guard {
+    pub(super) fn new(held: Held, on_drop: OnDrop) -> Self {
+        Self { held: Some(held), polled: false, on_drop, freed_as: Phase::Released }
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
         if !self.polled || self.on_drop == OnDrop::Release {
-            held.release_soon(Phase::Dropped);
+            held.release_soon(self.freed_as);
         }
     }
 }
@@ -268,7 +277,7 @@ where
     F: FnOnce(Lease) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let guard = Guard { held: Some(held), polled: false, on_drop: options.on_drop };
+    let guard = Guard::new(held, options.on_drop);
     run_guarded(engine, ctx, options, guard, action).await
 }
 

@@ -128,7 +128,7 @@ impl PendingCommit {
         let Some(open) = self.open.take() else { return Ok(false) };
         let (bound, lease) = (open.bound(), open.lease.clone());
         let running = Arc::clone(&lease.0.engine.running);
-        let work = Finish::new(self.runtime.clone(), running, open.settle(Phase::RolledBack));
+        let work = Finish::new(self.runtime.clone(), running, open.settle());
         timeout(bound, work).await.unwrap_or_else(|_| Err(not_in_time()))
     }
 
@@ -196,7 +196,7 @@ impl Drop for PendingCommit {
         let ending = open.lease.0.engine.running.ending();
         // A runtime that has shut down drops it: then the lease runs out.
         drop(self.runtime.spawn(async move {
-            let _ = open.settle(Phase::Dropped).await;
+            let _ = open.settle().await;
             drop(ending);
         }));
     }
@@ -243,7 +243,7 @@ impl Open {
     /// What became of the transaction, read by owner with the calls that every store has. A release tells the two apart and is what a rolled-back
     /// transaction needs anyway: it removes a record that is still in progress under this owner, and touches no other. Where it waits for the row that
     /// the transaction still locks, the answer comes with the transaction's end.
-    async fn settle(self, phase: Phase) -> Result<bool> {
+    async fn settle(self) -> Result<bool> {
         let state = &self.lease.0;
         let committed = match release(self.lease.clone()).await {
             Ok(Fenced::Done | Fenced::AlreadyDone) => Ok(false),
@@ -253,7 +253,7 @@ impl Open {
         };
         match &committed {
             Ok(true) => self.committed(),
-            Ok(false) => state.end(|o, event| o.failed(event, phase)),
+            Ok(false) => state.end(|o, event| o.failed(event, Phase::RolledBack)),
             Err(error) => {
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,

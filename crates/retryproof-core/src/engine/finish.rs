@@ -4,12 +4,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::Inner;
-use super::gate::at_once;
 use crate::clock::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
@@ -44,7 +44,7 @@ pub enum Finished {
 /// A completion on its way to the store.
 type Sent = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
 
-/// What the first poll of a completion came to.
+/// How a completion began.
 pub(crate) enum First {
     /// It is recorded.
     Recorded,
@@ -52,24 +52,27 @@ pub(crate) enum First {
     Open(Option<Sent>),
 }
 
-/// Ends the heartbeat and polls the completion once. A store in memory has recorded it then, and needs neither a timer
-/// nor a future that outlives its caller.
-pub(crate) async fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool) -> First {
+/// Of a store that answers at once: ends the heartbeat and polls the completion once. It is recorded then, and needs
+/// neither a timer nor a future that outlives its caller.
+pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool) -> First {
     let state = &lease.0;
-    state.stop_beats();
     let engine = &state.engine;
+    if !engine.at_once {
+        return First::Open(None);
+    }
+    state.stop_beats();
     if state.is_beating() || is_too_large(done, tombstone, engine.max_value) {
         return First::Open(None);
     }
     let mut sent = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
-    match at_once(sent.as_mut()).await {
-        Some(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
+    match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
             engine.gate.answered();
             state.end(|o, event| o.completed(event, recorded_as(tombstone)));
             First::Recorded
         }
-        Some(answer) => First::Open(Some(Box::pin(std::future::ready(answer)))),
-        None => First::Open(Some(sent)),
+        Poll::Ready(answer) => First::Open(Some(Box::pin(std::future::ready(answer)))),
+        Poll::Pending => First::Open(Some(sent)),
     }
 }
 

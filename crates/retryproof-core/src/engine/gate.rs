@@ -173,10 +173,11 @@ where
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        let Some(future) = &mut self.future else { return Poll::Pending };
+        // Taken out: one that panics is over, and is not to be polled again in the background.
+        let Some(mut future) = self.future.take() else { return Poll::Pending };
         let answer = future.as_mut().poll(cx);
-        if answer.is_ready() {
-            self.future = None;
+        if answer.is_pending() {
+            self.future = Some(future);
         }
         answer
     }

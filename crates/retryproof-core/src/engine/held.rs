@@ -113,8 +113,12 @@ impl Held {
 
     /// Records the result (CMP-1): ends the heartbeat, then completes, repeating what was not answered (CMP-3).
     ///
+    /// The call decides: from here on the result is recorded, whether the future is awaited or not (RUN-5). A store in
+    /// memory has it when this returns. Any other is sent it when the future is first polled or dropped; until then
+    /// the lease beats.
+    ///
     /// # Cancel safety
-    /// Dropped, the completion is finished in the background (RUN-5).
+    /// Dropped, polled or not, the completion is finished in the background (RUN-5).
     pub fn complete(self, value: Payload) -> impl Future<Output = Finished> + Send + 'static {
         self.finish_with(value.into_envelope(), false)
     }
@@ -127,21 +131,23 @@ impl Held {
         self.finish_with(tombstone.into_envelope(), true)
     }
 
-    /// Not an `async fn`, which would hold its arguments twice.
+    /// Not an `async fn`, which would do nothing before it is polled.
     fn finish_with(
         mut self,
         envelope: Blob,
         tombstone: bool,
     ) -> impl Future<Output = Finished> + Send + 'static {
+        self.consumed = true;
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
+        let rest = match complete_at_once(&self.lease, &done, tombstone) {
+            First::Recorded => None,
+            First::Open(sent) => Some(self.finish(complete(self.lease.clone(), done, tombstone, sent))),
+        };
         async move {
-            self.consumed = true;
-            match complete_at_once(&self.lease, &done, tombstone).await {
-                First::Recorded => Finished::Recorded,
-                First::Open(sent) => {
-                    let work = complete(self.lease.clone(), done, tombstone, sent);
-                    Box::pin(self.await_end(self.finish(work))).await
-                }
+            match rest {
+                // On the heap: a store in memory would carry its room.
+                Some(rest) => Box::pin(self.await_end(rest)).await,
+                None => Finished::Recorded,
             }
         }
     }
@@ -157,13 +163,17 @@ impl Held {
     /// [`JoinError::Failed`] when the store cannot join this transaction (`Unsupported`) or the database refuses.
     ///
     /// # Cancel safety
-    /// Dropped, roll the transaction back: the key is freed in the background.
-    pub async fn complete_in<D, P>(self, tx: &mut P, value: Payload) -> Result<PendingCommit, JoinError>
+    /// Dropped, polled or not, roll the transaction back: the key is freed in the background.
+    pub fn complete_in<D, P>(
+        self,
+        tx: &mut P,
+        value: Payload,
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
     where
         D: Dialect,
         P: TxPort<D> + ?Sized,
     {
-        self.join_in(tx, value.envelope().clone(), false).await
+        self.join_in(tx, value.into_envelope(), false)
     }
 
     /// As [`complete_in`](Self::complete_in), for a result that cannot be replayed (CMP-9).
@@ -173,46 +183,49 @@ impl Held {
     ///
     /// # Cancel safety
     /// As there.
-    pub async fn complete_tombstone_in<D, P>(
+    pub fn complete_tombstone_in<D, P>(
         self,
         tx: &mut P,
         tombstone: Tombstone,
-    ) -> Result<PendingCommit, JoinError>
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
     where
         D: Dialect,
         P: TxPort<D> + ?Sized,
     {
-        self.join_in(tx, tombstone.envelope().clone(), true).await
+        self.join_in(tx, tombstone.into_envelope(), true)
     }
 
-    async fn join_in<D, P>(
+    fn join_in<D, P>(
         self,
         tx: &mut P,
         envelope: Blob,
         tombstone: bool,
-    ) -> Result<PendingCommit, JoinError>
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
     where
         D: Dialect,
         P: TxPort<D> + ?Sized,
     {
         let engine = Arc::clone(&self.lease.0.engine);
-        let join = match engine.store.joiner::<D>() {
-            Ok(join) => Arc::clone(join),
+        // Before the first poll, so that a future which is dropped without one frees the key as well.
+        let pending = match engine.store.joiner::<D>() {
+            Ok(join) => Ok(self.join(Arc::clone(join), envelope, tombstone)),
             Err(error) => {
                 let error = error.for_identity(self.lease.identity());
                 self.release_soon(Phase::RolledBack);
-                return Err(JoinError::Failed(error));
+                Err(JoinError::Failed(error))
             }
         };
-        let mut pending = self.join(join, envelope, tombstone);
-        match pending.write(tx).await {
-            Ok(1) => Ok(pending),
-            Ok(_) => {
-                pending.lost_soon();
-                Err(JoinError::LeaseLost)
+        async move {
+            let mut pending = pending?;
+            match pending.write(tx).await {
+                Ok(1) => Ok(pending),
+                Ok(_) => {
+                    pending.lost_soon();
+                    Err(JoinError::LeaseLost)
+                }
+                // Dropped, it frees the key once the transaction is rolled back.
+                Err(error) => Err(JoinError::Failed(error)),
             }
-            // Dropped, it frees the key once the transaction is rolled back.
-            Err(error) => Err(JoinError::Failed(error)),
         }
     }
 
@@ -270,9 +283,9 @@ impl Held {
     /// When the store did not confirm; the release goes on in the background until the lease is over.
     ///
     /// # Cancel safety
-    /// Dropped, the release is finished in the background.
-    pub async fn release(self) -> Result<()> {
-        self.release_after(Phase::Released).await
+    /// Dropped, polled or not, the release is finished in the background (RUN-5).
+    pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.release_after(Phase::Released)
     }
 
     /// As [`release`](Self::release), telling observers why the work failed: an adapter that runs the work itself knows
@@ -283,17 +296,18 @@ impl Held {
     ///
     /// # Cancel safety
     /// As [`release`](Self::release).
-    pub async fn release_after(mut self, phase: Phase) -> Result<()> {
+    pub fn release_after(mut self, phase: Phase) -> impl Future<Output = Result<()>> + Send + 'static {
         self.consumed = true;
         let lease = self.lease.clone();
         lease.0.end(|o, event| o.failed(event, phase));
         let bound = lease.0.engine.gate.operation_timeout();
         let work = self.finish(release(lease));
-        tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
-            Err(Error::unavailable("the release was not confirmed in time; it is repeated in the background")
-                .during("release")
-                .for_identity(self.lease.identity()))
-        })
+        async move {
+            tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
+                let message = "the release was not confirmed in time; it is repeated in the background";
+                Err(Error::unavailable(message).during("release").for_identity(self.lease.identity()))
+            })
+        }
     }
 
     /// Frees the key in the background, from a place that cannot wait.

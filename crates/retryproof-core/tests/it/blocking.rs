@@ -4,7 +4,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use retryproof_core::{ErrorKind, ExecuteError, IdempotencyContext, MemoryStore, Outcome, blocking};
+use retryproof_core::{
+    CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome, Payload,
+    SharedStore, blocking,
+};
+use retryproof_testkit::SlowStore;
 
 fn ctx(key: &str) -> IdempotencyContext {
     let lease = Duration::from_millis(200);
@@ -71,4 +75,34 @@ async fn blocking_engine_inside_a_runtime_is_a_clear_error() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("inside a tokio runtime"), "{error}");
     drop(engine);
+}
+
+#[test]
+fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background() {
+    const MS: Duration = Duration::from_millis(1);
+    let store = SlowStore::new(MemoryStore::new(), MS, MS);
+    let engine = blocking::Engine::new(SharedStore::new(store)).unwrap();
+    let held = |key: &str| match engine.try_acquire(&long(key)).unwrap() {
+        blocking::Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    };
+    let (completed, released) = (held("completed"), held("released"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async move {
+        let finished = completed.complete(Payload::new(CodecId::JSON, 0, b"9"));
+        assert!(
+            matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::Unsupported),
+            "{finished:?}"
+        );
+        assert_eq!(released.release().unwrap_err().kind(), ErrorKind::Unsupported);
+    });
+    // Their leases are longer than these waits.
+    let again = |key: &str| engine.execute(long(key), || Ok::<_, std::io::Error>(1)).unwrap();
+    assert_eq!(again("completed"), Outcome::Replayed(9));
+    assert_eq!(again("released"), Outcome::Executed(1));
+}
+
+fn long(key: &str) -> IdempotencyContext {
+    let builder = IdempotencyContext::builder("blocking", key).lease(Duration::from_secs(60));
+    builder.wait_timeout(Duration::from_secs(10)).build().unwrap()
 }

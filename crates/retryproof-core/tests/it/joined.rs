@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use retryproof_core::observe::{Counters, Counts};
+use retryproof_core::observe::{Counters, Counts, LeaseEvent, Observer, Phase};
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param, Standing,
     StoreProfile, TxPort, TxSource,
@@ -46,6 +46,8 @@ struct Inner {
     /// What statements were made for, each found by the owner that its first parameter names: calls come from many threads.
     offered: Mutex<Vec<(Identity, OwnerId, Completion)>>,
     fault: Mutex<Fault>,
+    /// How leases ended otherwise than by a completion.
+    phases: Mutex<Vec<Phase>>,
     /// Called before a transaction begins.
     between: Mutex<Option<Identity>>,
     limit: AtomicUsize,
@@ -213,6 +215,9 @@ impl OwnedTx<Toy> for Tx {
     async fn roll_back_tx(mut self) -> Result<()> {
         self.ended = true;
         self.db.say("rollback");
+        if self.db.0.stuck.load(Ordering::SeqCst) {
+            tokio::time::sleep(60 * MS).await;
+        }
         Ok(())
     }
 }
@@ -271,9 +276,19 @@ struct World {
     joined: JoinedEngine<Tx>,
 }
 
+impl Observer for Db {
+    fn failed(&self, _: LeaseEvent<'_>, phase: Phase) {
+        self.0.phases.lock().unwrap().push(phase);
+    }
+}
+
 fn world() -> World {
     let (db, counters) = (Db::default(), Counters::new());
-    let engine = IdempotencyEngine::builder(db.shared()).observer(Arc::clone(&counters)).build().unwrap();
+    let engine = IdempotencyEngine::builder(db.shared())
+        .observer(Arc::clone(&counters))
+        .observer(db.clone())
+        .build()
+        .unwrap();
     World { joined: engine.joined(db.clone()).unwrap(), counters, db }
 }
 
@@ -292,6 +307,11 @@ impl World {
                 Ok(row.to_owned())
             })
             .await
+    }
+
+    /// The phases told since the last question.
+    fn phases(&self) -> Vec<Phase> {
+        std::mem::take(&mut *self.db.0.phases.lock().unwrap())
     }
 
     async fn background(&self) {
@@ -362,8 +382,33 @@ async fn cmp_7_a_dropped_call_is_rolled_back_and_the_key_is_free_at_once() {
     assert!(tokio::time::timeout(30 * MS, sleeping).await.is_err());
     world.background().await;
     assert_eq!(world.db.log(), ["acquire", "begin", "write", "dropped", "release"]);
+    assert_eq!(world.phases(), [Phase::RolledBack], "the key is free");
     assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!(world.ends(), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_a_call_dropped_while_it_rolls_back_frees_its_key_at_once() {
+    for panics in [false, true] {
+        let world = world();
+        world.db.0.stuck.store(true, Ordering::SeqCst);
+        let failing = world.joined.execute(ctx("k"), async |tx: &mut Tx| {
+            tx.write("a");
+            assert!(!panics, "on purpose");
+            Err::<String, _>("declined")
+        });
+        assert!(tokio::time::timeout(30 * MS, failing).await.is_err());
+        world.background().await;
+        let log = world.db.log();
+        assert!(
+            log.starts_with(&["acquire", "begin", "write", "rollback"]) && log.contains(&"release"),
+            "{log:?}"
+        );
+        assert_eq!(world.phases(), [if panics { Phase::Panic } else { Phase::Action }]);
+        world.db.0.stuck.store(false, Ordering::SeqCst);
+        assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
+        assert_eq!((world.db.rows(), world.ends()), (vec!["b".to_owned()], (1, 1, 0)));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -585,9 +630,20 @@ async fn cmp_7_a_pending_commit_that_is_dropped_finds_out_by_itself() {
     drop((tx, pending));
     world.background().await;
     assert_eq!(world.ends(), (1, 1, 0));
+    assert_eq!(world.phases(), [Phase::RolledBack], "its key is free");
+    // As is that of a completion that was asked for and never sent.
+    let (held_3, mut tx) = (held(&world, "3").await, world.db.begin().await.unwrap());
+    drop(held_3.complete_in(&mut tx, value()));
+    let (held_4, mut other) = (held(&world, "4").await, world.db.begin().await.unwrap());
+    drop(held_4.complete_tombstone_in(&mut other, Tombstone::new()));
+    drop((tx, other));
+    world.background().await;
+    assert_eq!(world.phases(), [Phase::RolledBack; 2]);
     let standing = async |key| world.db.0.records.look(ctx(key).identity()).await.unwrap();
     assert!(matches!(standing("1").await, Standing::Complete(_)));
-    assert!(matches!(standing("2").await, Standing::Absent));
+    for key in ["2", "3", "4"] {
+        assert!(matches!(standing(key).await, Standing::Absent), "{key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ mod blocking;
 #[cfg(feature = "config")]
 mod config;
 mod conformance;
+mod eager;
 mod engine;
 mod faults;
 mod joined;

@@ -137,8 +137,15 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     expected.push((lost, "lost"));
 
     // Dropped in the middle.
-    let hang = || async { pending::<Result<u32, &str>>().await };
-    let _ = timeout(10 * MS, engine.call(ctx("dropped")).on_drop(OnDrop::Release).execute(hang)).await;
+    for (on_drop, end) in [(OnDrop::Release, "failed Released"), (OnDrop::Expire, "failed Dropped")] {
+        let hang = |lease: retryproof_core::Lease| {
+            tokens.push((lease.identity().clone(), lease.token()));
+            pending::<Result<u32, &str>>()
+        };
+        let call = engine.call(ctx(&format!("{on_drop:?}"))).on_drop(on_drop);
+        let _ = timeout(10 * MS, call.execute_with(hang)).await;
+        expected.push((tokens.remove(0), end));
+    }
     sleep(MS).await;
 
     let ends = ends.0.lock();
@@ -148,7 +155,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     for (lease, events) in ends.iter() {
         assert_eq!(events.len(), 1, "{lease:?}: {events:?}");
     }
-    assert_eq!(ends.len(), 8);
+    assert_eq!(ends.len(), 9);
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,16 +71,14 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
             Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
         };
-        // Its whole effect is the transaction's, and a drop rolls that back: so the key is free then.
-        let mut guard = Guard { held: Some(held), polled: true, on_drop: OnDrop::Release };
+        let mut guard = rolling_back(held);
         let opened = joined.begin().await;
         let mut tx = match opened {
             Ok(tx) => tx,
             Err(error) => return Err(not_opened(guard.held.take(), error).await),
         };
         let returned = catch(action(&mut tx)).await;
-        let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
-        conclude(&joined, &ctx, options, held, tx, returned).await
+        conclude(&joined, &ctx, options, guard, tx, returned).await
     }
 
     /// As [`report`](Self::report), for an action that blocks.
@@ -106,7 +104,24 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
         let returned = catch_unwind(AssertUnwindSafe(|| action(&mut tx)));
-        runtime.block_on(conclude(&joined, &ctx, options, held, tx, returned))
+        runtime.block_on(conclude(&joined, &ctx, options, rolling_back(held), tx, returned))
+    }
+}
+
+/// The whole effect of a joined action is the transaction's, and a drop rolls that back: so it frees the key too.
+fn rolling_back(held: Held) -> Guard {
+    let mut guard = Guard::new(held, OnDrop::Release);
+    guard.freed_as = Phase::RolledBack;
+    guard
+}
+
+/// Rolls back, then frees the key. Dropped meanwhile, the transaction and the guard do it.
+async fn undo<T: Send + 'static>(joined: &JoinedEngine<T>, mut guard: Guard, tx: T, phase: Phase) {
+    guard.freed_as = phase;
+    joined.roll_back(tx).await;
+    if let Some(held) = guard.held.take() {
+        // A failing release never hides the action's error; it was logged (RUN-4).
+        let _ = held.release_after(phase).await;
     }
 }
 
@@ -125,7 +140,7 @@ async fn conclude<T, V, E, C, H>(
     joined: &JoinedEngine<T>,
     ctx: &IdempotencyContext,
     options: Options<C, H>,
-    held: Held,
+    mut guard: Guard,
     tx: T,
     returned: Result<Result<V, E>, Box<dyn Any + Send>>,
 ) -> Result<Report<V>, ExecuteError<E>>
@@ -137,17 +152,15 @@ where
     let value = match returned {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
-            joined.roll_back(tx).await;
-            // A failing release never hides the action's error; it was logged (RUN-4).
-            let _ = held.release_after(Phase::Action).await;
+            undo(joined, guard, tx, Phase::Action).await;
             return Err(ExecuteError::Action(error));
         }
         Err(panic) => {
-            joined.roll_back(tx).await;
-            let _ = held.release_after(Phase::Panic).await;
+            undo(joined, guard, tx, Phase::Panic).await;
             resume_unwind(panic);
         }
     };
+    let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
     let (finished, unencodable) = match encode(&options.codec, &value) {
         Ok(payload) => (joined.commit(tx, held, payload).await, None),
         // CMP-9: the work is done and stands, so that it must not run again.
