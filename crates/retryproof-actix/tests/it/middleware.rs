@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The middleware: what runs, what is replayed, what goes through untouched.
 
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use actix_web::dev::Service as _;
 use actix_web::http::header;
 use actix_web::http::{ConnectionType, StatusCode};
 use actix_web::test::{self, TestRequest};
 use actix_web::web::{self, Bytes};
 use actix_web::{App, HttpResponse, error};
 use retryproof_actix::{Idempotency, Lease, WithFate as _};
-use retryproof_core::Recorded;
+use retryproof_core::{FingerprintMode, Recorded};
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 use tokio::sync::Notify;
 
@@ -118,6 +122,26 @@ async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
     .await;
     let refused = send(&own, post("/orders", "k").set_payload("four").to_request()).await;
     assert_eq!(refused.status, 413, "a limit that the app has set stays");
+}
+
+#[actix_web::test]
+async fn fp_3_canonical_json_of_a_large_body_is_made_off_the_async_worker() {
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.fingerprint = FingerprintMode::Json;
+    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let app = app!(&filter, |body: Bytes| async move { HttpResponse::Ok().body(body.len().to_string()) });
+    for (size, waits) in [(1_000, false), (100_000, true)] {
+        let body = format!("[{}0]", "5e-324,".repeat(size / 7));
+        let length = body.len().to_string();
+        let request = |key: &str| post("/orders", key).set_payload(body.clone()).to_request();
+        let mut call = pin!(app.call(request(&format!("once-{size}"))));
+        let waited = call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        assert_eq!(waited, waits, "{size}");
+        let key = format!("k-{size}");
+        assert_eq!(send(&app, request(&key)).await.text(), length);
+        assert!(send(&app, request(&key)).await.is_replay());
+    }
 }
 
 #[actix_web::test]

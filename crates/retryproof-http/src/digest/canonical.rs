@@ -4,6 +4,9 @@
 //! Stricter than either where a doubt would let two different bodies meet: a number that a double cannot carry in
 //! full (`9007199254740993`) makes the body "not I-JSON", so that it is compared byte for byte.
 
+use std::cmp::Ordering;
+use std::ops::Range;
+
 mod number;
 
 use number::write_number;
@@ -14,26 +17,40 @@ const MAX_DEPTH: u32 = 128;
 /// The canonical bytes, or `None` when the body is not I-JSON in the sense above.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let text = str::from_utf8(body).ok()?;
-    let mut writer = Writer { text, at: 0, depth: 0, out: Vec::with_capacity(body.len()) };
+    let mut writer = Writer {
+        text,
+        at: 0,
+        depth: 0,
+        out: Vec::with_capacity(body.len()),
+        decoded: String::new(),
+        members: Vec::new(),
+        unsorted: Vec::new(),
+    };
     writer.value()?;
     writer.white_space();
     (writer.at == text.len()).then_some(writer.out)
 }
 
 /// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects whose members
-/// are out of order are moved afterwards.
+/// are out of order are moved afterwards. What a string or an object needs meanwhile stands in buffers that all of them
+/// share, so that a small one allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
     out: Vec<u8>,
+    /// The names of the members of all open objects, without escapes, and the string that is being read.
+    decoded: String,
+    /// The members of all open objects.
+    members: Vec<Member>,
+    /// Room for the members of an object that is being sorted.
+    unsorted: Vec<u8>,
 }
 
-/// A member already written: its name, and where it stands in the output.
+/// A member already written: its name in `decoded`, and where it stands in the output.
 struct Member {
-    name: String,
-    start: usize,
-    end: usize,
+    name: Range<usize>,
+    written: Range<usize>,
 }
 
 impl Writer<'_> {
@@ -59,8 +76,9 @@ impl Writer<'_> {
             b'{' => self.nested(Self::object),
             b'[' => self.nested(Self::array),
             b'"' => {
-                let string = self.string()?;
-                write_string(&string, &mut self.out);
+                let start = self.decoded.len();
+                self.string()?;
+                self.decoded.truncate(start);
                 Some(())
             }
             b't' => self.literal("true"),
@@ -110,14 +128,13 @@ impl Writer<'_> {
 
     fn object(&mut self) -> Option<()> {
         self.out.push(b'{');
-        let first = self.out.len();
-        let mut members = Vec::new();
+        let (first, members, names) = (self.out.len(), self.members.len(), self.decoded.len());
         self.white_space();
         if self.peek()? == b'}' {
             self.at += 1;
         } else {
             loop {
-                members.push(self.member()?);
+                self.member()?;
                 self.white_space();
                 match self.next()? {
                     b',' => self.out.push(b','),
@@ -125,46 +142,57 @@ impl Writer<'_> {
                     _ => return None,
                 }
             }
-            sort(&mut members, first, &mut self.out)?;
+            self.sort(members, first)?;
         }
+        self.members.truncate(members);
+        self.decoded.truncate(names);
         self.out.push(b'}');
         Some(())
     }
 
-    fn member(&mut self) -> Option<Member> {
+    fn member(&mut self) -> Option<()> {
         self.white_space();
-        let start = self.out.len();
-        let name = self.string()?;
-        write_string(&name, &mut self.out);
+        let (start, name) = (self.out.len(), self.decoded.len());
+        self.string()?;
+        let name = name..self.decoded.len();
         self.white_space();
         if self.next()? != b':' {
             return None;
         }
         self.out.push(b':');
         self.value()?;
-        Some(Member { name, start, end: self.out.len() })
+        self.members.push(Member { name, written: start..self.out.len() });
+        Some(())
     }
 
-    /// Reads a string, quotes included.
-    fn string(&mut self) -> Option<String> {
+    /// Reads a string, quotes included, to the end of `decoded`, and writes it.
+    fn string(&mut self) -> Option<()> {
         if self.next()? != b'"' {
             return None;
         }
-        let mut string = String::new();
+        let start = self.decoded.len();
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.bytes().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1f))?;
-            string.push_str(&rest[..plain]);
+            let plain = rest.bytes().position(is_special)?;
+            self.decoded.push_str(&rest[..plain]);
             self.at += plain;
             match self.next()? {
                 b'"' => break,
-                b'\\' => string.push(self.escape()?),
+                b'\\' => {
+                    let escaped = self.escape()?;
+                    self.decoded.push(escaped);
+                }
                 _ => return None,
             }
         }
-        // I-JSON admits no noncharacters (RFC 7493 section 2.1).
+        let string = &self.decoded[start..];
+        // I-JSON admits no noncharacters (RFC 7493 section 2.1), all of which begin with one of these bytes.
         let noncharacter = |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
-        (!string.chars().any(noncharacter)).then_some(string)
+        if string.bytes().any(|byte| byte >= 0xef) && string.chars().any(noncharacter) {
+            return None;
+        }
+        write_string(string, &mut self.out);
+        Some(())
     }
 
     fn escape(&mut self) -> Option<char> {
@@ -209,6 +237,12 @@ impl Writer<'_> {
             b'1'..=b'9' => self.digits(),
             _ => return None,
         }
+        // Any double carries that many digits, and they are written as they came.
+        let is_short = self.at - start <= 15 && self.text.as_bytes()[start] != b'-';
+        if is_short && !matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
+            self.out.extend_from_slice(&self.text.as_bytes()[start..self.at]);
+            return Some(());
+        }
         if self.peek() == Some(b'.') {
             self.at += 1;
             self.some_digits()?;
@@ -234,46 +268,71 @@ impl Writer<'_> {
             self.at += 1;
         }
     }
+
+    /// Puts the members of the innermost open object, those from `members` on, whose text ends the output from `first` on,
+    /// in the order of their UTF-16 code units (RFC 8785 section 3.2.3); `None` when a name stands twice (RFC 7493 section
+    /// 2.3).
+    fn sort(&mut self, members: usize, first: usize) -> Option<()> {
+        let Self { out, decoded, unsorted, .. } = self;
+        let members = self.members.get_mut(members..)?;
+        let name = |member: &Member| decoded.as_bytes().get(member.name.clone()).unwrap_or_default();
+        let by_name = |a: &Member, b: &Member| utf16_order(name(a), name(b));
+        if members.is_sorted_by(|a, b| by_name(a, b).is_lt()) {
+            return Some(());
+        }
+        members.sort_unstable_by(by_name);
+        if members.windows(2).any(|pair| name(&pair[0]) == name(&pair[1])) {
+            return None;
+        }
+        unsorted.clear();
+        unsorted.extend_from_slice(&out[first..]);
+        out.truncate(first);
+        for (n, member) in members.iter().enumerate() {
+            if n > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(&unsorted[member.written.start - first..member.written.end - first]);
+        }
+        Some(())
+    }
 }
 
-/// Puts the members, which end the output from `first` on, in the order of their UTF-16 code units (RFC 8785
-/// section 3.2.3); `None` when a name stands twice (RFC 7493 section 2.3).
-fn sort(members: &mut [Member], first: usize, out: &mut Vec<u8>) -> Option<()> {
-    let by_name = |a: &Member, b: &Member| a.name.encode_utf16().cmp(b.name.encode_utf16());
-    if members.is_sorted_by(|a, b| by_name(a, b).is_lt()) {
-        return Some(());
+/// The order of two texts by their UTF-16 code units. That of their bytes, which are UTF-8, is another only where a character
+/// beyond U+FFFF, which UTF-16 writes with surrogates, meets one from U+E000 on.
+fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
+    let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
+    match (*a, *b) {
+        (0xee | 0xef, 0xf0..) => Ordering::Greater,
+        (0xf0.., 0xee | 0xef) => Ordering::Less,
+        (a, b) => a.cmp(&b),
     }
-    members.sort_by(by_name);
-    if members.windows(2).any(|pair| pair[0].name == pair[1].name) {
-        return None;
-    }
-    let unsorted = out.split_off(first);
-    for (n, member) in members.iter().enumerate() {
-        if n > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(&unsorted[member.start - first..member.end - first]);
-    }
-    Some(())
+}
+
+/// What a string does not have as it is.
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | 0..=0x1f)
 }
 
 fn write_string(string: &str, out: &mut Vec<u8>) {
     out.push(b'"');
-    for byte in string.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+    let mut rest = string.as_bytes();
+    while let Some(plain) = rest.iter().position(|byte| is_special(*byte)) {
+        out.extend_from_slice(&rest[..plain]);
+        match rest[plain] {
+            byte @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
             0x08 => out.extend_from_slice(b"\\b"),
             b'\t' => out.extend_from_slice(b"\\t"),
             b'\n' => out.extend_from_slice(b"\\n"),
             0x0c => out.extend_from_slice(b"\\f"),
             b'\r' => out.extend_from_slice(b"\\r"),
-            0..=0x1f => {
+            byte => {
                 let digit = |d: u8| b"0123456789abcdef"[usize::from(d)];
                 out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
             }
-            _ => out.push(byte),
         }
+        rest = &rest[plain + 1..];
     }
+    out.extend_from_slice(rest);
     out.push(b'"');
 }
 

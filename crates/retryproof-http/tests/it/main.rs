@@ -14,6 +14,7 @@ mod first_steps;
 mod flight;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod json;
 mod layers;
 mod logs;
 mod nested;

@@ -1,83 +1,116 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test that a double carries one in full.
+//!
+//! Each step costs a constant, or a constant for each digit: what comes here is a client's choice. More than 17 significant
+//! digits are never the shortest of a double, so they are refused before anything is computed.
+
+/// No double needs more digits.
+const MOST_DIGITS: usize = 17;
 
 /// A decimal number without its sign: the significant digits, and the power of ten behind `0.digits`.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
-    digits: Vec<u8>,
+    /// Zero behind the last one.
+    digits: [u8; MOST_DIGITS],
+    count: usize,
     point: i64,
 }
 
 impl Decimal {
-    /// Reads JSON's number grammar; `None` when the exponent is beyond any double.
+    /// Reads JSON's number grammar; `None` when it has more digits than any double, or an exponent that none has.
     fn read(number: &str) -> Option<Self> {
-        let (mantissa, exponent) = match number.split_once(['e', 'E']) {
-            Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
+            Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
             None => (number, 0),
         };
-        let (whole, fraction) = mantissa
-            .trim_start_matches('-')
-            .split_once('.')
-            .unwrap_or_else(|| (mantissa.trim_start_matches('-'), ""));
-        let all = whole.bytes().chain(fraction.bytes());
-        let leading = all.clone().take_while(|d| *d == b'0').count();
-        let mut digits: Vec<u8> = all.skip(leading).collect();
-        digits.truncate(digits.iter().rposition(|d| *d != b'0').map_or(0, |last| last + 1));
-        let point = if digits.is_empty() {
-            0
+        let mut decimal = Self { digits: [0; MOST_DIGITS], count: 0, point: 0 };
+        // Zeros that count only if another digit follows.
+        let (mut zeros, mut whole) = (0_usize, None);
+        for (at, byte) in mantissa.trim_start_matches('-').bytes().enumerate() {
+            match byte {
+                b'.' => whole = Some(at),
+                b'0' if decimal.count == 0 => decimal.point -= 1,
+                b'0' => zeros += 1,
+                digit => {
+                    let place = decimal.count + zeros;
+                    decimal.digits.get_mut(decimal.count..place)?.fill(b'0');
+                    *decimal.digits.get_mut(place)? = digit;
+                    (decimal.count, zeros) = (place + 1, 0);
+                }
+            }
+        }
+        if decimal.count == 0 {
+            decimal.point = 0;
         } else {
-            i64::try_from(whole.len()).ok()? - i64::try_from(leading).ok()? + i64::from(exponent)
-        };
-        Some(Self { digits, point })
+            let whole = whole.unwrap_or_else(|| mantissa.trim_start_matches('-').len());
+            decimal.point += i64::try_from(whole).ok()? + i64::from(exponent);
+        }
+        Some(decimal)
     }
 
-    fn read_back(&self) -> Option<f64> {
-        format!("0.{}e{}", str::from_utf8(&self.digits).ok()?, self.point).parse().ok()
+    /// Whether it is the shortest of its double for certain: no two decimals of up to 15 digits have one double, but for
+    /// those that are too large or too small for all of its bits.
+    fn is_certain(&self) -> bool {
+        self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
+
+    /// The nearest double; `None` when there is none.
+    fn to_double(&self) -> Option<f64> {
+        // All doubles lie within, so that this text is short however the number was spelled.
+        if !(-400..400).contains(&self.point) {
+            return None;
+        }
+        let mut text = [0; MOST_DIGITS + 8];
+        let mut end = self.count;
+        text[..end].copy_from_slice(self.digits());
+        end += write_exponent(self.point - i64::try_from(self.count).ok()?, &mut text[end..]);
+        let double = str::from_utf8(&text[..end]).ok()?.parse::<f64>().ok()?;
+        double.is_finite().then_some(double)
+    }
+
+    fn digits(&self) -> &[u8] {
+        &self.digits[..self.count]
+    }
+}
+
+/// Writes `e` and a power of ten of up to three digits with its sign; tells how many bytes it took.
+fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
+    let power = exponent.unsigned_abs();
+    out[0] = b'e';
+    out[1] = if exponent < 0 { b'-' } else { b'+' };
+    let mut end = 2;
+    for unit in [100, 10, 1] {
+        if power >= unit || unit == 1 {
+            out[end] = b"0123456789"[usize::try_from(power / unit % 10).unwrap_or(0)];
+            end += 1;
+        }
+    }
+    end
 }
 
 /// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` when a double does not carry it in full.
 pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
-    let double: f64 = number.parse().ok()?;
-    if !double.is_finite() {
+    let decimal = Decimal::read(number)?;
+    if !decimal.is_certain() && shortest(decimal.to_double()?)? != decimal {
         return None;
     }
-    let shortest = shortest(double)?;
-    if shortest != Decimal::read(number)? {
-        return None;
-    }
-    if double < 0.0 {
+    if decimal.count > 0 && number.starts_with('-') {
         out.push(b'-');
     }
-    write_decimal(&shortest, out);
+    write_decimal(&decimal, out);
     Some(())
 }
 
-/// The shortest digits that read back as this double; of two that are equally near, the even one.
+/// The shortest digits that read back as this double; of two that are equally near, the even one (RFC 8785 appendix B,
+/// `1424953923781206.2`), as Ryu chooses too. The standard library rounds a tie up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
-    let mut shortest = Decimal::read(&format!("{double:e}"))?;
-    // The standard library rounds a tie up, ECMAScript to even (RFC 8785 appendix B, `1424953923781206.2`).
-    if shortest.digits.last().is_some_and(|last| last % 2 == 1) {
-        let mut even = Decimal { digits: shortest.digits.clone(), point: shortest.point };
-        *even.digits.last_mut()? -= 1;
-        let is_tie = || {
-            // No double has more than 767 significant digits, so this is its exact value.
-            let exact = Decimal::read(&format!("{double:.767e}"));
-            exact.is_some_and(|exact| {
-                exact.point == even.point && exact.digits.strip_prefix(&even.digits[..]) == Some(b"5")
-            })
-        };
-        if even.read_back() == Some(double.abs()) && is_tie() {
-            shortest = even;
-        }
-    }
-    Some(shortest)
+    Decimal::read(ryu::Buffer::new().format_finite(double))
 }
 
-pub(super) fn write_decimal(Decimal { digits, point }: &Decimal, out: &mut Vec<u8>) {
-    let count = digits.len();
+pub(super) fn write_decimal(decimal: &Decimal, out: &mut Vec<u8>) {
+    let (digits, count, point) = (decimal.digits(), decimal.count, decimal.point);
     let zeros = |n: usize| std::iter::repeat_n(b'0', n);
-    match usize::try_from(*point) {
+    match usize::try_from(point) {
         _ if count == 0 => out.push(b'0'),
         Ok(point) if count <= point && point <= 21 => {
             out.extend_from_slice(digits);
@@ -88,7 +121,7 @@ pub(super) fn write_decimal(Decimal { digits, point }: &Decimal, out: &mut Vec<u
             out.push(b'.');
             out.extend_from_slice(&digits[point..]);
         }
-        _ if -6 < *point && *point <= 0 => {
+        _ if -6 < point && point <= 0 => {
             out.extend_from_slice(b"0.");
             out.extend(zeros(usize::try_from(-point).unwrap_or(0)));
             out.extend_from_slice(digits);
@@ -99,7 +132,9 @@ pub(super) fn write_decimal(Decimal { digits, point }: &Decimal, out: &mut Vec<u
                 out.push(b'.');
                 out.extend_from_slice(&digits[1..]);
             }
-            out.extend_from_slice(format!("e{:+}", point - 1).as_bytes());
+            let mut exponent = [0; 5];
+            let end = write_exponent(point - 1, &mut exponent);
+            out.extend_from_slice(&exponent[..end]);
         }
     }
 }
