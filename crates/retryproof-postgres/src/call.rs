@@ -194,6 +194,7 @@ mod tests {
     use retryproof_core::{Identity, OwnerId};
 
     use crate::group::Waiting;
+    use crate::statement::Statement;
 
     #[test]
     fn sto_3_literals_are_hex_and_digits_only() {
@@ -201,7 +202,7 @@ mod tests {
         let id = Identity::of("a'; DROP TABLE t; --", "\\'$1$$ {} é").unwrap();
         let owner = OwnerId::new();
         let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);
-        let text = sql.complete(&id, &owner, &done).literally();
+        let text = sql.complete(Statement::Complete, &id, &owner, &done).literally();
         assert!(text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"), "{text}");
         is_plain(&text);
         // Many at once: lists of the same literals.
@@ -217,7 +218,8 @@ mod tests {
         assert!(!text.contains('$') && !text.contains('\\') && !text.contains("DROP"), "{text}");
         let quoted: Vec<_> = text.split('\'').skip(1).step_by(2).collect();
         let plain = |part: &&str| {
-            part.bytes().all(|b| b.is_ascii_hexdigit()) || ["hex", "1 microsecond", "epoch"].contains(part)
+            part.bytes().all(|b| b.is_ascii_hexdigit())
+                || ["hex", "1 microsecond", "epoch", "lock_timeout", "50ms"].contains(part)
         };
         assert!(quoted.iter().all(plain), "{quoted:?}");
     }

@@ -37,8 +37,8 @@ const OF_THE_DRIVER: [&str; 17] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// Found out by [`PostgresStore::connect`](crate::PostgresStore::connect): it asks over two connections, by turns, which process
-    /// of the server answers. Name the pooler if it hands out connections in turn (`server_round_robin` of pgbouncer).
+    /// Found out by [`PostgresStore::connect`](crate::PostgresStore::connect): it asks over two connections, several times each, which process of
+    /// the server answers.
     #[default]
     Detect,
     /// Nothing, or a pooler that gives a client one connection for as long as it stays (pgbouncer's `session`).

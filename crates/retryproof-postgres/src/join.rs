@@ -41,11 +41,13 @@ impl Join for PostgresStore {
         done: &'a Completion,
     ) -> JoinStatement<'a> {
         let params =
-            self.sql().complete(id, owner, done).into_values().into_iter().map(|value| match value {
-                Value::Bytes(bytes) => bytes.into(),
-                Value::Int(number) => Param::Int(number),
+            self.sql().complete(Statement::Join, id, owner, done).into_values().into_iter().map(|value| {
+                match value {
+                    Value::Bytes(bytes) => bytes.into(),
+                    Value::Int(number) => Param::Int(number),
+                }
             });
-        JoinStatement::new(self.sql().text(Statement::Complete), params.collect())
+        JoinStatement::new(self.sql().text(Statement::Join), params.collect())
     }
 
     fn committed(&self, id: &Identity) {

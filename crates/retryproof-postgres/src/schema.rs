@@ -20,11 +20,13 @@ const VERSION: i64 = 1;
 /// The shipped migrations, oldest first; the index is the version before.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
-/// A function of the schema. It has no version: its text is compared with what the database has.
+/// A function of the schema. It has no version: its text and its settings are compared with what the database has.
 struct Function {
     /// What its name has behind the table's; its body stands between this word's dollar quotes.
     name: &'static str,
     takes: &'static str,
+    /// Its `SET` clauses, as the catalogue keeps them.
+    sets: &'static str,
     script: &'static str,
 }
 
@@ -32,11 +34,13 @@ const FUNCTIONS: [Function; 2] = [
     Function {
         name: "grant",
         takes: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean",
+        sets: "",
         script: include_str!("../migrations/R__grant.sql"),
     },
     Function {
         name: "complete",
         takes: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
+        sets: "{enable_seqscan=off}",
         script: include_str!("../migrations/R__complete.sql"),
     },
 ];
@@ -47,17 +51,24 @@ impl Function {
         format!("\"{table}_{}\"({})", self.name, self.takes)
     }
 
-    /// What the body has to be.
-    fn body(&self, table: &str) -> Option<String> {
+    /// What its settings and its body have to be.
+    fn wanted(&self, table: &str) -> Option<(String, String)> {
         let quote = format!("${}$", self.name);
-        self.script.split(quote.as_str()).nth(1).map(|body| body.replace(DEFAULT_TABLE, table))
+        let body = self.script.split(quote.as_str()).nth(1)?;
+        Some((self.sets.to_owned(), body.replace(DEFAULT_TABLE, table)))
     }
 
-    /// Its body, if it is there.
-    async fn found(&self, conn: &mut PgConnection, table: &str) -> Result<Option<String>, sqlx_core::Error> {
-        let body =
-            format!("SELECT prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')", self.signature(table));
-        row(conn, body).await?.map(|row| row.try_get(0)).transpose()
+    /// Its settings and its body, if it is there.
+    async fn found(
+        &self,
+        conn: &mut PgConnection,
+        table: &str,
+    ) -> Result<Option<(String, String)>, sqlx_core::Error> {
+        let sql = format!(
+            "SELECT coalesce(proconfig::text,''),prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')",
+            self.signature(table)
+        );
+        row(conn, sql).await?.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 }
 
@@ -118,7 +129,7 @@ impl PostgresConfig {
         // Compared first, for whoever may not create anything calls this as well, after somebody else has. A table can be restored
         // without its function, so it goes where the table is: in the first schema of the path nobody might find it.
         for function in FUNCTIONS {
-            if function.found(&mut conn, table).await.map_err(fail)? != function.body(table) {
+            if function.found(&mut conn, table).await.map_err(fail)? != function.wanted(table) {
                 run(&mut conn, beside(table)).await.map_err(fail)?;
                 run(&mut conn, function.script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
             }

@@ -50,6 +50,7 @@ pub(crate) enum Statement {
     Extend,
     Complete,
     CompleteMany,
+    Join,
     Release,
     Purge,
     Summary,
@@ -66,6 +67,7 @@ impl Statement {
         Self::Extend,
         Self::Complete,
         Self::CompleteMany,
+        Self::Join,
         Self::Release,
         Self::Purge,
         Self::Summary,
@@ -112,7 +114,7 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // CMP-1, CMP-2; a joined transaction (CMP-7) runs this same text. The bucket moves only for a ttl shorter than the
+            // CMP-1, CMP-2. The bucket moves only for a ttl shorter than the
             // acquire's: else its value, and with it the index, stays as it is.
             // 1 scope, 2 key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
@@ -122,9 +124,19 @@ impl Statement {
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // The same for many records at once, each by its own owner.
+            // The same for many records at once, each by its own owner. A row that is locked for longer fails them all, and each is then
+            // asked for alone.
             // 1 scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results -> the places of those that took effect.
-            Self::CompleteMany => "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7)",
+            Self::CompleteMany => {
+                "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
+                 WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
+            }
+            // CMP-7: as Complete, on a connection of the application's. By the function, whose plans are the same whatever that
+            // connection is set to, and whenever they were made. Answers with a row when it took effect. Values as for Complete.
+            Self::Join => {
+                "SELECT 1 FROM unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],\
+                 ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
+            }
             // RUN-4, ACQ-10: the row stays for an hour as a residue that every call takes for absent. 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
@@ -205,9 +217,10 @@ impl Sql {
         self.call(Statement::Extend, values)
     }
 
-    /// The fenced completion: on a connection of the store's, or on that of a caller's transaction (CMP-7).
+    /// The fenced completion: by [`Statement::Complete`], or by [`Statement::Join`] on the connection of a caller's transaction (CMP-7).
     pub(crate) fn complete<'a>(
         &self,
+        statement: Statement,
         id: &'a Identity,
         owner: &'a OwnerId,
         done: &'a Completion,
@@ -223,7 +236,7 @@ impl Sql {
             Value::Bytes(done.fingerprint.as_ref().map(|fp| fp.as_bytes())),
             Value::Bytes(Some(&done.value)),
         ];
-        self.call(Statement::Complete, values)
+        self.call(statement, values)
     }
 
     /// The completions of many, in one statement.
@@ -294,7 +307,8 @@ mod tests {
             sql.by_key(Statement::Find, &id),
             sql.by_key(Statement::Standing, &id),
             sql.extend(&id, &owner, req.lease),
-            sql.complete(&id, &owner, &done),
+            sql.complete(Statement::Complete, &id, &owner, &done),
+            sql.complete(Statement::Join, &id, &owner, &done),
             sql.complete_many(&many),
             sql.release(&id, &owner),
             sql.purge(1),

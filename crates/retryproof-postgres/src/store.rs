@@ -30,7 +30,15 @@ const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_se
 const BLIND: u32 = 3;
 const BLIND_AT_MOST: u32 = 20;
 /// How often it is asked over which connection the server answers.
-const PROBES: u32 = 4;
+const PROBES: u32 = 2;
+/// What a connection of the store's is set to. Its prepared statements are planned once, maybe while the table is nearly empty, and a plan that
+/// reads all of it would be kept until the next `ANALYZE`. The same setting lets a scan that has to be (the count of all records) look so
+/// expensive that the server would compile it.
+macro_rules! planned {
+    () => {
+        "SET enable_seqscan=off;SET jit=off"
+    };
+}
 
 /// Keeps records in a table of a PostgreSQL database, for any number of processes.
 ///
@@ -267,7 +275,7 @@ impl PostgresStore {
         done: &Completion,
         deadline: Instant,
     ) -> Result<Fenced> {
-        let call = self.sql.complete(id, &owner, done);
+        let call = self.sql.complete(Statement::Complete, id, &owner, done);
         let ran = self.pool.run_until(deadline, Lane::Beats, &call).await;
         if ran.map_err(Failed::into_error)?.changed > 0 {
             return Ok(Fenced::Done);
@@ -308,18 +316,25 @@ async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bo
         Pooler::Transaction => false,
         Pooler::Detect => {
             let mut other = open().await?;
-            let mut direct = true;
+            let (first, second) = (schema::backend(&mut conn).await?, schema::backend(&mut other).await?);
+            let mut direct = first != second;
             for _ in 0..PROBES {
-                // Two clients that are both connected, and served by one process.
-                direct &= schema::backend(&mut conn).await? != schema::backend(&mut other).await?;
+                // Each keeps its own. Two questions of one client in a row meet two processes where the pooler goes round.
+                direct &= second == schema::backend(&mut other).await?;
+                direct &= first == schema::backend(&mut conn).await?;
+                direct &= first == schema::backend(&mut conn).await?;
+                direct &= second == schema::backend(&mut other).await?;
             }
             direct
         }
     };
-    // Above READ COMMITTED a takeover that meets another fails instead of seeing it.
-    let prelude =
-        (direct && !server.reads_committed).then_some("SET default_transaction_isolation='read committed'");
-    pool.set_direct(direct, prelude);
+    // Above READ COMMITTED a takeover that meets another fails instead of seeing it. Through a pooler a setting would reach connections
+    // of others; there each statement is planned when it runs.
+    let prelude = match server.reads_committed {
+        true => planned!(),
+        false => concat!(planned!(), ";SET default_transaction_isolation='read committed'"),
+    };
+    pool.set_direct(direct, direct.then_some(prelude));
     Ok(direct)
 }
 

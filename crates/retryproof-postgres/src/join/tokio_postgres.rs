@@ -46,7 +46,7 @@ fn refused(error: tokio_postgres::Error) -> Error {
     let code = error.code().map(SqlState::code);
     let kind = match code {
         None | Some("40001" | "40P01" | "55P03" | "57014" | "57P01") => ErrorKind::Unavailable,
-        Some("42P01" | "42703" | "3F000") => ErrorKind::Schema,
+        Some("42P01" | "42703" | "42883" | "3F000") => ErrorKind::Schema,
         Some(_) => ErrorKind::Unexpected,
     };
     Error::new(kind, "PostgreSQL refused the record's statement in the transaction")

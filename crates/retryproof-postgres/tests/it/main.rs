@@ -3,6 +3,7 @@
 
 mod conformance;
 mod joined;
+mod plans;
 mod pushed;
 mod quiet;
 mod schema;
