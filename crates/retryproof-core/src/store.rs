@@ -34,6 +34,7 @@ use crate::owner::{FencingToken, OwnerId};
 use crate::payload::StoredResult;
 
 mod capability;
+pub(crate) mod caught;
 mod erased;
 mod join;
 mod known;

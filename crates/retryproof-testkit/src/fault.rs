@@ -28,6 +28,10 @@ pub enum Fault {
     Swallowed,
     /// The store does what it was asked, and the call never ends.
     AnswerSwallowed,
+    /// The call panics before it reaches the store: nothing happened.
+    Panicked,
+    /// The store does what it was asked, and then the call panics.
+    AnswerPanicked,
 }
 
 /// What an outage does to the calls that are made while it lasts.
@@ -169,6 +173,11 @@ impl Faults {
             Some(Fault::AnswerSwallowed) => {
                 let _ = call.await;
                 pending().await
+            }
+            Some(Fault::Panicked) => panic!("{} panics (injected)", operation.name()),
+            Some(Fault::AnswerPanicked) => {
+                let _ = call.await;
+                panic!("{} panics after the store has done it (injected)", operation.name())
             }
         }
     }

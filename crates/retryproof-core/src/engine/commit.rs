@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::lease::Lease;
 use crate::observe::Phase;
 use crate::outcome::Recorded;
 use crate::payload::Tombstone;
+use crate::store::caught::caught;
 use crate::store::{Completion, Dialect, DynJoin, Fenced, TxPort};
 
 /// A completion that was written in a transaction and is not committed yet: the answer of [`Held::complete_in`](crate::Held::complete_in).
@@ -150,8 +152,11 @@ impl PendingCommit {
             open.tombstone = true;
             open.refused = Some(error);
         }
-        let statement = open.join.dyn_completion(&state.identity, &state.owner, &open.done);
-        let rows = timeout(open.bound(), tx.run_statement(statement.sql, &statement.params)).await;
+        let run = pin!(async {
+            let statement = open.join.dyn_completion(&state.identity, &state.owner, &open.done);
+            tx.run_statement(statement.sql, &statement.params).await
+        });
+        let rows = timeout(open.bound(), caught(run)).await;
         rows.unwrap_or_else(|_| Err(not_in_time())).map_err(|error| open.named(error))
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::context::IdempotencyContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outcome::{ExecuteError, Outcome};
 use crate::payload::{Payload, Tombstone};
+use crate::store::caught::caught;
 use crate::store::{Dialect, DynJoin, OwnedTx, Param, TxPort, TxSource};
 
 mod call;
@@ -56,7 +57,7 @@ struct Of<S, D>(S, PhantomData<fn() -> D>);
 
 impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
     fn begin(&self) -> Boxed<'_, S::Tx> {
-        Box::pin(self.0.begin())
+        Box::pin(async { caught(pin!(async { self.0.begin().await })).await })
     }
 
     fn run<'a>(&'a self, tx: &'a mut S::Tx, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64> {
@@ -64,11 +65,11 @@ impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
     }
 
     fn commit(&self, tx: S::Tx) -> Boxed<'static, ()> {
-        Box::pin(tx.commit_tx())
+        Box::pin(async { caught(pin!(async { tx.commit_tx().await })).await })
     }
 
     fn roll_back(&self, tx: S::Tx) -> Boxed<'static, ()> {
-        Box::pin(tx.roll_back_tx())
+        Box::pin(async { caught(pin!(async { tx.roll_back_tx().await })).await })
     }
 }
 

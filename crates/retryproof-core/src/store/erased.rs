@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::caught::{caught, caught_now};
 use super::{
     AcquireRequest, Acquired, Completion, Dialect, Fenced, IdempotencyStore, Inspect, Join, JoinStatement,
     Purge, Standing, StoreProfile,
@@ -21,7 +22,8 @@ use crate::store::{RecordSummary, StoreStats};
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
 /// The contract with boxed futures, for `dyn`. Implemented for every [`IdempotencyStore`]; the prefix keeps method
-/// look-up from meeting both. Calls own what they need, so that a call in flight can outlive its caller (ACQ-11).
+/// look-up from meeting both. Calls own what they need, so that a call in flight can outlive its caller (ACQ-11). A panic of
+/// the store is the error `Unavailable` of the call, where it is made or polled (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
@@ -44,34 +46,36 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
 
 impl<S: IdempotencyStore> DynStore for S {
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired> {
-        Box::pin(async move { self.acquire(&id, &req).await })
+        Box::pin(async move { caught(pin!(async { self.acquire(&id, &req).await })).await })
     }
 
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>> {
-        match pin!(self.acquire(id, req)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => Some(answer),
-            Poll::Pending => None,
+        let mut cx = Context::from_waker(Waker::noop());
+        match caught_now(|| pin!(self.acquire(id, req)).poll(&mut cx)) {
+            Ok(Poll::Ready(answer)) => Some(answer),
+            Ok(Poll::Pending) => None,
+            Err(panicked) => Some(Err(panicked)),
         }
     }
 
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {
-        Box::pin(async move { self.look(&id).await })
+        Box::pin(async move { caught(pin!(async { self.look(&id).await })).await })
     }
 
     fn dyn_changed(self: Arc<Self>, id: Identity, seen: FencingToken, at_most: Duration) -> Boxed<()> {
-        Box::pin(async move { self.changed(&id, seen, at_most).await })
+        Box::pin(async move { caught(pin!(async { self.changed(&id, seen, at_most).await })).await })
     }
 
     fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced> {
-        Box::pin(async move { self.extend(&id, owner, lease).await })
+        Box::pin(async move { caught(pin!(async { self.extend(&id, owner, lease).await })).await })
     }
 
     fn dyn_complete(self: Arc<Self>, id: Identity, owner: OwnerId, done: Completion) -> Boxed<Fenced> {
-        Box::pin(async move { self.complete(&id, owner, &done).await })
+        Box::pin(async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await })
     }
 
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced> {
-        Box::pin(async move { self.release(&id, owner).await })
+        Box::pin(async move { caught(pin!(async { self.release(&id, owner).await })).await })
     }
 
     fn dyn_profile(&self) -> StoreProfile {
@@ -86,7 +90,7 @@ trait DynPurge: Send + Sync {
 
 impl<S: Purge> DynPurge for S {
     fn dyn_purge(self: Arc<Self>, limit: usize) -> Boxed<usize> {
-        Box::pin(async move { self.purge(limit).await })
+        Box::pin(async move { caught(pin!(async { self.purge(limit).await })).await })
     }
 }
 
@@ -98,11 +102,11 @@ trait DynInspect: Send + Sync {
 
 impl<S: Inspect> DynInspect for S {
     fn dyn_get(self: Arc<Self>, id: Identity) -> Boxed<Option<RecordSummary>> {
-        Box::pin(async move { self.get(&id).await })
+        Box::pin(async move { caught(pin!(async { self.get(&id).await })).await })
     }
 
     fn dyn_stats(self: Arc<Self>) -> Boxed<StoreStats> {
-        Box::pin(async move { self.stats().await })
+        Box::pin(async move { caught(pin!(async { self.stats().await })).await })
     }
 }
 
@@ -133,7 +137,9 @@ impl<S: Join> DynJoin for S {
     }
 
     fn dyn_committed(&self, id: &Identity) {
-        self.committed(id);
+        if let Err(error) = caught_now(|| self.committed(id)) {
+            tracing::error!(identity = %id, %error, "waiters were not woken; they find the result by their polls");
+        }
     }
 }
 

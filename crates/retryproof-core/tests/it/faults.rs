@@ -18,6 +18,7 @@ mod drops;
 mod long;
 mod lost;
 mod outage;
+mod panics;
 mod slow;
 mod sweep;
 mod trips;

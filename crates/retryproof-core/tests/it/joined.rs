@@ -66,11 +66,14 @@ enum Fault {
     Reply,
     /// The transaction is on another database.
     Elsewhere,
+    /// A step panics in the driver, where it says this.
+    Panics(&'static str),
 }
 
 impl Db {
     fn say(&self, what: &'static str) {
         self.0.log.lock().unwrap().push(what);
+        assert_ne!(self.fault(), Fault::Panics(what), "on purpose");
     }
 
     fn log(&self) -> Vec<&'static str> {
@@ -492,6 +495,39 @@ async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
     world.db.set(Fault::None);
     assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!(world.ends(), (1, 2, 0));
+}
+
+/// What the driver does in a panic is what it does in an error, and the store knows what became of it.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
+    let world = world();
+    for (step, stands) in [("begin", false), ("statement", false), ("commit", true), ("wake", true)] {
+        world.db.set(Fault::Panics(step));
+        let paid = world
+            .joined
+            .execute(ctx(step), async move |tx: &mut Tx| {
+                tx.rows.push(step.to_owned());
+                Ok::<_, &'static str>(step.to_owned())
+            })
+            .await;
+        match (step, &paid) {
+            ("begin", Err(ExecuteError::Store(error))) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+            ("statement", Err(ExecuteError::Completion(failed))) => assert_eq!(failed.recorded, Recorded::No),
+            ("commit" | "wake", Ok(Outcome::Executed(_))) => {}
+            _ => panic!("{step}: {paid:?}"),
+        }
+        world.db.set(Fault::None);
+        assert_eq!(world.db.rows().iter().any(|row| row == step), stands, "{step}");
+        let standing = world.db.0.records.look(ctx(step).identity()).await.unwrap();
+        assert_eq!(matches!(standing, Standing::Complete(_)), stands, "{step}: {standing:?}");
+        assert!(stands || matches!(standing, Standing::Absent), "{step}: {standing:?}");
+    }
+    world.db.set(Fault::Panics("rollback"));
+    let failed = world.joined.execute(ctx("r"), async |_: &mut Tx| Err::<String, _>("declined")).await;
+    assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
+    let standing = world.db.0.records.look(ctx("r").identity()).await.unwrap();
+    assert!(matches!(standing, Standing::Absent), "{standing:?}");
+    assert_eq!(world.ends(), (2, 3, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,10 +85,10 @@ impl Story {
     }
 }
 
-/// Any one call refused, or its answer lost, is made good: callers notice nothing.
+/// Any one call refused, or its answer lost, or panicking, is made good: callers notice nothing.
 #[tokio::test(start_paused = true)]
 async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
-    for fault in [Fault::Refused, Fault::AnswerLost] {
+    for fault in [Fault::Refused, Fault::AnswerLost, Fault::Panicked, Fault::AnswerPanicked] {
         for nth in 1.. {
             let lab = Lab::new();
             lab.faults.fail_call(nth, fault);
@@ -139,7 +139,14 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
 /// With every n-th call failing, down to every one, outcomes stay true and in time; and the fewer fail the more succeeds.
 #[tokio::test(start_paused = true)]
 async fn sto_5_every_nth_call_may_fail() {
-    for fault in [Fault::Refused, Fault::AnswerLost, Fault::Swallowed, Fault::AnswerSwallowed] {
+    for fault in [
+        Fault::Refused,
+        Fault::AnswerLost,
+        Fault::Swallowed,
+        Fault::AnswerSwallowed,
+        Fault::Panicked,
+        Fault::AnswerPanicked,
+    ] {
         for nth in 1.. {
             let lab = Lab::new();
             lab.faults.fail_every(nth, fault);

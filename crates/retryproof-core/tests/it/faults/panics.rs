@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A store that panics: the call has failed, and nothing else has (STO-5).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use retryproof_core::observe::Loss;
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore, Standing,
+    StoreProfile, StoreStats,
+};
+use retryproof_core::{
+    Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    MemoryStore, Outcome, OwnerId, Result,
+};
+use retryproof_testkit::{Fault, Operation};
+use tokio::time::{sleep, timeout};
+
+use super::{Does, LEASE, Lab, MS, NOW, ctx};
+
+#[tokio::test(start_paused = true)]
+async fn run_1_sto_5_beats_that_panic_are_tried_again() {
+    for fault in [Fault::Panicked, Fault::AnswerPanicked] {
+        let lab = Lab::new();
+        lab.faults.fail_next(Operation::Extend, 4, fault);
+        let held = lab.call(ctx("k", 4 * LEASE), Does::Succeeds(3 * LEASE)).await;
+        assert!(held.is_executed(), "{fault:?}: {held:?}");
+        assert_eq!((lab.faults.injected(), lab.counters.read().loss_noticed), (4, 0), "{fault:?}");
+        lab.is_at_rest().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_2_a_holder_whose_every_beat_panics_hears_that_its_lease_is_lost() {
+    let lab = Lab::new();
+    lab.faults.plan(|call| (call.operation == Operation::Extend).then_some(Fault::Panicked));
+    let Acquisition::Granted(held) = lab.engine.try_acquire(&ctx("k", MS)).await.unwrap() else {
+        panic!("granted")
+    };
+    let loss = timeout(2 * LEASE, held.lease().lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Expired);
+}
+
+/// A store in memory that panics where a call is made, not where its future is polled. Each method does so once for each time that
+/// is asked of it.
+#[derive(Debug)]
+struct Jumpy {
+    store: SharedStore,
+    panics: Arc<AtomicU32>,
+    at_once: bool,
+}
+
+impl Jumpy {
+    fn may_panic(&self) {
+        let left = self.panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        assert!(left.is_err(), "on purpose");
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[expect(clippy::manual_async_fn, reason = "the call itself panics")]
+impl IdempotencyStore for Jumpy {
+    fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send {
+        self.may_panic();
+        async move { self.store.acquire(id, req).await }
+    }
+    fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send {
+        self.may_panic();
+        async move { self.store.look(id).await }
+    }
+    fn changed(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> impl Future<Output = Result<()>> + Send {
+        self.may_panic();
+        async move { self.store.changed(id, seen, at_most).await }
+    }
+    fn extend(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Fenced>> + Send {
+        self.may_panic();
+        async move { self.store.extend(id, owner, lease).await }
+    }
+    fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> impl Future<Output = Result<Fenced>> + Send {
+        self.may_panic();
+        async move { self.store.complete(id, owner, done).await }
+    }
+    fn release(&self, id: &Identity, owner: OwnerId) -> impl Future<Output = Result<Fenced>> + Send {
+        self.may_panic();
+        async move { self.store.release(id, owner).await }
+    }
+    fn profile(&self) -> StoreProfile {
+        let profile = StoreProfile::new("jumpy");
+        if self.at_once { profile.with_answers_at_once() } else { profile }
+    }
+}
+
+impl Purge for Jumpy {
+    async fn purge(&self, _: usize) -> Result<usize> {
+        self.may_panic();
+        Ok(0)
+    }
+}
+
+impl Inspect for Jumpy {
+    async fn get(&self, _: &Identity) -> Result<Option<RecordSummary>> {
+        self.may_panic();
+        Ok(None)
+    }
+    async fn stats(&self) -> Result<StoreStats> {
+        self.may_panic();
+        Ok(StoreStats::default())
+    }
+}
+
+fn jumpy(at_once: bool) -> (IdempotencyEngine, Arc<AtomicU32>) {
+    let panics = Arc::<AtomicU32>::default();
+    let store = Jumpy { store: MemoryStore::new().into(), panics: Arc::clone(&panics), at_once };
+    let store = SharedStore::builder(store).with_purge().with_inspect().build();
+    (IdempotencyEngine::new(store), panics)
+}
+
+fn quick(key: &str) -> IdempotencyContext {
+    ctx(key, Duration::ZERO)
+}
+
+#[tokio::test(start_paused = true)]
+async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
+    for at_once in [false, true] {
+        let (engine, panics) = jumpy(at_once);
+        // Once is made good, by a repetition. More often is a typed error, and nothing runs.
+        panics.store(1, Ordering::SeqCst);
+        let action = || {
+            // The completion panics.
+            panics.store(1, Ordering::SeqCst);
+            async { Ok::<_, &str>(1) }
+        };
+        assert_eq!(engine.execute(quick("k"), action).await.unwrap(), Outcome::Executed(1), "{at_once}");
+        panics.store(2, Ordering::SeqCst);
+        let failed = engine.try_acquire(&quick("other")).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Unavailable, "at once {at_once}");
+        assert!(failed.to_string().contains("panicked"), "{failed}");
+        sleep(LEASE / 2).await;
+        panics.store(1, Ordering::SeqCst);
+        // What HTTP sends first.
+        let _ = engine.try_acquire_tracked_now(&quick("now")).map_err(drop);
+        let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap() else {
+            panic!("granted")
+        };
+        panics.store(1, Ordering::SeqCst);
+        held.release().await.unwrap();
+        panics.store(1, Ordering::SeqCst);
+        assert_eq!(engine.health().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        assert_eq!(engine.purge().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        assert_eq!(engine.store().stats().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        panics.store(1, Ordering::SeqCst);
+        let id = quick("k");
+        assert_eq!(engine.store().get(id.identity()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        // None of it has left anything behind.
+        let replayed = engine.execute(quick("k"), || async { Ok::<_, &str>(2) }).await.unwrap();
+        assert_eq!(replayed, Outcome::Replayed(1), "at once {at_once}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_1_sto_5_a_waiter_whose_wait_panics_waits_on() {
+    let lab = Lab::new();
+    lab.faults.fail_next(Operation::Changed, 3, Fault::Panicked);
+    let holder = lab.start(ctx("k", LEASE), Does::Succeeds(LEASE));
+    sleep(10 * MS).await;
+    let waiter = lab.call(ctx("k", 4 * LEASE), NOW).await;
+    assert!(waiter.is_replayed(), "{waiter:?}");
+    assert!(holder.await.unwrap().is_executed());
+    assert_eq!(lab.faults.injected(), 3);
+}
