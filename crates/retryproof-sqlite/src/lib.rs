@@ -62,8 +62,10 @@
 //! # Limits
 //! - A local file system only: WAL needs shared memory.
 //! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much (tokens stay in order).
-//! - A write transaction of the application on the same file holds up every acquire, beat and completion for its length: keep it
-//!   short against the lease. Takeovers are held up too, so it is safe.
+//! - A write transaction of the application on the same file holds up every acquire, beat and completion for its length. A lease whose beats are
+//!   held up for longer than 0.4 of it is lost: its key is taken over as soon as the file is free, while its holder still works. Transactions that the engine opens are
+//!   bounded for that reason, by a third of the shortest lease in the file: see [`SqliteTxSource`]. Those that the application begins itself are not: keep
+//!   them as short.
 //! - A process that is stopped in the middle of a commit (a debugger, a suspended machine) keeps the file locked until it goes on or dies:
 //!   new keys are refused as unavailable meanwhile, replays are served.
 //! - The file does not shrink by purging; run `VACUUM` in a quiet hour if it must.
@@ -74,6 +76,7 @@ mod error;
 mod file;
 mod inspect;
 mod join;
+mod leases;
 mod pause;
 mod reader;
 mod record;
@@ -81,10 +84,12 @@ mod schema;
 mod step;
 mod store;
 mod turn;
+mod tx;
 mod wake;
 mod writer;
 
 pub use config::{SqliteConfig, Synchronous};
-pub use join::{Sqlite, SqliteTx, SqliteTxSource};
+pub use join::Sqlite;
 pub use schema::schema_sql;
 pub use store::SqliteStore;
+pub use tx::{SqliteTx, SqliteTxSource};

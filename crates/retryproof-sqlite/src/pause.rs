@@ -24,6 +24,11 @@ impl Patience {
     }
 }
 
+/// The instant, to count leases of this process by.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// Sleeps on this thread.
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

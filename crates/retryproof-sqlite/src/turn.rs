@@ -15,9 +15,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
+use crate::leases::Leases;
 use crate::pause::Patience;
 
-type Line = tokio::sync::Mutex<()>;
+/// Who writes, and what is to be lost by those who wait.
+#[derive(Default)]
+struct Line {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    leases: Leases,
+}
 
 /// The lines of this process, by file. A file that is written under two names has two, which costs fairness and nothing else.
 static LINES: LazyLock<Mutex<HashMap<PathBuf, Weak<Line>>>> = LazyLock::new(Mutex::default);
@@ -45,12 +51,17 @@ impl Turn {
 
     /// One's turn if nobody writes or waits.
     pub(crate) fn at_once(&self) -> Option<Taken> {
-        Arc::clone(&self.0).try_lock_owned().ok()
+        Arc::clone(&self.0.turn).try_lock_owned().ok()
     }
 
     /// Queues, asleep on the runtime.
     pub(crate) async fn wait(&self) -> Taken {
-        Arc::clone(&self.0).lock_owned().await
+        Arc::clone(&self.0.turn).lock_owned().await
+    }
+
+    /// The leases that this process holds in the file.
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.0.leases
     }
 
     /// Queues, for this thread.

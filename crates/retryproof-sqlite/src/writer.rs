@@ -109,7 +109,10 @@ impl Writer {
         }
         let _turn = self.shared.turn.at_once()?;
         match self.shared.desk.try_lock()?.run(std::iter::once(step)) {
-            Ran::Done(mut answers) => answers.pop(),
+            Ran::Done(mut answers) => {
+                self.shared.turn.leases().note(std::iter::once(step).zip(&answers));
+                answers.pop()
+            }
             // The thread waits for the lock better than we do.
             Ran::Busy(_) => None,
         }
@@ -191,6 +194,9 @@ impl Shared {
             place = None;
             top_up(batch, &mut self.queue.lock());
             let ran = self.desk.lock().run(batch.iter().map(|request| &request.step));
+            if let Ran::Done(answers) = &ran {
+                self.turn.leases().note(batch.iter().map(|request| &request.step).zip(answers));
+            }
             drop(turn);
             match ran {
                 Ran::Done(answers) => {

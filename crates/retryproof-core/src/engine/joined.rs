@@ -51,6 +51,7 @@ trait DynSource<T>: Send + Sync {
     fn run<'a>(&'a self, tx: &'a mut T, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64>;
     fn commit(&self, tx: T) -> Boxed<'static, ()>;
     fn roll_back(&self, tx: T) -> Boxed<'static, ()>;
+    fn open_at_most(&self, tx: &T) -> Option<Duration>;
 }
 
 struct Of<S, D>(S, PhantomData<fn() -> D>);
@@ -70,6 +71,10 @@ impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
 
     fn roll_back(&self, tx: S::Tx) -> Boxed<'static, ()> {
         Box::pin(async { caught(pin!(async { tx.roll_back_tx().await })).await })
+    }
+
+    fn open_at_most(&self, tx: &S::Tx) -> Option<Duration> {
+        tx.open_at_most()
     }
 }
 
@@ -114,7 +119,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// # Errors
     /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key is free. `Action`: the action's own
     /// error, rolled back, and the key is free. `LeaseLost`: the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed, whatever
-    /// the policy; its [`error`](crate::CompletionError::error) says whether it was rolled back or is in doubt.
+    /// the policy; its [`error`](crate::CompletionError::error) says whether it was rolled back or is in doubt. Also `Completion`, with an error that is
+    /// `Unavailable`: the transaction was open for longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
     ///
     /// # Panics
     /// A panic of the action resumes after the transaction was rolled back and the key was freed.

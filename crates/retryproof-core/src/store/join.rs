@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use super::{Completion, IdempotencyStore};
 use crate::error::Result;
@@ -110,6 +111,12 @@ pub trait TxPort<D: Dialect> {
 
 /// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
+    /// How long an action may have it open, counted from its begin, in a database where an open transaction holds up the beats of other keys: SQLite, which has
+    /// one writer. The engine drops an async action that takes longer, and rolls back. `None`, the default, is no bound.
+    fn open_at_most(&self) -> Option<Duration> {
+        None
+    }
+
     /// Commits the transaction that was opened, and no other: one that the database rolled back by itself, or that the action ended, fails
     /// here, and nothing that was written on its connection since then is committed (CMP-7). The conformance kit judges that.
     ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQLite store: the conformance kit, then what is particular to a file.
 
+mod bounded;
 mod conformance;
 mod group;
 mod joined;

@@ -6,6 +6,9 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::JoinedEngine;
 use crate::codec::{Codec, JsonCodec, encode};
@@ -77,7 +80,21 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Ok(tx) => tx,
             Err(error) => return Err(not_opened(guard.held.take(), error).await),
         };
-        let returned = catch(action(&mut tx)).await;
+        let most = joined.source.open_at_most(&tx);
+        let acting = catch(action(&mut tx));
+        let returned = match most {
+            None => acting.await,
+            Some(most) => match timeout(most, acting).await {
+                Ok(returned) => returned,
+                // Dropped: it held up the beats of other keys.
+                Err(_) => {
+                    let error = open_too_long(most).during("commit").for_identity(ctx.identity());
+                    tracing::error!(%error, "a joined completion failed; its transaction was rolled back and the key is free");
+                    undo(&joined, guard, tx, Phase::RolledBack).await;
+                    return Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)));
+                }
+            },
+        };
         conclude(&joined, &ctx, options, guard, tx, returned).await
     }
 
@@ -113,6 +130,14 @@ fn rolling_back(held: Held) -> Guard {
     let mut guard = Guard::new(held, OnDrop::Release);
     guard.freed_as = Phase::RolledBack;
     guard
+}
+
+fn open_too_long(most: Duration) -> Error {
+    Error::unavailable(
+        "the transaction was open for so long that its store holds up the beats of other keys; it was rolled back: \
+         open it later, or give longer leases",
+    )
+    .with("at_most", format_args!("{most:?}"))
 }
 
 /// Rolls back, then frees the key. Dropped meanwhile, the transaction and the guard do it.
