@@ -15,8 +15,10 @@ pub(crate) struct Running {
     endings: AtomicUsize,
     max: usize,
     closing: AtomicBool,
-    /// Told when a permit comes back.
+    /// Told when a permit comes back, or an end is over.
     freed: Notify,
+    /// Tells one of those that wait for a permit that one came back, or all that none is given any more.
+    permits: Notify,
     /// How many want to be told: a replay takes a permit and gives it back, and seldom is there anybody.
     watchers: AtomicUsize,
 }
@@ -53,6 +55,7 @@ impl Running {
             max: max.unwrap_or(usize::MAX),
             closing: AtomicBool::new(false),
             freed: Notify::new(),
+            permits: Notify::new(),
             watchers: AtomicUsize::new(0),
         })
     }
@@ -80,6 +83,7 @@ impl Running {
         self.count.fetch_sub(1, Ordering::SeqCst);
         if self.watchers.load(Ordering::SeqCst) > 0 {
             self.freed.notify_waiters();
+            self.permits.notify_one();
         }
     }
 
@@ -100,16 +104,24 @@ impl Running {
 
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        self.permits.notify_waiters();
     }
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Resolves when a permit comes back after this call.
-    pub(crate) async fn freed(&self) {
+    /// A permit, as soon as there is one. Those that wait are woken one by one, in their order; a call that finds one
+    /// free may take it before them.
+    pub(crate) async fn permit(self: &Arc<Self>) -> Result<Leave<'_>, ErrorKind> {
         let _watching = self.watch();
-        self.freed.notified().await;
+        loop {
+            let freed = self.permits.notified();
+            match self.admit() {
+                Err(ErrorKind::TooBusy) => freed.await,
+                answer => return answer,
+            }
+        }
     }
 
     fn watch(&self) -> Watching<'_> {

@@ -20,10 +20,10 @@ use crate::store::Standing;
 
 mod acquire;
 
-/// How long a leader rests before it asks a failing store again, or looks again for a free permit.
+/// How long a leader rests before it asks a failing store again, or looks again at a key that is free while no permit is.
 const REST: Duration = Duration::from_millis(20);
 
-/// What the rest grows to while the store keeps failing: the waiters of many keys must not storm it.
+/// What the rest grows to: the waiters of many keys must not storm the store.
 const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// One acquisition: what stays the same over the passes of the loop.
@@ -162,90 +162,94 @@ impl<'a> Attempting<'a> {
 
     /// Waits in the flight: for leadership, then as its leader.
     async fn wait(&self, seat: &Seat<'_>) -> Result<Acquisition> {
-        let Ok(_lead) = timeout(self.left(), seat.flight.lead.lock()).await else {
-            return Ok(seat
-                .result()
-                .map_or_else(|| self.in_flight(seat.flight.seen()), Acquisition::Complete));
-        };
+        let lead = timeout(self.left(), seat.flight.lead.lock()).await;
         if let Some(result) = seat.result() {
             return Ok(Acquisition::Complete(result));
         }
+        let Ok(_lead) = lead else {
+            // The leader may be in a future that nobody polls, so this caller asks once for itself (ACQ-5).
+            return Ok(match self.pass(seat, self.leave()).await? {
+                Some(Found::End(end)) => end,
+                _ => self.in_flight(seat.flight.seen()),
+            });
+        };
         let mut rest = REST;
+        // Whether the key was free at the last look: then this waits for a permit, and for no holder.
+        let mut free = false;
         loop {
-            let seen = seat.flight.seen();
-            let now = self.engine.now();
-            // At least a little, so that a holder whose takeover a lock holds back is not asked in a hot loop.
-            let at_most =
-                seen.until.min(self.deadline).saturating_duration_since(now).max(Duration::from_millis(1));
-            let bound = at_most.saturating_add(self.engine.gate.operation_timeout());
-            let store = self.engine.dyn_store();
-            let changed = store.dyn_changed(self.identity().clone(), seen.token, at_most);
-            let slept = self.engine.gate.within(bound, "changed", self.identity(), changed).await;
-            match slept {
-                Ok(()) => rest = REST,
-                // Nothing is known to be wrong with the record: ask again. (A failed acquire ends the call, ACQ-9.)
-                Err(error) if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() => {
-                    sleep(rest.min(self.left())).await;
-                    rest = (rest * 2).min(LONGEST_REST);
-                    continue;
+            let leave = if free {
+                let permit = timeout(rest.min(self.left()), self.engine.running.permit()).await;
+                rest = (rest * 2).min(LONGEST_REST);
+                permit.unwrap_or(Err(ErrorKind::TooBusy)).map(Some)
+            } else {
+                match self.changed(seat.flight.seen()).await {
+                    Ok(()) => rest = REST,
+                    // Nothing is known to be wrong with the record: ask again. (A failed acquire ends the call, ACQ-9.)
+                    Err(error) if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() => {
+                        sleep(rest.min(self.left())).await;
+                        rest = (rest * 2).min(LONGEST_REST);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
-            }
-            if self.engine.now() >= self.last() {
-                return Ok(self.in_flight(seen));
-            }
-            let leave = match self.leave() {
-                Ok(leave) => leave,
-                Err(kind) => match self.look_on(seat, kind).await? {
-                    Some(end) => return Ok(end),
-                    None => continue,
-                },
+                self.leave()
             };
-            // Whoever joined until now saw a holder that the acquire comes behind.
-            let behind = seat.flight.seen();
-            match self.acquire(leave, self.engine.now(), OwnerId::new()).await? {
-                Found::End(end) => {
-                    match &end {
-                        Acquisition::Complete(result) => seat.land(result, behind),
-                        // The others go on waiting, for this one.
-                        Acquisition::Granted(held) => seat.flight.found(held.seen()),
-                        Acquisition::InFlight(_) => {}
-                    }
-                    return Ok(end);
-                }
-                Found::Busy(seen) => {
-                    seat.flight.found(seen);
-                    if self.left().is_zero() {
-                        return Ok(self.in_flight(seen));
-                    }
-                }
+            if self.engine.now() >= self.last() {
+                return Ok(self.in_flight(seat.flight.seen()));
+            }
+            match self.pass(seat, leave).await? {
+                Some(Found::End(end)) => return Ok(end),
+                Some(Found::Busy(_)) => free = false,
+                None => free = true,
             }
         }
     }
 
-    /// A waiter that may not acquire now, for want of a permit, watches on: the result may still come (RUN-5).
-    async fn look_on(&self, seat: &Seat<'_>, kind: ErrorKind) -> Result<Option<Acquisition>> {
+    /// Sleeps until the holder may have changed, or its lease or the wait is over.
+    async fn changed(&self, seen: Seen) -> Result<()> {
+        let left = seen.until.min(self.deadline).saturating_duration_since(self.engine.now());
+        // At least a little, so that a holder whose takeover a lock holds back is not asked in a hot loop.
+        let at_most = left.max(Duration::from_millis(1));
+        let bound = at_most.saturating_add(self.engine.gate.operation_timeout());
+        let changed = self.engine.dyn_store().dyn_changed(self.identity().clone(), seen.token, at_most);
+        self.engine.gate.within(bound, "changed", self.identity(), changed).await
+    }
+
+    /// One pass of a waiter: acquires, or without leave to do so looks. `None`: the key is free, and a permit is wanted.
+    async fn pass(
+        &self,
+        seat: &Seat<'_>,
+        leave: Result<Option<Leave<'_>>, ErrorKind>,
+    ) -> Result<Option<Found>> {
+        // Whoever joined until now saw a holder that the answer comes behind.
         let behind = seat.flight.seen();
-        match self.look().await? {
-            Standing::Complete(result) => {
-                seat.land(&result, behind);
-                return Ok(Some(Acquisition::Complete(result)));
-            }
-            Standing::Busy { remaining, token } => {
-                let seen = Seen { token, until: self.engine.now() + remaining };
-                seat.flight.found(seen);
-                if self.left().is_zero() {
-                    return Ok(Some(self.in_flight(seen)));
+        let found = match leave {
+            Ok(leave) => self.acquire(leave, self.engine.now(), OwnerId::new()).await?,
+            // The result may still come (RUN-5).
+            Err(kind) => match self.look().await? {
+                Standing::Complete(result) => Found::End(Acquisition::Complete(result)),
+                Standing::Busy { remaining, token } => {
+                    Found::Busy(Seen { token, until: self.engine.now() + remaining })
                 }
-            }
-            Standing::Absent => {
-                if self.left().is_zero() || kind == ErrorKind::ShuttingDown {
+                Standing::Absent if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
                     return Err(self.refuse(kind));
                 }
-                let _ = timeout(REST.min(self.left()), self.engine.running.freed()).await;
+                Standing::Absent => return Ok(None),
+            },
+        };
+        match &found {
+            Found::End(Acquisition::Complete(result)) => seat.land(result, behind),
+            // The others go on waiting, for this one.
+            Found::End(Acquisition::Granted(held)) => seat.flight.found(held.seen()),
+            Found::End(Acquisition::InFlight(_)) => {}
+            Found::Busy(seen) => {
+                seat.flight.found(*seen);
+                if self.left().is_zero() {
+                    return Ok(Some(Found::End(self.in_flight(*seen))));
+                }
             }
         }
-        Ok(None)
+        Ok(Some(found))
     }
 
     /// Leave to acquire: not while shutting down, and a permit for a tracked action.

@@ -15,3 +15,4 @@ mod observe;
 mod redaction;
 mod runtimes;
 mod toy;
+mod waiters;

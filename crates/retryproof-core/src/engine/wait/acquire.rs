@@ -45,16 +45,16 @@ impl Attempting<'_> {
     }
 
     /// The first pass, of a store that answers at once. `None`: the loop has to go on, as the same owner, for whom the store may
-    /// have done something; so it is for a refusal that a result may still answer (HTTP-14), for a store that keeps failing or
-    /// does not answer at once after all, and for a holder to wait for.
+    /// have done something; so it is for a refusal that a result may still answer (HTTP-14), for a store that does not answer
+    /// at once after all, and for a holder to wait for.
     pub(super) fn run_now(&self, owner: OwnerId) -> Option<Result<Acquisition>> {
         let leave = self.leave().ok()?;
         let pass = self.engine.enter().ok()?;
-        let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
-        drop(pass);
+        let mut answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
         if is_unavailable(&answer) {
-            return None;
+            answer = self.again_now(owner)?;
         }
+        drop(pass);
         let completed = matches!(answer, Ok(Acquired::Complete(_)));
         let found = self.found(answer, self.started, owner, leave, || {
             // A lease cannot beat outside of a runtime.
@@ -70,6 +70,17 @@ impl Attempting<'_> {
             Ok(Found::Busy(_)) => return None,
             Err(error) => Err(error),
         })
+    }
+
+    /// Repeats an acquire whose answer was lost, once (ACQ-9).
+    #[cold]
+    fn again_now(&self, owner: OwnerId) -> Option<Result<Acquired>> {
+        let runtime = self.engine.runtime().ok()?;
+        let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
+        if is_unavailable(&answer) {
+            drop(self.abandoned(owner, runtime));
+        }
+        Some(answer)
     }
 
     /// Releases what an owner was granted in a store that answers at once.
@@ -145,9 +156,8 @@ impl Attempting<'_> {
         sent: Instant,
         open: Open,
     ) -> (Result<Acquired>, Instant) {
-        let Self { engine, durations, .. } = *self;
-        let mut abandoned =
-            Abandoned { engine, identity: self.identity(), owner, runtime, durations, call: Some(None) };
+        let engine = self.engine;
+        let mut abandoned = self.abandoned(owner, runtime);
         let ends = (sent + engine.gate.operation_timeout()).min(self.last());
         let left = || ends.saturating_duration_since(engine.now());
         let mut answer = match open {
@@ -164,6 +174,14 @@ impl Attempting<'_> {
             abandoned.nothing_to_release();
         }
         (answer, counted_from)
+    }
+}
+
+impl<'a> Attempting<'a> {
+    /// Releases, when it is dropped, what an owner may have been granted.
+    fn abandoned(&self, owner: OwnerId, runtime: Handle) -> Abandoned<'a> {
+        let Self { engine, ctx, durations, .. } = *self;
+        Abandoned { engine, identity: ctx.identity(), owner, runtime, durations, call: Some(None) }
     }
 }
 

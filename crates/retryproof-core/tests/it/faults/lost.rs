@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Answers that are lost: at the acquire, the completion and the release.
 
-use retryproof_core::store::Fenced;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing, StoreProfile,
+};
 use retryproof_core::{
-    Acquisition, Attempt, CompletionFailurePolicy, ErrorKind, ExecuteError, Lease, Outcome, Recorded,
+    Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
+    IdempotencyEngine, IdempotencyStore, Identity, Lease, MemoryStore, Outcome, OwnerId, Recorded, Result,
 };
 use retryproof_testkit::{Entry, Fault, Operation, Said};
 use tokio::time::sleep;
@@ -156,4 +163,76 @@ async fn run_4_a_failing_release_never_hides_the_actions_error() {
     let next = lab.call(ctx("k", 3 * LEASE), NOW).await;
     assert!(next.is_executed() && next.took <= LEASE + 100 * MS, "free at expiry: {next:?}");
     lab.is_at_rest().await;
+}
+
+/// Answers at once, and says each time that nobody knows whether it granted.
+#[derive(Debug)]
+struct Doubtful(SharedStore, Arc<Mutex<(u32, Vec<&'static str>)>>);
+
+#[deny(clippy::missing_trait_methods)]
+impl IdempotencyStore for Doubtful {
+    async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        let answer = self.0.acquire(id, req).await;
+        let mut state = self.1.lock();
+        state.1.push("acquire");
+        match state.0.checked_sub(1) {
+            Some(left) => {
+                state.0 = left;
+                Err(Error::unavailable("the answer was lost"))
+            }
+            None => answer,
+        }
+    }
+    async fn look(&self, id: &Identity) -> Result<Standing> {
+        self.0.look(id).await
+    }
+    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        self.0.changed(id, seen, at_most).await
+    }
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        self.0.extend(id, owner, lease).await
+    }
+    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        self.0.complete(id, owner, done).await
+    }
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        self.1.lock().1.push("release");
+        self.0.release(id, owner).await
+    }
+    fn profile(&self) -> StoreProfile {
+        StoreProfile::new("doubtful").with_answers_at_once()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
+    for in_place in [false, true] {
+        let state = Arc::new(Mutex::new((0, Vec::new())));
+        let store = SharedStore::new(Doubtful(MemoryStore::new().into(), Arc::clone(&state)));
+        let engine = IdempotencyEngine::new(store);
+        let acquire = async |key: &str| {
+            let ctx = ctx(key, Duration::ZERO);
+            if !in_place {
+                return engine.try_acquire_tracked(&ctx).await;
+            }
+            // As the HTTP filter does.
+            match engine.try_acquire_tracked_now(&ctx) {
+                Ok(answer) => answer,
+                Err(owner) => engine.try_acquire_tracked_as(&ctx, owner).await,
+            }
+        };
+        state.lock().0 = 1;
+        assert!(matches!(acquire("once").await.unwrap(), Acquisition::Granted(_)), "in place {in_place}");
+        assert_eq!(std::mem::take(&mut state.lock().1), ["acquire"; 2], "in place {in_place}");
+        state.lock().0 = 2;
+        assert_eq!(acquire("twice").await.unwrap_err().kind(), ErrorKind::Unavailable);
+        sleep(20 * MS).await;
+        assert_eq!(
+            std::mem::take(&mut state.lock().1),
+            ["acquire", "acquire", "release"],
+            "in place {in_place}"
+        );
+        assert!(matches!(acquire("twice").await.unwrap(), Acquisition::Granted(_)), "it was released");
+        assert_eq!(engine.activity().running, 0);
+    }
 }

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waiters that may not act, or whose leader does not: what they cost the store, and what they find.
+
+use std::time::Duration;
+
+use retryproof_core::store::SharedStore;
+use retryproof_core::{
+    Acquisition, CodecId, ErrorKind, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
+    MemoryStore, Payload,
+};
+use retryproof_testkit::{CallLog, Operation, Recorder, Said};
+use tokio::time::{Instant, sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An engine with so many permits, another process on the same records, and the log of the first one's calls.
+fn engines(max_running: usize) -> (IdempotencyEngine, IdempotencyEngine, CallLog) {
+    let (store, log) = (SharedStore::from(MemoryStore::new()), CallLog::new());
+    let mut config = IdempotencyConfig::default();
+    config.max_running = Some(max_running);
+    let recorded = SharedStore::new(Recorder::new(store.clone(), log.clone()));
+    let engine = IdempotencyEngine::builder(recorded).config(config).build().unwrap();
+    (engine, IdempotencyEngine::new(store), log)
+}
+
+fn ctx(key: &str, wait: Duration) -> IdempotencyContext {
+    IdempotencyContext::builder("waiters", key).lease(MINUTE).wait_timeout(wait).build().unwrap()
+}
+
+async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
+    match engine.try_acquire_tracked(&ctx(key, Duration::ZERO)).await.unwrap() {
+        Acquisition::Granted(held) => held,
+        other => panic!("{other:?}"),
+    }
+}
+
+type Waiter = tokio::task::JoinHandle<retryproof_core::Result<(Acquisition, Duration)>>;
+
+/// A caller on a task of its own; what it got, and when.
+fn wait(engine: &IdempotencyEngine, key: &str, wait: Duration) -> Waiter {
+    let (engine, ctx) = (engine.clone(), ctx(key, wait));
+    tokio::spawn(async move {
+        let began = Instant::now();
+        Ok((engine.try_acquire_tracked(&ctx).await?, began.elapsed()))
+    })
+}
+
+/// Ten keys that are free, each with a waiter for want of a permit.
+async fn free_keys_without_a_permit(
+    engine: &IdempotencyEngine,
+    elsewhere: &IdempotencyEngine,
+    most: Duration,
+) -> (Vec<Waiter>, Held) {
+    let keys: Vec<_> = (0..10).map(|key| key.to_string()).collect();
+    let mut holders = Vec::new();
+    for key in &keys {
+        holders.push(granted(elsewhere, key).await);
+    }
+    let waiters: Vec<_> = keys.iter().map(|key| wait(engine, key, most)).collect();
+    sleep(10 * MS).await;
+    let busy = granted(engine, "busy").await;
+    for holder in holders {
+        holder.release().await.unwrap();
+    }
+    (waiters, busy)
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_waiters_for_a_permit_ask_the_store_ever_more_seldom() {
+    let (engine, elsewhere, log) = engines(1);
+    let (waiters, _busy) = free_keys_without_a_permit(&engine, &elsewhere, 20_000 * MS).await;
+    sleep(2_000 * MS).await;
+    log.clear();
+    sleep(10_000 * MS).await;
+    let calls = log.entries().len();
+    assert!(calls <= 10 * 20, "{calls} calls in 10 s for 10 keys: two a second each at most");
+    // What another process does meanwhile is found by those few looks.
+    let elsewhere = granted(&elsewhere, "0").await;
+    let _ = elsewhere.complete(Payload::new(CodecId::JSON, 0, b"9")).await;
+    sleep(600 * MS).await;
+    assert_eq!(waiters.iter().filter(|waiter| waiter.is_finished()).count(), 1);
+    for (at, waiter) in waiters.into_iter().enumerate() {
+        match waiter.await.unwrap() {
+            Ok((found, _)) => {
+                assert!(at == 0 && matches!(found, Acquisition::Complete(_)), "{at}: {found:?}")
+            }
+            Err(error) => assert!(at > 0 && error.kind() == ErrorKind::TooBusy, "{at}: {error}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_a_permit_wakes_one_waiter_at_once() {
+    let (engine, elsewhere, log) = engines(1);
+    let (mut waiters, mut busy) = free_keys_without_a_permit(&engine, &elsewhere, MINUTE).await;
+    sleep(5_000 * MS).await;
+    while !waiters.is_empty() {
+        log.clear();
+        drop(busy.take_permit());
+        // No time passes: it is not a poll that finds it.
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(log.count_of(|call| call.said == Said::Granted), 1, "{log:?}");
+        assert!(log.entries().len() <= 2, "the others were left alone: {log:?}");
+        // The one that was granted is the next to end; its permit goes on to another one.
+        let at = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
+        let (found, _) = waiters.swap_remove(at).await.unwrap().unwrap();
+        let Acquisition::Granted(held) = found else { panic!("{found:?}") };
+        busy = held;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_5_a_shutdown_ends_those_that_wait_for_a_permit() {
+    let (engine, elsewhere, _) = engines(1);
+    let (waiters, busy) = free_keys_without_a_permit(&engine, &elsewhere, MINUTE).await;
+    sleep(5_000 * MS).await;
+    let began = Instant::now();
+    assert_eq!(engine.shutdown(Duration::ZERO).await, 1);
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::ShuttingDown);
+    }
+    assert!(began.elapsed() < 5 * MS, "{:?}", began.elapsed());
+    drop(busy);
+}
+
+/// A leader that was polled once and is kept: a future that lost a `select!` and lives on, or that waits behind other work.
+#[tokio::test(start_paused = true)]
+async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_polled() {
+    for end in ["completed", "released", "held"] {
+        let (engine, _, log) = engines(100);
+        let held = granted(&engine, "k").await;
+        let context = ctx("k", MINUTE);
+        let mut leader = Box::pin(engine.try_acquire(&context));
+        assert!(timeout(10 * MS, leader.as_mut()).await.is_err());
+        let follower = wait(&engine, "k", 2_000 * MS);
+        sleep(100 * MS).await;
+        log.clear();
+        let kept = match end {
+            "completed" => {
+                let _ = held.complete(Payload::new(CodecId::JSON, 0, b"9")).await;
+                None
+            }
+            "released" => {
+                held.release().await.unwrap();
+                None
+            }
+            _ => Some(held),
+        };
+        let (found, took) = follower.await.unwrap().unwrap();
+        assert!(took >= 2_000 * MS && took <= 2_002 * MS, "{end}: {took:?}");
+        match (end, &found) {
+            ("completed", Acquisition::Complete(_)) => {}
+            ("released", Acquisition::Granted(_)) => {}
+            ("held", Acquisition::InFlight(busy)) => assert!(busy.remaining > Duration::from_secs(50)),
+            _ => panic!("{end}: {found:?}"),
+        }
+        let asked =
+            |call: &retryproof_testkit::Entry| matches!(call.operation, Operation::Acquire | Operation::Look);
+        assert_eq!(log.count_of(asked), 1, "{end}: {log:?}");
+        drop((leader, kept));
+    }
+}
