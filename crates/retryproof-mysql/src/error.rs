@@ -144,7 +144,7 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         1146 | 1051 | 1054 | 1136 => (
             Final,
             Schema,
-            "the tables of the store are missing or of another version; call `MysqlConfig::migrate()`",
+            "the tables of the store are missing or of another version; call `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used)",
         ),
         // Another server may have been promoted: the next call connects anew.
         1290 | 1836 | 1792 | 3100 => (

@@ -96,13 +96,13 @@ pub(crate) async fn check(session: &mut Session, table: &str) -> Result<(), Trou
         Some(found) if found > VERSION => newer(found),
         Some(found) => Error::new(
             ErrorKind::Schema,
-            "the store's schema is of an older version; call `MysqlConfig::migrate()`, or apply the shipped SQL",
+            "the store's schema is of an older version; call `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("found", found)
         .with("wanted", VERSION),
         None => Error::new(
             ErrorKind::Schema,
-            "the database has no tables of the store yet; call `MysqlConfig::migrate()` once, or apply the shipped SQL",
+            "the database has no tables of the store yet; call `retryproof::migrate(url)` once (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("table", table),
     }
@@ -126,7 +126,7 @@ async fn version(session: &mut Session, table: &str) -> Result<Option<i64>, Trou
 fn newer(found: i64) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "a newer retryproof made the store's schema; run that version, or `MysqlConfig::migrate()` on another table",
+        "a newer retryproof made the store's schema; run that version, or name another table and call `retryproof::migrate(url)`",
     )
     .with("found", found)
     .with("wanted", VERSION)

@@ -53,6 +53,14 @@ fn writable(config: &SqliteConfig, extra: OpenFlags) -> Result<Connection> {
 }
 
 fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
+    if config.path.to_str().is_some_and(|path| path.starts_with("sqlite:")) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "the path of the database file is a URL; write the path alone, without `sqlite:`, or hand the URL to \
+             `retryproof::connect` (`SqliteConfig::from_url` where only this crate is used)",
+        )
+        .with("path", config.path.display()));
+    }
     // No mutex inside SQLite: each connection stands behind one of ours.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
@@ -105,7 +113,7 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     } else if !creates && matches!(path.try_exists(), Ok(false)) {
         (
             ErrorKind::Schema,
-            "there is no database file yet; call `SqliteStore::migrate()` once, which makes it",
+            "there is no database file yet; call `retryproof::migrate(url)` once, which makes it (`SqliteStore::migrate()` where only this crate is used)",
         )
     } else {
         (

@@ -191,13 +191,13 @@ pub(crate) fn check(conn: &Connection, table: &str) -> std::result::Result<Resul
         Some(found) if found > VERSION => Err(newer(found)),
         Some(found) => Err(Error::new(
             ErrorKind::Schema,
-            "the store's schema is of an older version; call `SqliteStore::migrate()`, or apply the shipped SQL",
+            "the store's schema is of an older version; call `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("found", found)
         .with("wanted", VERSION)),
         None => Err(Error::new(
             ErrorKind::Schema,
-            "the database has no tables of the store yet; call `SqliteStore::migrate()` once, or apply the shipped SQL",
+            "the database has no tables of the store yet; call `retryproof::migrate(url)` once (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("table", table)),
     })
@@ -223,7 +223,7 @@ fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, r
 fn newer(found: i64) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "a newer retryproof made the store's schema; run that version, or `SqliteStore::migrate()` on another table",
+        "a newer retryproof made the store's schema; run that version, or name another table and call `retryproof::migrate(url)`",
     )
     .with("found", found)
     .with("wanted", VERSION)

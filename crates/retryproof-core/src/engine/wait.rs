@@ -146,7 +146,8 @@ impl<'a> Attempting<'a> {
             Found::End(end) => return Ok(end),
             Found::Busy(seen) => seen,
         };
-        if self.durations.wait.is_zero() {
+        // A first look that outlasted the wait was the one call that may (ACQ-6).
+        if self.durations.wait.is_zero() || self.left().is_zero() {
             return Ok(self.in_flight(seen));
         }
         let flights = &self.engine.flights;

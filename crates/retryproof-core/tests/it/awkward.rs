@@ -12,6 +12,7 @@ use retryproof_core::{
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore, Opened, OwnerId, Result,
     SharedStore, Tombstone,
 };
+use retryproof_testkit::SlowStore;
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -151,6 +152,18 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     held(&engine, "k").await.release().await.unwrap();
     sleep(Duration::from_secs(60 + 30 + 60 + 1)).await;
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
+}
+
+/// MariaDB waits a second for a locked row: a first look that took longer than the wait was the one call.
+#[tokio::test(start_paused = true)]
+async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
+    let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);
+    let engine = IdempotencyEngine::new(SharedStore::new(slow));
+    let _holder = held(&engine, "k").await;
+    let began = Instant::now();
+    let answer = engine.try_acquire(&ctx("k")).await.unwrap();
+    assert!(matches!(answer, Acquisition::InFlight(_)), "{answer:?}");
+    assert!(began.elapsed() <= WAIT + 502 * MS, "one call: {:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ async fn tables_like(name: &str) -> i64 {
 async fn sto_3_connect_makes_no_table() {
     let name = unique("none");
     let text = refused(MysqlConfig::from_url(&url()).expect("valid").with_table_name(&name)).await;
-    assert!(text.contains("migrate()") && text.contains(&name), "{text}");
+    assert!(text.contains("retryproof::migrate(url)") && text.contains(&name), "{text}");
     assert_eq!(tables_like(&name).await, 0);
 }
 
@@ -69,17 +69,23 @@ async fn sto_3_older_and_newer_schemas_are_refused() {
     let set = |version: i64| format!("UPDATE `{meta}` SET value = {version} WHERE name = 'schema'");
     sql(&mut conn, &set(0)).await;
     let text = refused(table.config()).await;
-    assert!(text.contains("older") && text.contains("migrate()") && text.contains("found = 0"), "{text}");
+    assert!(
+        text.contains("older") && text.contains("retryproof::migrate(url)") && text.contains("found = 0"),
+        "{text}"
+    );
     sql(&mut conn, &set(2)).await;
     let text = refused(table.config()).await;
-    assert!(text.contains("newer") && text.contains("migrate()") && text.contains("found = 2"), "{text}");
+    assert!(
+        text.contains("newer") && text.contains("retryproof::migrate(url)") && text.contains("found = 2"),
+        "{text}"
+    );
     let error = table.config().migrate().await.expect_err("it does not go back");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     sql(&mut conn, &set(0)).await;
     table.config().migrate().await.expect("an older one is brought up");
     drop(table.store().await);
     sql(&mut conn, &format!("DELETE FROM `{meta}`")).await;
-    assert!(refused(table.config()).await.contains("migrate()"));
+    assert!(refused(table.config()).await.contains("retryproof::migrate(url)"));
 }
 
 #[tokio::test]
@@ -138,7 +144,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         store.release(&id, owner).await.map(drop).expect_err("there is no table"),
     ] {
         assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-        assert!(error.to_string().contains("migrate()"), "{error}");
+        assert!(error.to_string().contains("retryproof::migrate(url)"), "{error}");
         assert_masked(&error);
     }
     // Back again, without a restart.

@@ -3,7 +3,7 @@
 
 use retryproof_core::store::{Acquired, Standing};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
-use retryproof_sqlite::{SqliteConfig, SqliteStore, schema_sql};
+use retryproof_sqlite::{SqliteConfig, SqliteStore, SqliteTxSource, schema_sql};
 
 use crate::support::{Dir, assert_masked, execute, id, replay, request};
 
@@ -16,15 +16,36 @@ fn refused(dir: &Dir) -> String {
 #[tokio::test]
 async fn sto_3_open_makes_neither_file_nor_table() {
     let dir = Dir::new();
-    assert!(refused(&dir).contains("migrate()"));
+    assert!(refused(&dir).contains("retryproof::migrate(url)"));
     assert!(!dir.file().exists());
     dir.stranger().execute_batch("CREATE TABLE theirs (x)").expect("somebody's table");
-    assert!(refused(&dir).contains("migrate()"));
+    assert!(refused(&dir).contains("retryproof::migrate(url)"));
     let tables: i64 = dir
         .stranger()
         .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
         .expect("the tables are counted");
     assert_eq!(tables, 1);
+}
+
+/// The URL form goes to `from_url`; taken for a path it would make a file of that name.
+#[test]
+fn sto_1_sto_3_a_url_in_place_of_a_path_is_refused() {
+    let dir = Dir::new();
+    let url = format!("sqlite:{}", dir.file().display());
+    let refusals = [
+        SqliteStore::migrate(&url).expect_err("a URL"),
+        SqliteStore::open(&url).expect_err("a URL"),
+        SqliteTxSource::open("sqlite:k.db").expect_err("a URL"),
+    ];
+    for error in refusals {
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("`sqlite:`") && text.contains("`retryproof::connect`"), "{text}");
+    }
+    assert!(!std::path::Path::new(&url).exists() && !dir.file().exists());
+    let config = SqliteConfig::from_url(&url).expect("a URL where it belongs");
+    config.migrate().expect("migrated");
+    SqliteStore::open_with(config).expect("opened");
 }
 
 #[tokio::test]
@@ -61,17 +82,23 @@ fn sto_3_older_and_newer_schemas_are_refused() {
     };
     set(0);
     let text = refused(&dir);
-    assert!(text.contains("older") && text.contains("migrate()") && text.contains("found = 0"), "{text}");
+    assert!(
+        text.contains("older") && text.contains("retryproof::migrate(url)") && text.contains("found = 0"),
+        "{text}"
+    );
     set(2);
     let text = refused(&dir);
-    assert!(text.contains("newer") && text.contains("migrate()") && text.contains("found = 2"), "{text}");
+    assert!(
+        text.contains("newer") && text.contains("retryproof::migrate(url)") && text.contains("found = 2"),
+        "{text}"
+    );
     let error = SqliteStore::migrate(dir.file()).expect_err("it does not go back");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     set(0);
     SqliteStore::migrate(dir.file()).expect("an older one is brought up");
     SqliteStore::open(dir.file()).expect("and fits now");
     dir.stranger().execute("DELETE FROM retryproof_records_meta WHERE name = 'schema'", []).expect("deleted");
-    assert!(refused(&dir).contains("migrate()"));
+    assert!(refused(&dir).contains("retryproof::migrate(url)"));
 }
 
 #[tokio::test]
@@ -125,7 +152,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-    assert!(error.to_string().contains("migrate()"), "{error}");
+    assert!(error.to_string().contains("retryproof::migrate(url)"), "{error}");
     assert_masked(&error);
     let error = store.release(&id, owner).await.expect_err("there is no table");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
