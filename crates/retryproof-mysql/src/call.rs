@@ -28,10 +28,10 @@ impl MysqlStore {
         params: &[Param<'_>],
         want: Want,
     ) -> Result<Answer, Trouble> {
-        self.send(lane, sql, params, want, true).await
+        self.send(lane, sql, params, want, true, self.config.statement_timeout).await
     }
 
-    /// As [`run`](Self::run); unless it is `kept`, the connection forgets the statement afterwards.
+    /// As [`run`](Self::run), `within` a time limit of its own; unless it is `kept`, the connection forgets the statement afterwards.
     pub(crate) async fn send(
         &self,
         lane: Lane,
@@ -39,6 +39,7 @@ impl MysqlStore {
         params: &[Param<'_>],
         want: Want,
         kept: bool,
+        within: Duration,
     ) -> Result<Answer, Trouble> {
         let (mut races, mut renewed) = (0, false);
         loop {
@@ -48,14 +49,13 @@ impl MysqlStore {
                 loan.give_back();
                 return Err(too_large(size(params), most).into());
             }
-            let bound = self.config.statement_timeout;
-            let end = Instant::now() + bound;
+            let end = Instant::now() + within;
             let Some(answer) = self.pulse.until(end, loan.session.run(sql, params, want, kept)).await else {
                 // The connection goes with the loan, in the middle of its answer.
                 return Err(Trouble {
                     class: Class::Broken,
                     error: Error::unavailable("the MySQL server did not answer a statement in time")
-                        .with("after", format_args!("{bound:?}")),
+                        .with("after", format_args!("{within:?}")),
                 });
             };
             let trouble = match answer {

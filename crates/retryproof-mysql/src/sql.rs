@@ -195,10 +195,14 @@ impl Statement {
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks again. 1 limit -> scope, key.
+            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks again. The lower bound spares the entries of
+            // what is deleted: the server walks over them as long as some transaction might still see the rows.
+            // 1 microseconds since 1970, 2 limit -> scope, key, microseconds since 1970.
             Self::PurgeKeys => {
-                "SELECT scope,k FROM `retryproof_records` WHERE purge_after<=UTC_TIMESTAMP(6) \
-                 AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1) ORDER BY purge_after LIMIT ?"
+                "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',purge_after) \
+                 FROM `retryproof_records` WHERE purge_after>=TIMESTAMPADD(MICROSECOND,?,TIMESTAMP'1970-01-01 00:00:00') \
+                 AND purge_after<=UTC_TIMESTAMP(6) AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1) \
+                 ORDER BY purge_after LIMIT ?"
             }
             // For an operator. 1 scope, 2 key -> state, token, remaining, bytes, has fp.
             Self::Summary => {

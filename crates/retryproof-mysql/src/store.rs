@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
@@ -41,6 +42,8 @@ pub struct MysqlStore {
     pub(crate) pulse: Pulse,
     pub(crate) wake: Wake,
     known: Known,
+    /// Where the purge goes on, in microseconds since 1970.
+    pub(crate) purged_to: AtomicI64,
     /// Which records were lately seen in progress, or released here: what they leave is taken over by GRANT, not entered.
     restless: Known,
     returning: bool,
@@ -112,6 +115,7 @@ impl MysqlStore {
             pulse: Pulse::start(),
             wake: Wake::default(),
             known: Known::new(),
+            purged_to: AtomicI64::new(0),
             restless: Known::new(),
             returning: server.returning && config.returning.unwrap_or(true),
             max_value: server.max_packet.saturating_sub(PACKET_OVERHEAD),

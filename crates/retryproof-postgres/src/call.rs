@@ -35,6 +35,8 @@ pub(crate) struct Call<'a> {
     values: Vec<Value<'a>>,
     /// Bound after the values.
     lists: Vec<List<'a>>,
+    /// Goes before the text with literals, in the same transaction.
+    ahead: &'static str,
 }
 
 /// What a statement answered.
@@ -46,12 +48,18 @@ pub(crate) struct Reply {
 
 impl<'a> Call<'a> {
     pub(crate) fn new(sql: Arc<str>, has_rows: bool, values: Vec<Value<'a>>) -> Self {
-        Self { sql, has_rows, values, lists: Vec::new() }
+        Self { sql, has_rows, values, lists: Vec::new(), ahead: "" }
     }
 
     /// A statement on many records; it answers with a row.
     pub(crate) fn on_many(sql: Arc<str>, lists: Vec<List<'a>>) -> Self {
-        Self { sql, has_rows: true, values: Vec::new(), lists }
+        Self { sql, has_rows: true, values: Vec::new(), lists, ahead: "" }
+    }
+
+    /// The same with settings for its own transaction, where the connection has none of ours.
+    pub(crate) fn ahead(mut self, settings: &'static str) -> Self {
+        self.ahead = settings;
+        self
     }
 
     /// The text, with places `$1` and so on: what another driver would run, in a caller's transaction (CMP-7).
@@ -121,6 +129,7 @@ impl<'a> Call<'a> {
     fn literally(&self) -> String {
         let hex: usize = self.values.iter().map(Value::len).sum();
         let mut text = String::with_capacity(self.sql.len() + hex);
+        text.push_str(self.ahead);
         let mut parts = self.sql.split('$');
         text.push_str(parts.next().unwrap_or_default());
         for part in parts {

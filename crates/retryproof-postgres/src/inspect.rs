@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the store can do beyond the contract: purge and inspect.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{Identity, Result};
 use sqlx_postgres::PgRow;
@@ -13,21 +16,40 @@ use crate::store::PostgresStore;
 /// Most rows that one statement deletes: it holds their locks, and its log record is written at once.
 const PURGE_BATCH: usize = 1_000;
 
+/// How long such a statement may take: a little less than the engine gives it, so that the message says what it waited for (STO-5).
+const PURGE_WITHIN: Duration = Duration::from_secs(29);
+/// Before the first bucket.
+pub(crate) const BEGINNING: i64 = 0;
+
 impl Purge for PostgresStore {
-    /// Deletes by statements of up to 1,000 rows. Rows that another instance is at are left to it.
+    /// Deletes by statements of up to 1,000 rows, each of which goes on where the one before it has stopped. Rows that another instance is at
+    /// are left to it. At the end it begins once more, for what was locked or alive when it passed.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut gone = 0;
         while gone < limit {
+            let from = self.purged_to.load(Ordering::Relaxed);
             let batch = PURGE_BATCH.min(limit - gone);
-            let reply = self.run(Lane::Calls, &self.sql().purge(batch)).await;
-            let purged =
-                usize::try_from(reply.map_err(|error| error.during("purge"))?.changed).unwrap_or(batch);
+            let (purged, last) =
+                self.purge_batch(batch, from).await.map_err(|error| error.during("purge"))?;
             gone += purged;
-            if purged < batch {
+            let is_last = purged < batch;
+            self.purged_to.store(if is_last { BEGINNING } else { last }, Ordering::Relaxed);
+            if is_last && from == BEGINNING {
                 break;
             }
         }
         Ok(gone)
+    }
+}
+
+impl PostgresStore {
+    /// How many went, and the bucket of the last.
+    async fn purge_batch(&self, batch: usize, from: i64) -> Result<(usize, i64)> {
+        let within = PURGE_WITHIN.max(self.config.timeout);
+        let reply = self.run_within(within, Lane::Calls, &self.sql().purge(batch, from)).await?;
+        let Some(row) = &reply.row else { return Ok((0, BEGINNING)) };
+        let purged: i64 = column(row, 0, "count")?;
+        Ok((usize::try_from(purged).unwrap_or(batch), column(row, 1, "purge_bucket")?))
     }
 }
 

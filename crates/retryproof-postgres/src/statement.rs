@@ -76,7 +76,7 @@ impl Statement {
 
     /// Whether it answers with a row, and not with how many it changed.
     const fn has_rows(self) -> bool {
-        !matches!(self, Self::Extend | Self::Complete | Self::Release | Self::Purge)
+        !matches!(self, Self::Extend | Self::Complete | Self::Release)
     }
 
     const fn text(self) -> &'static str {
@@ -147,13 +147,16 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4; a state that we never wrote stays (CMP-8). The bound is a sub-query so that the index serves it. 1 limit.
+            // STO-4; a state that we never wrote stays (CMP-8). The upper bound is a sub-query so that the index serves it, the lower one
+            // spares the entries of what is deleted: the server walks over them as long as some transaction might still see the rows.
+            // 1 limit, 2 first bucket -> how many went, their last bucket.
             Self::Purge => concat!(
-                "DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT ctid FROM \"retryproof_records\" \
-                 WHERE purge_bucket<=(SELECT ",
+                "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT ctid FROM \"retryproof_records\" \
+                 WHERE purge_bucket>=$2::bigint AND purge_bucket<=(SELECT ",
                 now_us!(),
                 ") AND expires_at<clock_timestamp() AND state IN (0,1) \
-                 ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED))"
+                 ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
+                 SELECT count(*),coalesce(max(purge_bucket),0) FROM gone"
             ),
             // For an operator. 1 scope, 2 key -> state, owner, token, rest, bytes, has fp.
             Self::Summary => concat!(
@@ -261,9 +264,11 @@ impl Sql {
         self.call(Statement::Release, vec![scope, key, Value::Bytes(Some(owner.as_bytes()))])
     }
 
-    pub(crate) fn purge(&self, limit: usize) -> Call<'static> {
+    pub(crate) fn purge(&self, limit: usize, from: i64) -> Call<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.call(Statement::Purge, vec![Value::Int(limit)])
+        // Also where the table was never analyzed: gathering all entries first, to sort them, looks cheap then.
+        self.call(Statement::Purge, vec![Value::Int(limit), Value::Int(from)])
+            .ahead("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")
     }
 
     pub(crate) fn stats(&self) -> Call<'static> {
@@ -279,13 +284,12 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// To what the purge bucket is rounded up: a 24th of the ttl or less, so that an index entry is shared by many records and none
-/// stays for much longer than its ttl.
+/// To what the purge bucket is rounded up: so that an index entry is shared by many records, none stays for much longer than its ttl, and few
+/// are in the bucket that a purge goes on with.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {
-        86_400.. => 3_600 * SECOND,
-        3_600.. => 60 * SECOND,
+        3_600.. => 10 * SECOND,
         60.. => SECOND,
         _ => 1,
     }
@@ -311,7 +315,7 @@ mod tests {
             sql.complete(Statement::Join, &id, &owner, &done),
             sql.complete_many(&many),
             sql.release(&id, &owner),
-            sql.purge(1),
+            sql.purge(1, 0),
             sql.by_key(Statement::Summary, &id),
             sql.stats(),
         ];
@@ -329,7 +333,7 @@ mod tests {
     #[test]
     fn sto_4_buckets_are_coarse_for_long_ttls_only() {
         let of = |secs: i64| granularity(secs * 1_000_000) / 1_000_000;
-        assert_eq!([of(86_400), of(86_399), of(3_600), of(60)], [3_600, 60, 60, 1]);
+        assert_eq!([of(86_400), of(3_600), of(3_599), of(60)], [10, 10, 1, 1]);
         assert_eq!(granularity(59_999_999), 1);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
@@ -16,6 +17,7 @@ use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
 use crate::error::{classify, is_locked, refuses_writes};
 use crate::group::{Group, Turn};
+use crate::inspect::BEGINNING;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Answer, Phase, Record};
 use crate::schema;
@@ -32,11 +34,11 @@ const BLIND_AT_MOST: u32 = 20;
 /// How often it is asked over which connection the server answers.
 const PROBES: u32 = 2;
 /// What a connection of the store's is set to. Its prepared statements are planned once, maybe while the table is nearly empty, and a plan that
-/// reads all of it would be kept until the next `ANALYZE`. The same setting lets a scan that has to be (the count of all records) look so
+/// reads all of it would be kept until the next `ANALYZE`; a purge would gather all entries of the index before it takes the first thousand. The same settings let a scan that has to be (the count of all records) look so
 /// expensive that the server would compile it.
 macro_rules! planned {
     () => {
-        "SET enable_seqscan=off;SET jit=off"
+        "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
     };
 }
 
@@ -44,12 +46,14 @@ macro_rules! planned {
 ///
 /// It has connections of its own and runs each statement in autocommit. Expiry is judged by the server's clock.
 pub struct PostgresStore {
-    config: PostgresConfig,
+    pub(crate) config: PostgresConfig,
     sql: Arc<Sql>,
     pool: Arc<Pool>,
     group: Group,
     wake: Arc<Wake>,
     known: Known,
+    /// The bucket in which the purge goes on.
+    pub(crate) purged_to: AtomicI64,
     _courier: Option<Courier>,
 }
 
@@ -80,7 +84,8 @@ impl PostgresStore {
         };
         let sql = Arc::new(Sql::new(&table));
         let group = Group::new(Arc::clone(&pool), Arc::clone(&sql), config.timeout);
-        Ok(Self { sql, config, pool, group, wake, known: Known::new(), _courier: courier })
+        let (known, purged_to) = (Known::new(), AtomicI64::new(BEGINNING));
+        Ok(Self { sql, config, pool, group, wake, known, purged_to, _courier: courier })
     }
 
     /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
@@ -95,6 +100,11 @@ impl PostgresStore {
 
     pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply> {
         self.pool.run(lane, call).await.map_err(Failed::into_error)
+    }
+
+    /// The same with a time limit of its own.
+    pub(crate) async fn run_within(&self, most: Duration, lane: Lane, call: &Call<'_>) -> Result<Reply> {
+        self.pool.run_until(Instant::now() + most, lane, call).await.map_err(Failed::into_error)
     }
 
     /// A joined transaction was committed: whoever waits is woken (ACQ-4).

@@ -272,6 +272,7 @@ macro_rules! __each_case {
                 sto_4_purge_keeps_an_expired_lease_within_its_ttl
                 sto_4_purge_removes_what_is_over
                 sto_4_purge_takes_no_more_than_its_limit
+                sto_4_purge_comes_back_to_what_it_passed
                 sto_4_purge_keeps_a_record_that_was_used_again
                 sto_4_purge_goes_by_the_completions_ttl
                 sto_4_purge_from_two_instances_at_once;

@@ -18,9 +18,10 @@ const BATCH: usize = 1_000;
 const LEAST: Duration = Duration::from_secs(30);
 
 impl Inner {
-    /// Purges until a batch comes back short.
+    /// Purges until a batch comes back short. Says so when that takes longer than the interval, and again after twice as long.
     pub(super) async fn purge(&self) -> Result<Option<usize>> {
         let mut gone = 0;
+        let (began, mut late) = (self.now(), self.config.purge.interval);
         let bound = self.gate.operation_timeout().max(LEAST);
         loop {
             let purged = timeout(bound, self.store.purge(BATCH)).await.unwrap_or_else(|_| {
@@ -33,6 +34,15 @@ impl Inner {
                     gone += batch;
                     if batch < BATCH {
                         return Ok(Some(gone));
+                    }
+                    let took = self.now().saturating_duration_since(began);
+                    if took >= late {
+                        late = took * 2;
+                        tracing::warn!(
+                            deleted = gone,
+                            after = ?took,
+                            "the purge does not keep up with the records that expire, or works off a backlog; on a server, look for transactions that are open for long, or for a slow disk"
+                        );
                     }
                     tokio::task::yield_now().await;
                 }

@@ -36,11 +36,13 @@ struct Inner {
     /// It answers neither acquires nor looks.
     silent: AtomicBool,
     purges: AtomicUsize,
+    /// How many batches are over; each takes a second.
+    backlog: AtomicUsize,
 }
 
 fn awkward(takes: usize, says: bool, late: Duration) -> Awkward {
-    let (silent, purges) = (AtomicBool::new(false), AtomicUsize::new(0));
-    Awkward(Arc::new(Inner { store: MemoryStore::new().into(), takes, says, late, silent, purges }))
+    let (silent, purges, backlog) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    Awkward(Arc::new(Inner { store: MemoryStore::new().into(), takes, says, late, silent, purges, backlog }))
 }
 
 impl Awkward {
@@ -89,7 +91,12 @@ impl IdempotencyStore for Awkward {
 }
 
 impl Purge for Awkward {
-    async fn purge(&self, _: usize) -> Result<usize> {
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        let backlog = &self.0.backlog;
+        if backlog.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            sleep(Duration::from_secs(1)).await;
+            return Ok(limit);
+        }
         match self.0.purges.fetch_add(1, Ordering::SeqCst) {
             0 => pending().await,
             _ => Ok(0),
@@ -134,6 +141,23 @@ async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     let engine = awkward(1, false, MS).engine(|_| {});
     let finished = held(&engine, "k").await.complete_tombstone(Tombstone::new()).await;
     assert!(matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::TooLarge), "{finished:?}");
+}
+
+/// A round may end within its interval and say nothing. One that takes longer says so, and again after twice as long.
+#[tokio::test(start_paused = true)]
+async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
+    for (batches, warnings) in [(50, 0), (70, 1), (130, 2)] {
+        let said = crate::config::Warnings::default();
+        let _guard = tracing::subscriber::set_default(said.clone());
+        let store = awkward(1_000, false, MS);
+        // The first one that meets no backlog hangs.
+        store.0.purges.store(1, Ordering::SeqCst);
+        store.0.backlog.store(batches, Ordering::SeqCst);
+        let engine = store.engine(|config| config.purge.enabled = false);
+        assert_eq!(engine.purge().await.unwrap(), Some(batches * 1_000));
+        let said = said.0.lock().unwrap().join("\n");
+        assert_eq!(said.matches("the purge does not keep up").count(), warnings, "{batches}: {said}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -321,7 +321,7 @@ fn cfg_1_a_long_value_is_cut_in_the_message() {
 
 /// Keeps the variables that warnings name.
 #[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Warnings(pub(crate) Arc<Mutex<Vec<String>>>);
 
 impl tracing::field::Visit for Warnings {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {

@@ -120,6 +120,27 @@ async fn sto_4_purge_goes_on_over_batches() {
     assert_eq!(replay(&store, &id("live")).await, "result");
 }
 
+/// On a disk that is slow at it: a batch takes longer than a call may.
+#[tokio::test]
+async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
+    let table = Table::new().await;
+    let config = table.config().with_statement_timeout(std::time::Duration::from_secs(1));
+    let store = MysqlStore::connect(config).await.expect("connected");
+    let fill = format!(
+        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, X'00112233445566778899AABBCCDDEEFF', seq, 0, \
+         '1980-01-01', '1980-01-01', NULL, 'x' FROM seq_1_to_400",
+        table.name
+    );
+    let mut stranger = stranger().await;
+    sql(&mut stranger, &fill).await;
+    let slow = format!(
+        "CREATE TRIGGER `{0}_slow` BEFORE DELETE ON `{0}` FOR EACH ROW SET @slept = SLEEP(0.005)",
+        table.name
+    );
+    sql(&mut stranger, &slow).await;
+    assert_eq!(store.purge(1_000).await.expect("in time"), 400);
+}
+
 /// The end of InnoDB's log.
 async fn log_end(conn: &mut MySqlConnection) -> u64 {
     let row = conn.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'").await.expect("answered");

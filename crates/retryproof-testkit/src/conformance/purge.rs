@@ -110,6 +110,34 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
+/// A purge that goes on where the last one has stopped comes back to what was alive when it passed: fewer than the limit means that nothing
+/// is left.
+pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
+    let Some(()) = s.can_purge() else { return };
+    s.purge_all().await;
+    let passed = s.id("passed");
+    let holder = s.caller(&passed).with_ttl(MS);
+    granted(holder.acquire(LONG).await);
+    s.pass(20 * MS).await;
+    let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
+    for id in &ids {
+        let holder = s.caller(id).with_ttl(MS);
+        granted(holder.acquire(LONG).await);
+        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    }
+    s.pass(50 * MS).await;
+    let mut gone = s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+    assert_eq!(holder.complete(b"done").await, Fenced::Done, "its lease runs");
+    s.pass(50 * MS).await;
+    gone += s.purge_all().await;
+    if s.is_exact() {
+        assert!(gone >= 11, "{gone} records went");
+    }
+    for id in ids.iter().chain([&passed]) {
+        assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
+    }
+}
+
 /// A record that was used again is as new: an old date does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     let Some(()) = s.can_purge() else { return };
