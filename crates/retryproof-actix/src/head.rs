@@ -88,6 +88,12 @@ impl RequestHead for Seen {
         self.request.match_pattern().map(|pattern| template(&pattern))
     }
 
+    fn is_unmatched(&self) -> bool {
+        // At a resource nothing of the path is left; only a guard around a scope or an app looks for one.
+        !self.request.match_info().unprocessed().is_empty()
+            && !self.request.resource_map().has_resource(self.request.path())
+    }
+
     fn running(&self) -> Option<Running> {
         self.request.extensions().get::<Running>().cloned()
     }

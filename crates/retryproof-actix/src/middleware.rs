@@ -28,7 +28,8 @@ use crate::limits::Limits;
 
 /// Guards what it wraps under one policy: `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
 ///
-/// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every method and path of it.
+/// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every resource of it. GET, HEAD, OPTIONS and TRACE pass, and
+/// so does what no resource matches, unless [`Policy::methods`] and [`Policy::with_unmatched`] say otherwise; a 405 of actix's router is not stored (HTTP-1).
 /// What stands inside of it is recorded: the [crate's page](crate#the-order-of-middleware) says what belongs where. The extractors of a
 /// handler are inside, so a rejection of theirs is an answer, and stored; an annotated handler's are not.
 ///

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::Body;
 use retryproof_core::observe::Phase;
 use retryproof_core::{Held, Recorded};
@@ -103,7 +103,11 @@ where
     let unstored = match ended {
         Ok(Ok(mut response)) => {
             strip_forged(response.headers_mut());
-            match AnswerFate::take(response.extensions_mut()).unwrap_or_default() {
+            let fate = AnswerFate::take(response.extensions_mut());
+            match fate.unwrap_or_default() {
+                AnswerFate::Store if fate.is_none() && is_of_router(&action.call, response.status()) => {
+                    Unstored::Released(response)
+                }
                 AnswerFate::Store => return Either::usual(record(action, response)),
                 AnswerFate::Release => Unstored::Released(response),
                 AnswerFate::Hold => Unstored::Held(response),
@@ -113,6 +117,12 @@ where
         Err(panic) => Unstored::Panicked(panic),
     };
     Either::rare(leave(action, unstored))
+}
+
+/// Whether an unmarked answer is that of the router below a layer, which says that the path is not for this method (HTTP-1). Nothing ran; stored, the answer would stand in the way
+/// of the request that the client meant.
+fn is_of_router(call: &Call, status: StatusCode) -> bool {
+    status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }
 
 /// An end of which nothing is recorded.

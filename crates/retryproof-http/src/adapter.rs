@@ -50,6 +50,9 @@ pub trait RequestHead {
     /// no scope.
     fn template(&self) -> Option<String>;
 
+    /// Whether the router found no route.
+    fn is_unmatched(&self) -> bool;
+
     /// The mark of the guarded call that this request is part of, if it is one.
     fn running(&self) -> Option<Running>;
 
@@ -148,6 +151,10 @@ pub fn admit<'a>(
     head: &impl RequestHead,
     key_lines: impl Iterator<Item = &'a [u8]>,
 ) -> Admission {
+    // An annotated endpoint guards every method; nothing is converted to ask it.
+    if policy.is_layer() && !policy.guards(&head.asked().0) {
+        return Admission::Pass;
+    }
     if let Some(Running(outer)) = head.running()
         && outer.is_told(&head.asked().0, head.target())
     {
@@ -160,7 +167,9 @@ pub fn admit<'a>(
         let (method, version) = head.asked();
         filter.0.render(problem, &method, version)
     };
-    match admit_key(filter, key, |limit| head.declared_length() > limit as u64, render) {
+    let is_unmatched = || head.is_unmatched();
+    match admit_key(filter, policy, key, is_unmatched, |limit| head.declared_length() > limit as u64, render)
+    {
         guard::Admission::Pass => Admission::Pass,
         guard::Admission::Inside => Admission::Inside,
         guard::Admission::Refused(answer) => Admission::Refused(answer),

@@ -67,6 +67,7 @@ pub(crate) struct Inner {
     ticket: AtomicU32,
     warned: Mutex<HashSet<String>>,
     warned_layered: AtomicBool,
+    warned_unmatched: AtomicBool,
 }
 
 /// How requests are fingerprinted (FP-3).
@@ -91,7 +92,8 @@ impl IdempotencyFilter {
         }
     }
 
-    /// The layer that guards a route under `policy`: `post(refund).layer(filter.guard(Policy::new("refunds")))`.
+    /// The layer that guards a route under `policy`: `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. What it
+    /// guards is said by [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
         IdempotencyLayer::new(self.clone(), policy)
@@ -119,6 +121,7 @@ impl IdempotencyFilter {
             ticket: AtomicU32::new(0),
             warned: Mutex::default(),
             warned_layered: AtomicBool::new(false),
+            warned_unmatched: AtomicBool::new(false),
         }))
     }
 
@@ -185,6 +188,17 @@ impl Inner {
             tracing::warn!(
                 scope,
                 "a guarded endpoint stands behind the guard of the same route; the outer policy is in force (said once, HTTP-15)"
+            );
+        }
+    }
+
+    /// Says once that a fallback is not guarded, though its layer names a scope (HTTP-1).
+    pub(crate) fn warn_unmatched(&self, scope: &str) {
+        if !self.warned_unmatched.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                scope,
+                "a request with a key matched no route and passes unguarded; a fallback that does work needs \
+                 `Policy::with_unmatched` (said once, HTTP-1)"
             );
         }
     }
@@ -420,6 +434,7 @@ impl<C> FilterBuilder<C> {
             ticket: AtomicU32::new(0),
             warned: Mutex::default(),
             warned_layered: AtomicBool::new(false),
+            warned_unmatched: AtomicBool::new(false),
             web,
             engine,
         })))

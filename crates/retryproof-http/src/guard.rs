@@ -42,6 +42,8 @@ struct Granted {
     version: Version,
     key: Key,
     lease: Lease,
+    /// Behind a layer, whose router may answer in the handler's place (HTTP-1).
+    layered: bool,
     /// Made by the handler that wants one (CMP-7).
     tx: OnceLock<Arc<dyn HandlerTx>>,
 }
@@ -143,8 +145,11 @@ impl Key {
     }
 }
 
-/// Steps 1 to 3: already guarded here, key, declared length.
+/// Steps 1 to 3: a request for the guard, and not guarded already; key, declared length.
 pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
+    if !policy.guards(request.method()) {
+        return Admission::Pass;
+    }
     if let Some(outer) = request.extensions().get::<Guarded>()
         && outer.is_at(&Head::of(request))
     {
@@ -153,7 +158,9 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
     }
     admit_key(
         filter,
+        policy,
         Key::of(request.headers(), &filter.0.key_header),
+        || Head::of(request).is_unmatched(),
         |limit| declares_more(request.body(), limit),
         |problem| filter.0.render(problem, request.method(), request.version()),
     )
@@ -162,11 +169,20 @@ pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, reques
 /// Steps 2 and 3, of whatever kind the request is.
 pub(crate) fn admit_key(
     filter: &IdempotencyFilter,
+    policy: &AtHand,
     key: Result<Option<Key>, KeyError>,
+    is_unmatched: impl FnOnce() -> bool,
     declares_more_than: impl FnOnce(usize) -> bool,
     render: impl FnOnce(&Problem) -> Response<ReplayBody>,
 ) -> Admission {
     let inner = &filter.0;
+    let is_optional = matches!(key, Ok(None)) && !inner.web.required;
+    if !is_optional && policy.passes_unmatched() && is_unmatched() {
+        if let (Some(scope), Ok(Some(_))) = (policy.scope(), &key) {
+            inner.warn_unmatched(scope);
+        }
+        return Admission::Pass;
+    }
     let finding = match key {
         Ok(Some(key)) if !declares_more_than(inner.web.max_body_bytes) => {
             return Admission::Keyed(key);
@@ -269,8 +285,9 @@ impl Keyed {
                 let _ = tx.set(wanted);
             }
         }
-        let Self { filter, key, .. } = self;
-        Guarded(Arc::new(Granted { filter, route, version, key, lease: lease.clone(), tx }))
+        let Self { filter, policy, key } = self;
+        let layered = policy.is_layer();
+        Guarded(Arc::new(Granted { filter, route, version, key, lease: lease.clone(), layered, tx }))
     }
 }
 
@@ -289,6 +306,11 @@ impl Call {
 
     pub(crate) fn filter(&self) -> &Inner {
         &self.granted.0.filter.0
+    }
+
+    /// Whether a layer guards the call.
+    pub(crate) fn is_layered(&self) -> bool {
+        self.granted.0.layered
     }
 
     /// Whether the handler asked for a transaction, opened or not.

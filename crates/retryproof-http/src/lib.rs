@@ -17,7 +17,7 @@
 //!
 //! let engine = IdempotencyEngine::new(MemoryStore::new());
 //! let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
-//! let app: Router = Router::new().route("/refunds", post(refund).layer(filter.guard(Policy::new("refunds"))));
+//! let app: Router = Router::new().route("/refunds", post(refund).route_layer(filter.guard(Policy::new("refunds"))));
 //! # }
 //! # Ok::<(), retryproof_core::Error>(())
 //! ```
@@ -41,11 +41,15 @@
 //!
 //! Answers of the filter's own are RFC 9457 problems; [`Code`] lists them. They never repeat the key.
 //!
+//! A layer guards every method but GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names others, and lets pass what the
+//! router matched no route for, unless [`Policy::with_unmatched`] says otherwise (HTTP-1). An annotated handler guards all that it gets.
+//!
 //! # What becomes of the handler's answer
 //!
 //! | the handler | its record | its client |
 //! |---|---|---|
 //! | returns, with any status, an axum `Err` included | stored for the ttl | gets the answer |
+//! | behind a layer, is a router that answers 405 | gone; the next request runs | gets the answer |
 //! | returns an answer marked [`Release`]: surely nothing happened | gone; the next request runs | gets the answer |
 //! | returns an answer marked [`Hold`]: nobody knows what happened | taken until the lease runs out; the next run is a takeover | gets the answer |
 //! | panics, or its service fails | gone; the next request runs | sees the panic or the error, as without the guard |
@@ -176,7 +180,7 @@ pub use filter::{
 pub use future::ResponseFuture;
 pub use joined::{GuardedTx, OpenTx, TxError};
 pub use layer::IdempotencyLayer;
-pub use policy::Policy;
+pub use policy::{Methods, Policy};
 pub use problem::{Code, Problem};
 pub use service::IdempotencyService;
 pub use stored::{Corrupt, StoredResponse};

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Policy`]: scope and durations of one guarded endpoint.
+//! [`Policy`]: scope and durations of one guarded endpoint, and what a layer with it guards.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
+
+use http::Method;
 
 /// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a `const`, a value out
 /// of bounds is a compile error.
@@ -22,6 +24,20 @@ pub struct Policy {
     ttl: Option<Duration>,
     lease: Option<Duration>,
     wait_timeout: Option<Duration>,
+    methods: Methods,
+    unmatched: bool,
+}
+
+/// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method that it is mounted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Methods {
+    /// Every method but GET, HEAD, OPTIONS and TRACE, which change nothing.
+    #[default]
+    Changing,
+    /// Every method.
+    All,
+    /// These, in capitals: `Methods::Only(&["POST", "PATCH"])`.
+    Only(&'static [&'static str]),
 }
 
 impl Policy {
@@ -40,7 +56,14 @@ impl Policy {
     /// A policy whose scope is made of method and matched route: `POST /orders/{}` (HTTP-16). Behind a router that
     /// tells no route, each request is answered 500 `scope-invalid`.
     pub const fn unnamed() -> Self {
-        Self { scope: None, ttl: None, lease: None, wait_timeout: None }
+        Self {
+            scope: None,
+            ttl: None,
+            lease: None,
+            wait_timeout: None,
+            methods: Methods::Changing,
+            unmatched: false,
+        }
     }
 
     /// How long the response is kept, from completion.
@@ -70,6 +93,26 @@ impl Policy {
     pub const fn with_wait_timeout(mut self, wait: Duration) -> Self {
         assert!(within(wait, 0, 86_400), "a wait is at most 24 h");
         self.wait_timeout = Some(wait);
+        self
+    }
+
+    /// Which methods a layer with this policy guards; [`Methods::Changing`] unless said (HTTP-1). Any other passes, and an
+    /// annotated handler inside still guards it.
+    ///
+    /// # Panics
+    /// If [`Methods::Only`] names no method, or one with a small letter: methods are compared byte for byte.
+    pub const fn methods(mut self, methods: Methods) -> Self {
+        if let Methods::Only(names) = methods {
+            assert!(are_methods(names), "`Methods::Only` wants methods, and their names in capitals");
+        }
+        self.methods = methods;
+        self
+    }
+
+    /// Guards with a layer also what the router matched no route for: for a fallback that does work, such as a proxy.
+    /// Unless said, such a request passes (HTTP-1). The policy needs a scope, since there is no route to make one of.
+    pub const fn with_unmatched(mut self) -> Self {
+        self.unmatched = true;
         self
     }
 
@@ -114,6 +157,32 @@ pub enum AtHand {
     Shared(Arc<Policy>),
 }
 
+impl AtHand {
+    /// Whether a layer guards, and may let pass what is not for it (HTTP-1). An annotated endpoint guards all that it gets.
+    pub(crate) const fn is_layer(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Whether requests of this method are guarded.
+    pub(crate) fn guards(&self, method: &Method) -> bool {
+        match self {
+            Self::Constant(_) => true,
+            Self::Shared(policy) => match policy.methods {
+                Methods::Changing => {
+                    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+                }
+                Methods::All => true,
+                Methods::Only(names) => names.contains(&method.as_str()),
+            },
+        }
+    }
+
+    /// Whether a request passes for which the router matched no route.
+    pub(crate) fn passes_unmatched(&self) -> bool {
+        matches!(self, Self::Shared(policy) if !policy.unmatched)
+    }
+}
+
 impl Deref for AtHand {
     type Target = Policy;
 
@@ -123,6 +192,25 @@ impl Deref for AtHand {
             Self::Shared(policy) => policy,
         }
     }
+}
+
+const fn are_methods(names: &[&str]) -> bool {
+    let mut at = 0;
+    while at < names.len() {
+        let name = names[at].as_bytes();
+        let mut byte = 0;
+        while byte < name.len() {
+            if !name[byte].is_ascii_graphic() || name[byte].is_ascii_lowercase() {
+                return false;
+            }
+            byte += 1;
+        }
+        if name.is_empty() {
+            return false;
+        }
+        at += 1;
+    }
+    !names.is_empty()
 }
 
 const fn within(duration: Duration, least_millis: u128, most_secs: u64) -> bool {
@@ -169,6 +257,15 @@ mod tests {
             || Policy::unnamed().with_wait_timeout(DAY + Duration::from_nanos(1)),
         ] {
             assert!(catch_unwind(refused).is_err());
+        }
+    }
+
+    #[test]
+    fn http_1_methods_are_named_in_capitals() {
+        const SOME: Policy = Policy::new("s").methods(Methods::Only(&["POST", "M-SEARCH"]));
+        assert_eq!(SOME.methods, Methods::Only(&["POST", "M-SEARCH"]));
+        for names in [&[] as &'static [&'static str], &["post"], &["POST", ""], &["PO ST"]] {
+            assert!(catch_unwind(|| Policy::new("s").methods(Methods::Only(names))).is_err(), "{names:?}");
         }
     }
 

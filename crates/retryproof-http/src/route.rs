@@ -124,6 +124,16 @@ impl<'a> Head<'a> {
         self.uri
     }
 
+    /// Whether a router of axum looked for a route and found none (HTTP-1). Unknown outside of one: no.
+    pub(crate) fn is_unmatched(&self) -> bool {
+        #[cfg(feature = "axum")]
+        return self.extensions.get::<Template>().is_none()
+            && self.extensions.get::<axum::extract::OriginalUri>().is_some()
+            && !nested::is_at_service(self.extensions);
+        #[cfg(not(feature = "axum"))]
+        false
+    }
+
     /// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.
     pub(crate) fn default_scope(&self) -> Result<Scope, Error> {
         let template = template_of(self.extensions);
@@ -149,6 +159,42 @@ pub(crate) fn no_route() -> Error {
         ErrorKind::Invalid,
         "no router told the matched route, so the endpoint needs a policy with a scope of its own",
     )
+}
+
+#[cfg(feature = "axum")]
+mod nested {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::sync::LazyLock;
+    use std::task::{Context, Poll, Waker};
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::extract::MatchedPath;
+    use axum::routing::any;
+    use http::{Extensions, Request, StatusCode};
+    use tower_service::Service as _;
+
+    /// Whether a request is at a service that is nested at a path. Its router has matched that path, and says so to none but
+    /// a router inside: one such is asked.
+    pub(super) fn is_at_service(extensions: &Extensions) -> bool {
+        static INSIDE: LazyLock<Router> = LazyLock::new(|| {
+            let is_whole = |path: MatchedPath| path.as_str() == "/";
+            Router::new().route("/", any(async move |path| status(is_whole(path))))
+        });
+        let mut request = Request::new(Body::empty());
+        *request.extensions_mut() = extensions.clone();
+        let asked = pin!(INSIDE.clone().call(request));
+        // Whatever axum does to it in a later version: a request that may be matched is not let through.
+        match asked.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(answer)) => answer.status() != status(true),
+            Poll::Pending => true,
+        }
+    }
+
+    const fn status(is_whole: bool) -> StatusCode {
+        if is_whole { StatusCode::NO_CONTENT } else { StatusCode::OK }
+    }
 }
 
 #[cfg(feature = "axum")]

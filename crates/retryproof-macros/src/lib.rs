@@ -77,7 +77,7 @@ use crate::expand::Framework;
 /// * The name of the endpoint is a constant in patterns, as that of every unit struct: outside of the function, a
 ///   local variable cannot have it where the endpoint is in scope.
 /// * A generic handler cannot be annotated, nor one with an `impl Trait` argument; guard its route by the layer:
-///   `post(handler).layer(filter.guard(Policy::new("..")))`.
+///   `post(handler).route_layer(filter.guard(Policy::new("..")))`.
 ///
 /// # Functions and methods
 ///

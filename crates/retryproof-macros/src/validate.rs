@@ -106,7 +106,7 @@ pub(crate) fn validate(
 fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut Errors) {
     let layer = match framework {
         Framework::Axum => {
-            "guard its route by the layer instead: `.layer(filter.guard(Policy::new(\"..\")))`"
+            "guard its route by the layer instead: `.route_layer(filter.guard(Policy::new(\"..\")))`"
         }
         Framework::Actix => {
             "guard its resource by the middleware instead: `.wrap(Idempotency::new(&filter, Policy::new(\"..\")))`"

@@ -18,7 +18,7 @@ use axum::body::Body;
 use axum::http;
 use http_body::Body as _;
 use retryproof::actix::{Idempotency, WithFate as _, idempotent};
-use retryproof::http::{AnswerFate, IdempotencyFilter, Policy};
+use retryproof::http::{AnswerFate, IdempotencyFilter, Methods, Policy};
 use retryproof::{Error, IdempotencyEngine, WebConfig};
 
 use crate::runs;
@@ -171,7 +171,8 @@ pub(crate) fn server(
     let layered = Policy::new("lab.layered")
         .with_ttl(Duration::from_secs(3600))
         .with_lease(Duration::from_secs(5))
-        .with_wait_timeout(Duration::from_secs(2));
+        .with_wait_timeout(Duration::from_secs(2))
+        .methods(Methods::All);
 
     let limit = OPEN_LIMIT.max(web.max_body_bytes);
     let engine = web::Data::new(engine.clone());

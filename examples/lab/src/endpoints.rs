@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
 use bytes::Bytes;
-use retryproof::http::{IdempotencyFilter, Policy};
+use retryproof::http::{IdempotencyFilter, Methods, Policy};
 use retryproof::{Error, IdempotencyEngine, WebConfig, idempotent};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -98,7 +98,8 @@ pub(crate) fn router(
     let layered = Policy::new("lab.layered")
         .with_ttl(Duration::from_secs(3600))
         .with_lease(Duration::from_secs(5))
-        .with_wait_timeout(Duration::from_secs(2));
+        .with_wait_timeout(Duration::from_secs(2))
+        .methods(Methods::All);
 
     let lab = Lab { filter: shared.clone(), engine: engine.clone() };
     let router = Router::new()

@@ -13,13 +13,14 @@ use bytes::Bytes;
 use http_body::Frame;
 use retryproof_actix::Idempotency;
 use retryproof_core::IdempotencyEngine;
-use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_http::{IdempotencyFilter, Methods, Policy};
 use tower::ServiceExt as _;
 
 use crate::world::{Answer, engine, read};
 
 const LIMIT: usize = 64;
 const NAMED: Policy = Policy::new("orders");
+const ROUTED: Policy = Policy::unnamed().methods(Methods::All);
 
 fn filter(engine: &IdempotencyEngine) -> IdempotencyFilter {
     let mut web = engine.config().web.clone();
@@ -107,7 +108,7 @@ fn axum_app(filter: &IdempotencyFilter) -> Router {
     let handler = move || async move { answer("axum") };
     Router::new()
         .route("/named", any(handler).layer(filter.guard(NAMED)))
-        .route("/orders/{id}", any(handler).layer(filter.guard(Policy::unnamed())))
+        .route("/orders/{id}", any(handler).layer(filter.guard(ROUTED)))
 }
 
 macro_rules! actix_app {
@@ -125,7 +126,7 @@ macro_rules! actix_app {
         test::init_service(
             App::new()
                 .service(guarded("/named", NAMED))
-                .service(guarded("/orders/{order}", Policy::unnamed()))
+                .service(guarded("/orders/{order}", ROUTED))
                 .wrap(actix_web::middleware::from_fn(boxed)),
         )
         .await

@@ -60,15 +60,18 @@ async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request(
 async fn http_16_a_route_of_many_paths_is_one_scope_and_no_route_is_an_error() {
     let engine = engine();
     let filter = crate::world::filter_on(&engine);
-    let guard = || Idempotency::new(&filter, Policy::unnamed());
+    let guard = |policy| Idempotency::new(&filter, policy);
     let app = test::init_service(
         App::new()
             .service(
                 web::resource(r"/orders/{id:\d+}")
-                    .wrap(guard())
+                    .wrap(guard(Policy::unnamed()))
                     .to(|| async { HttpResponse::Ok().body("order") }),
             )
-            .default_service(web::to(|| async { HttpResponse::NotFound().finish() }).wrap(guard())),
+            .default_service(
+                web::to(|| async { HttpResponse::NotFound().finish() })
+                    .wrap(guard(Policy::unnamed().with_unmatched())),
+            ),
     )
     .await;
     assert_eq!(send(&app, post("/orders/1", "k").to_request()).await.text(), "order");

@@ -4,5 +4,6 @@
 mod alike;
 mod callers;
 mod endpoint;
+mod methods;
 mod middleware;
 mod world;

@@ -17,5 +17,6 @@ mod grpc;
 mod json;
 mod layers;
 mod logs;
+mod methods;
 mod nested;
 mod replay;

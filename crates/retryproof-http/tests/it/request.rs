@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited};
 use retryproof_core::Activity;
-use retryproof_http::{IdempotencyFilter, Policy};
+use retryproof_http::{IdempotencyFilter, Methods, Policy};
 
 use crate::world::{Answer, Runs, STD, filter, filter_with, post, request, send};
 
@@ -28,7 +28,7 @@ fn echo(filter: &IdempotencyFilter) -> (Router, Runs) {
             body
         }
     };
-    (Router::new().route("/pay", any(handler).layer(filter.guard(STD))), runs)
+    (Router::new().route("/pay", any(handler).layer(filter.guard(STD.methods(Methods::All)))), runs)
 }
 
 /// A body of frames as they come, then an error if there is one; it has no known length and counts what is read.
@@ -251,7 +251,7 @@ async fn http_1_routes_without_a_guard_pass_with_a_key() {
     };
     let app = Router::new()
         .route("/open", any(handler.clone()))
-        .route("/pay", any(handler).layer(filter().guard(Policy::new("pay"))));
+        .route("/pay", any(handler).layer(filter().guard(Policy::new("pay").methods(Methods::All))));
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "1");
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "2");
     // Any method may be guarded.
@@ -270,7 +270,7 @@ async fn http_11_a_head_request_gets_the_fields_of_a_problem_without_its_body() 
     let filter = filter();
     let service =
         tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
-    let guarded = tower::Layer::layer(&filter.guard(STD), service);
+    let guarded = tower::Layer::layer(&filter.guard(STD.methods(Methods::All)), service);
     let request = Request::head("/pay").body(Body::empty()).unwrap();
     let Ok(response) = tower::ServiceExt::oneshot(guarded, request).await;
     let answer = Answer::of(response).await;

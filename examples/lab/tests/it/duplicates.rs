@@ -147,6 +147,11 @@ async fn http_1_http_15_layer_and_unguarded_routes() {
     let layered = Ask::post("/lab/layered").key("k").script(&json!({ "tag": "layered" }));
     assert!(!layered.send(lab.address).await.is_replay());
     assert!(layered.send(lab.address).await.is_replay());
+    // The lab's policy names every method.
+    let read = Ask::post("/lab/layered").method("GET").key("r").script(&json!({ "tag": "read" }));
+    assert!(!read.send(lab.address).await.is_replay());
+    assert!(read.send(lab.address).await.is_replay());
+    assert_eq!(runs(lab.address, "read").await, (1, 1, 0));
     let open = Ask::post("/open/echo").key("k").script(&json!({ "tag": "open", "echo": true })).body("abc");
     for _ in 0..2 {
         let answer = open.send(lab.address).await;
