@@ -2,9 +2,12 @@
 //! [`caller`]: a caller hook that looks at actix's own request (HTTP-16).
 
 use std::cell::RefCell;
+use std::future::{Future, ready};
+use std::pin::Pin;
 
 use actix_web::HttpRequest;
 use http::request::Parts;
+use retryproof_http::adapter::Answering;
 use retryproof_http::{Caller, IntoCaller};
 
 thread_local! {
@@ -22,7 +25,7 @@ impl Drop for Looking {
 }
 
 /// Asks a hook where it finds the request.
-pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Caller) -> Caller {
+pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Answering) -> Answering {
     let _looking = Looking(REQUEST.replace(Some(request.clone())));
     ask()
 }
@@ -50,13 +53,49 @@ pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Caller) ->
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
-    move |_| {
-        let request = REQUEST.with_borrow(Clone::clone);
-        request.map(|request| hook(&request).into_caller()).unwrap_or_else(|| {
-            tracing::error!("a caller hook of actix was asked about a request that is not actix's");
-            let mut answer = http::Response::new("the caller is not known");
-            *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
-            Caller::refuse(answer)
-        })
+    move |_| seen().map_or_else(unseen, |request| hook(&request).into_caller())
+}
+
+/// As [`caller`](fn@caller), for [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). What the hook needs of the request it
+/// takes before it waits: actix's request stays on its thread, and a filter's hook may not.
+///
+/// ```
+/// use actix_web::HttpRequest;
+/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+/// use retryproof_http::IdempotencyFilter;
+///
+/// async fn tenant_of(token: &str) -> Option<String> {
+///     Some(format!("the tenant of {token}"))
+/// }
+///
+/// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+///     .caller_async(retryproof_actix::caller_async(|request: &HttpRequest| {
+///         let token = request.headers().get("authorization").cloned();
+///         async move { tenant_of(token?.to_str().ok()?).await }
+///     }))
+///     .challenge("Bearer")
+///     .build()?;
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
+pub fn caller_async<Fut>(
+    hook: impl Fn(&HttpRequest) -> Fut + Send + Sync + 'static,
+) -> impl Fn(&Parts) -> Pin<Box<dyn Future<Output = Caller> + Send>> + Send + Sync + 'static
+where
+    Fut: Future<Output: IntoCaller> + Send + 'static,
+{
+    move |_| match seen().map(|request| hook(&request)) {
+        Some(answering) => Box::pin(async move { answering.await.into_caller() }),
+        None => Box::pin(ready(unseen())),
     }
+}
+
+fn seen() -> Option<HttpRequest> {
+    REQUEST.with_borrow(Clone::clone)
+}
+
+fn unseen() -> Caller {
+    tracing::error!("a caller hook of actix was asked about a request that is not actix's");
+    let mut answer = http::Response::new("the caller is not known");
+    *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    Caller::refuse(answer)
 }

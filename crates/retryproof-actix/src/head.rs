@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
-use retryproof_http::adapter::{COMMON_NAMES, RequestHead, Running, key_header};
-use retryproof_http::{Caller, IdempotencyFilter};
+use retryproof_http::IdempotencyFilter;
+use retryproof_http::adapter::{Answering, COMMON_NAMES, RequestHead, Running, key_header};
 
 use crate::caller;
 
@@ -98,7 +98,7 @@ impl RequestHead for Seen {
         self.request.extensions().get::<Running>().cloned()
     }
 
-    fn caller(&self, hook: &dyn Fn(&Parts) -> Caller) -> Caller {
+    fn caller(&self, hook: &dyn Fn(&Parts) -> Answering) -> Answering {
         caller::looking_at(&self.request, || hook(&self.parts()))
     }
 }

@@ -11,7 +11,7 @@ mod head;
 mod limits;
 mod middleware;
 
-pub use caller::caller;
+pub use caller::{caller, caller_async};
 pub use extract::{GuardedTx, IdempotencyKey, Lease, NotGuarded, TxError};
 pub use fate::WithFate;
 pub use middleware::{Answering, Idempotency, IdempotencyService};

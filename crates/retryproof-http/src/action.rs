@@ -119,8 +119,8 @@ where
     Either::rare(leave(action, unstored))
 }
 
-/// Whether an unmarked answer is that of the router below a layer, which says that the path is not for this method (HTTP-1). Nothing ran; stored, the answer would stand in the way
-/// of the request that the client meant.
+/// Whether an unmarked answer is that of the router below a layer, which says that the path is not for this method (HTTP-1).
+/// Nothing ran; stored, the answer would stand in the way of the request that the client meant.
 fn is_of_router(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }

@@ -21,7 +21,8 @@ use crate::action::Ended;
 use crate::answer::to_response;
 use crate::ask::{self, Asker, Asking, asked};
 use crate::body::{BoxError, GuardedBody, ReplayBody};
-use crate::filter::{Caller, CallerHook, IdempotencyFilter};
+use crate::caller::CallerHook;
+use crate::filter::IdempotencyFilter;
 use crate::guard::{self, Guarded, Key, Keyed, admit_key, seen_through};
 use crate::joined::{GuardedTx, TxError};
 use crate::judge::Target;
@@ -30,6 +31,7 @@ use crate::route::{Route, no_route};
 use crate::scope::default_scope;
 use crate::stored::{Corrupt, Name, Reader};
 
+pub use crate::caller::Answering;
 pub use crate::policy::AtHand;
 pub use crate::stored::COMMON_NAMES;
 pub use crate::then::{Either, Then, then};
@@ -57,7 +59,7 @@ pub trait RequestHead {
     fn running(&self) -> Option<Running>;
 
     /// What a [caller hook](crate::FilterBuilder::caller) says of the request, given a head of the `http` crate.
-    fn caller(&self, hook: &dyn Fn(&Parts) -> Caller) -> Caller;
+    fn caller(&self, hook: &dyn Fn(&Parts) -> Answering) -> Answering;
 }
 
 /// An answer without a run, as the framework takes it.
@@ -235,7 +237,7 @@ impl<H: RequestHead> Asking for Told<H> {
         Scope::new(default_scope(self.method.as_str(), &template))
     }
 
-    fn caller(&self, hook: &CallerHook) -> Caller {
+    fn caller(&self, hook: &CallerHook) -> Answering {
         self.head.caller(hook)
     }
 

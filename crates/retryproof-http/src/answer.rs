@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
+    WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 
@@ -57,6 +58,9 @@ pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     headers.insert(CACHE_CONTROL, NO_STORE);
     if let Some(seconds) = problem.retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(challenge) = problem.challenge.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
+        headers.insert(WWW_AUTHENTICATE, challenge);
     }
     response
 }

@@ -14,9 +14,10 @@ use tokio::task::JoinHandle;
 use crate::action::{Ended, start};
 use crate::adapter::FromRecord;
 use crate::body::{BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect};
+use crate::caller::{Absent, Answering, By, Caller, CallerHook, Callers};
 use crate::decide::Finding;
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
-use crate::filter::{Caller, CallerHook, Fingerprinter, IdempotencyFilter};
+use crate::filter::{Fingerprinter, IdempotencyFilter};
 use crate::guard::{Awaited, Call, Guarded, Keyed};
 use crate::judge::{Asked, Judge, Target};
 use crate::route::{Head, Route};
@@ -28,7 +29,7 @@ pub(crate) trait Asking {
     fn version(&self) -> Version;
     fn target(&self) -> Target<'_>;
     fn default_scope(&self) -> Result<Scope, Error>;
-    fn caller(&self, hook: &CallerHook) -> Caller;
+    fn caller(&self, hook: &CallerHook) -> Answering;
     fn route(&self) -> Route;
 }
 
@@ -49,7 +50,7 @@ impl Asking for Box<Parts> {
         Head::of_parts(self).default_scope()
     }
 
-    fn caller(&self, hook: &CallerHook) -> Caller {
+    fn caller(&self, hook: &CallerHook) -> Answering {
         hook(self)
     }
 
@@ -71,7 +72,7 @@ pub(crate) struct Asker<H> {
 /// Whose the request is.
 struct Named {
     scope: Scope,
-    caller: Option<String>,
+    by: By,
 }
 
 /// A request that is ready to be acquired for.
@@ -111,7 +112,12 @@ where
     A: FromRecord,
 {
     async move {
-        let named = match asker.named() {
+        let caller = match asker.caller() {
+            None => None,
+            Some(Answering::Now(caller)) => Some(caller),
+            Some(Answering::Later(answering)) => Some(answering.await),
+        };
+        let named = match asker.named(caller) {
             Ok(named) => named,
             Err(refusal) => return Err((A::own(*refusal), asker.head)),
         };
@@ -201,8 +207,13 @@ impl<H: Asking> Asker<H> {
         self.keyed.filter.0.web.max_body_bytes
     }
 
+    /// What the hook says, if there is one.
+    fn caller(&self) -> Option<Answering> {
+        self.keyed.filter.0.callers.hook().map(|hook| self.head.caller(hook))
+    }
+
     /// Step 5. An `Err` is the answer.
-    fn named(&self) -> Result<Named, Refusal> {
+    fn named(&self, caller: Option<Caller>) -> Result<Named, Refusal> {
         let scope = match self.keyed.policy.scope() {
             Some(scope) => scope.into_scope(),
             None => self.head.default_scope(),
@@ -211,10 +222,12 @@ impl<H: Asking> Asker<H> {
             tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
             self.refuse(Finding::NoScope)
         })?;
-        match self.keyed.filter.0.caller.as_ref().map(|hook| self.head.caller(&**hook)) {
-            None | Some(Caller::Absent) => Ok(Named { scope, caller: None }),
-            Some(Caller::Named(caller)) => Ok(Named { scope, caller: Some(caller) }),
-            Some(Caller::Refused(response)) => Err(Box::new(response.map(ReplayBody::from))),
+        match (caller, &self.keyed.filter.0.callers) {
+            (None, _) => Ok(Named { scope, by: By::Anyone }),
+            (Some(Caller::Named(caller)), _) => Ok(Named { scope, by: By::Named(caller) }),
+            (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => Ok(Named { scope, by: By::Absent }),
+            (Some(Caller::Absent), _) => Err(self.refuse(Finding::NoCaller)),
+            (Some(Caller::Refused(response)), _) => Err(Box::new(response.map(ReplayBody::from))),
         }
     }
 
@@ -275,7 +288,7 @@ impl<H: Asking> Asker<H> {
 
     fn prepare(
         &self,
-        Named { scope, caller }: Named,
+        Named { scope, by }: Named,
         collected: Result<Collected, CollectError>,
     ) -> Result<Prepared, Refusal> {
         let Keyed { filter, policy, key } = &self.keyed;
@@ -295,7 +308,7 @@ impl<H: Asking> Asker<H> {
                 }
             }
         });
-        let ctx = folded(caller.as_deref(), key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
+        let ctx = folded(&by, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
         let mut ctx = ctx.fingerprint(fingerprint);
         if let Some(ttl) = policy.ttl() {
             ctx = ctx.ttl(ttl);

@@ -8,6 +8,7 @@
 //! | a body over the limit | 413 `body-too-large` | HTTP-4 |
 //! | a body that cannot be read | 400 `body-unreadable` | HTTP-5 |
 //! | no scope | 500 `scope-invalid` | HTTP-16 |
+//! | no caller | 401 `caller-missing` with the filter's challenge, or 403 without one | HTTP-16 |
 //! | absent, lease granted | run: the engine's decision, not this table's | HTTP-12 |
 //! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
 //! | COMPLETE, this request, a response | replay | HTTP-8 |
@@ -39,6 +40,8 @@ pub(crate) enum Finding {
     BodyUnreadable,
     /// No valid scope can be made.
     NoScope,
+    /// The caller hook found none, and absent callers do not share.
+    NoCaller,
     /// The record belongs to another request.
     Mismatch,
     /// The record holds a response to this request.
@@ -102,6 +105,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) key_header: &'a str,
     pub(crate) max_body_bytes: usize,
     pub(crate) in_flight_status: u16,
+    pub(crate) challenge: Option<&'a str>,
 }
 
 /// The table above.
@@ -190,6 +194,11 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         ),
         Finding::Failed { kind, ticket } => failed(kind, ticket),
         Finding::NoScope => no_scope(),
+        Finding::NoCaller => Problem {
+            status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
+            challenge: settings.challenge.map(str::to_owned),
+            ..Problem::new(Code::CallerMissing, "the request does not say who its caller is; nothing ran")
+        },
         // Not refused: `decide` has taken it. Failing closed is right for whoever gets here all the same.
         Finding::Response => failed(ErrorKind::Unexpected, 0),
     }
@@ -231,6 +240,7 @@ mod tests {
         key_header: "Idempotency-Key",
         max_body_bytes: 1024,
         in_flight_status: 409,
+        challenge: None,
     };
 
     fn refused(finding: Finding) -> Problem {
@@ -262,6 +272,7 @@ mod tests {
             (F::BodyTooLarge(BodyRead::Partly), Code::BodyTooLarge),
             (F::BodyUnreadable, Code::BodyUnreadable),
             (F::NoScope, Code::ScopeInvalid),
+            (F::NoCaller, Code::CallerMissing),
             (F::Mismatch, Code::FingerprintMismatch),
             (F::Tombstone { original_status: None, location: None }, Code::ResultNotReplayable),
             (F::InFlight { retry_after: 3 }, Code::InFlight),
@@ -294,6 +305,15 @@ mod tests {
         let Decision::Refuse(problem) = decide(tombstone, &settings) else { panic!("refused") };
         assert_eq!((problem.status, problem.retry_after, problem.retryable), (409, None, false));
         assert_eq!((problem.original_status, problem.location.as_deref()), (Some(201), Some("/p/1")));
+    }
+
+    #[test]
+    fn http_16_a_missing_caller_is_401_with_the_challenge_or_403() {
+        let problem = refused(Finding::NoCaller);
+        assert_eq!((problem.status, problem.retryable, problem.challenge), (403, false, None));
+        let settings = Settings { challenge: Some("Bearer"), ..SETTINGS };
+        let Decision::Refuse(problem) = decide(Finding::NoCaller, &settings) else { panic!("refused") };
+        assert_eq!((problem.status, problem.challenge.as_deref()), (401, Some("Bearer")));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,9 @@ use retryproof_core::{
     Error, ErrorKind, FingerprintMode, IdempotencyEngine, IdempotencyStore as _, WebConfig,
 };
 
+use crate::caller::{
+    Answering, Callers, CallersSaid, CallersShareKeys, CallersUnsaid, IntoCaller, SaysWhoCalls,
+};
 use crate::decide::Settings;
 use crate::digest::{Algorithm, FIRST_CUSTOM_ALGORITHM, FingerprintRequest};
 use crate::headers::FieldPolicy;
@@ -47,7 +51,6 @@ const MOST_WARNED: usize = 1024;
 #[derive(Clone)]
 pub struct IdempotencyFilter(pub(crate) Arc<Inner>);
 
-pub(crate) type CallerHook = dyn Fn(&Parts) -> Caller + Send + Sync;
 type EditHook = dyn Fn(StatusCode, &mut HeaderMap) + Send + Sync;
 type FormatHook = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
 
@@ -56,7 +59,7 @@ pub(crate) struct Inner {
     pub(crate) web: WebConfig,
     pub(crate) key_header: HeaderName,
     pub(crate) fingerprint: Fingerprinter,
-    pub(crate) caller: Option<Arc<CallerHook>>,
+    pub(crate) callers: Callers,
     pub(crate) fields: FieldPolicy,
     pub(crate) edit: Option<Arc<EditHook>>,
     pub(crate) format: Option<Arc<FormatHook>>,
@@ -112,7 +115,7 @@ impl IdempotencyFilter {
             web: old.web.clone(),
             key_header: old.key_header.clone(),
             fingerprint: old.fingerprint.clone(),
-            caller: old.caller.clone(),
+            callers: old.callers.clone(),
             fields: old.fields.clone(),
             edit: old.edit.clone(),
             format: Some(Arc::new(format)),
@@ -147,7 +150,7 @@ impl fmt::Debug for IdempotencyFilter {
         f.debug_struct("IdempotencyFilter")
             .field("engine", &self.0.engine)
             .field("web", &self.0.web)
-            .field("callers", &if self.0.caller.is_some() { "told apart" } else { "share keys" })
+            .field("callers", &if self.0.callers.hook().is_some() { "told apart" } else { "share keys" })
             .finish_non_exhaustive()
     }
 }
@@ -160,6 +163,7 @@ impl Inner {
             key_header: &self.web.key_header,
             max_body_bytes: self.web.max_body_bytes,
             in_flight_status: self.web.in_flight_status,
+            challenge: self.callers.challenge(),
         }
     }
 
@@ -216,113 +220,77 @@ pub struct FilterBuilder<C> {
     callers: C,
 }
 
-/// The builder has no word yet on who the caller is.
-#[derive(Debug)]
-pub struct CallersUnsaid(());
-
-/// The builder knows how callers are told apart, or that they share keys.
-pub struct CallersSaid(Option<Arc<CallerHook>>);
-
-impl fmt::Debug for CallersSaid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "CallersSaid(told apart)" } else { "CallersSaid(share keys)" })
-    }
-}
-
-/// Whether a [`FilterBuilder`] has a word on who the caller is. Sealed.
-#[diagnostic::on_unimplemented(
-    message = "a filter is not built without a word on who the caller is",
-    label = "say `.caller(hook)` or `.callers_share_keys()` first",
-    note = "two callers that choose the same key must not see each other's answers: `.caller(hook)` folds the principal or \
-            tenant into every key; `.callers_share_keys()` says that the application sees to it"
-)]
-pub trait SaysWhoCalls: sealed::Sealed {
-    #[doc(hidden)]
-    fn hook(self) -> sealed::Hook;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::CallersSaid {}
-    #[expect(missing_debug_implementations, reason = "never seen outside of the builder")]
-    pub struct Hook(pub(super) Option<std::sync::Arc<super::CallerHook>>);
-}
-
-impl SaysWhoCalls for CallersSaid {
-    fn hook(self) -> sealed::Hook {
-        sealed::Hook(self.0)
-    }
-}
-
-/// What a caller hook says (HTTP-16).
-#[derive(Debug, Clone)]
-#[must_use]
-pub enum Caller {
-    /// Nobody: a caller of its own, told apart from one whose name is empty.
-    Absent,
-    /// The principal or tenant. Any text; over 240 bytes, or with control characters, it is hashed.
-    Named(String),
-    /// The hook refuses the request with this response: nothing runs and nothing is stored.
-    Refused(Box<Response<Bytes>>),
-}
-
-impl Caller {
-    /// Refuses the request.
-    pub fn refuse<B: Into<Bytes>>(response: Response<B>) -> Self {
-        Self::Refused(Box::new(response.map(Into::into)))
-    }
-}
-
-/// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of these whose error is
-/// the response to refuse with.
-pub trait IntoCaller {
-    /// Converts.
-    fn into_caller(self) -> Caller;
-}
-
-impl IntoCaller for Caller {
-    fn into_caller(self) -> Caller {
-        self
-    }
-}
-
-impl IntoCaller for String {
-    fn into_caller(self) -> Caller {
-        Caller::Named(self)
-    }
-}
-
-impl IntoCaller for Option<String> {
-    fn into_caller(self) -> Caller {
-        self.map_or(Caller::Absent, Caller::Named)
-    }
-}
-
-impl<C: IntoCaller, B: Into<Bytes>> IntoCaller for Result<C, Response<B>> {
-    fn into_caller(self) -> Caller {
-        self.map_or_else(Caller::refuse, IntoCaller::into_caller)
-    }
-}
-
 impl FilterBuilder<CallersUnsaid> {
-    /// Folds what the hook says into every key: absent, empty and `a` are three callers (HTTP-16). The hook sees the
-    /// request's head with what outer layers (and, at an annotated endpoint, its own extractors) put into the
-    /// extensions; it may refuse with a response of its own. It runs inline, on every guarded request with a key.
+    /// Folds what the hook says into every key: empty and `a` are two callers (HTTP-16). A request whose hook finds none is
+    /// refused with the problem `caller-missing`: see [`challenge`](FilterBuilder::challenge). The hook sees the request's head with
+    /// what outer layers (and, at an annotated endpoint, its own extractors) put into the extensions; it may refuse with a
+    /// response of its own. It runs inline, on every guarded request with a key.
     pub fn caller<R: IntoCaller>(
         self,
         hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
     ) -> FilterBuilder<CallersSaid> {
-        self.said(Some(Arc::new(move |request| hook(request).into_caller())))
+        self.said(CallersSaid::new(Arc::new(move |request| Answering::Now(hook(request).into_caller()))))
+    }
+
+    /// As [`caller`](Self::caller), with a hook that waits for something: a look at a session store, a key to check a token by.
+    /// What it needs of the head it takes before it waits. It ends before the body is read and before anything is acquired; it costs
+    /// each request an allocation. A client that goes away drops it.
+    ///
+    /// ```
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// async fn tenant_of(token: &str) -> Option<String> {
+    ///     Some(format!("the tenant of {token}"))
+    /// }
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .caller_async(|request: &http::request::Parts| {
+    ///         let token = request.headers.get("authorization").cloned();
+    ///         async move { tenant_of(token?.to_str().ok()?).await }
+    ///     })
+    ///     .challenge("Bearer")
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    pub fn caller_async<Fut>(
+        self,
+        hook: impl Fn(&Parts) -> Fut + Send + Sync + 'static,
+    ) -> FilterBuilder<CallersSaid>
+    where
+        Fut: Future<Output: IntoCaller> + Send + 'static,
+    {
+        self.said(CallersSaid::new(Arc::new(move |request| {
+            let answering = hook(request);
+            Answering::Later(Box::pin(async move { answering.await.into_caller() }))
+        })))
     }
 
     /// Says that the application sees to it: keys are unguessable, or there is one caller.
-    pub fn callers_share_keys(self) -> FilterBuilder<CallersSaid> {
-        self.said(None)
+    pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
+        self.said(CallersShareKeys(()))
     }
 
-    fn said(self, hook: Option<Arc<CallerHook>>) -> FilterBuilder<CallersSaid> {
+    fn said<C>(self, callers: C) -> FilterBuilder<C> {
         let Self { engine, web, fingerprint, fields, edit, format, callers: _ } = self;
-        FilterBuilder { engine, web, fingerprint, fields, edit, format, callers: CallersSaid(hook) }
+        FilterBuilder { engine, web, fingerprint, fields, edit, format, callers }
+    }
+}
+
+impl FilterBuilder<CallersSaid> {
+    /// Makes all requests whose hook finds no caller one caller, told apart from every named one, and from the callers of a
+    /// filter with [`callers_share_keys`](FilterBuilder::callers_share_keys): they share keys, and see each other's answers.
+    /// Unless said, such a request is refused.
+    pub fn absent_callers_share(mut self) -> Self {
+        self.callers.absent_share();
+        self
+    }
+
+    /// The `WWW-Authenticate` of a refusal when the hook finds no caller: 401 with it, as `Bearer realm="payments"`; without one
+    /// the refusal is 403 (HTTP-16).
+    pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
+        self.callers.challenge(challenge.into());
+        self
     }
 }
 
@@ -393,13 +361,14 @@ impl<C> FilterBuilder<C> {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the key and the value.
+    /// [`ErrorKind::Config`] naming the key and the value, or the challenge.
     pub fn build(self) -> Result<IdempotencyFilter, Error>
     where
         C: SaysWhoCalls,
     {
         let Self { engine, web, fingerprint, fields, edit, format, callers } = self;
         web.validate()?;
+        let callers = callers.said()?.0;
         let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {
             Error::new(ErrorKind::Config, "`web.key-header` is not the name of a header")
                 .with("value", &web.key_header)
@@ -427,7 +396,7 @@ impl<C> FilterBuilder<C> {
             max_value,
             key_header,
             fingerprint,
-            caller: callers.hook().0,
+            callers,
             fields,
             edit,
             format,

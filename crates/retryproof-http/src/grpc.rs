@@ -41,6 +41,7 @@
 //! |---|---|---|
 //! | has no key, or none that is well-formed | 3 `INVALID_ARGUMENT` | |
 //! | repeats a key with another message or method | 3 `INVALID_ARGUMENT` | |
+//! | has no caller that the filter's hook finds | 16 `UNAUTHENTICATED` where the filter has a challenge, else 7 `PERMISSION_DENIED` | |
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
 //! | repeats one that runs, for longer than the wait | 10 `ABORTED` | yes |
 //! | repeats one whose answer was not kept | 6 `ALREADY_EXISTS`: the work is done, and asking again gets no more | |

@@ -30,6 +30,7 @@
 //! |---|---|
 //! | has no key | 400 `key-missing`; where keys are optional (`web.required = false`): the handler, untouched |
 //! | has no well-formed key | 400 `key-invalid` |
+//! | has no caller that the filter's hook finds | 401 `caller-missing` with the filter's challenge, else 403 |
 //! | has a body over `web.max-body-bytes` | 413 `body-too-large`, by its declared length before a byte is read |
 //! | is the first | the handler runs; its answer is stored and sent |
 //! | repeats one that is done | the stored answer, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
@@ -93,7 +94,8 @@
 //!
 //! Two tenants that choose the same key must not see each other's answers, so a filter is not built without a word on
 //! it: [`FilterBuilder::caller`] folds the tenant into every key, [`FilterBuilder::callers_share_keys`] says that the
-//! application sees to it.
+//! application sees to it. A request whose caller the hook does not find is refused: 401 `caller-missing` with the
+//! [challenge](FilterBuilder::challenge) of the filter, or 403 without one.
 //!
 //! # Shutting down
 //!
@@ -146,6 +148,7 @@ mod ask;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
+mod caller;
 mod capture;
 mod catch;
 mod decide;
@@ -171,12 +174,11 @@ mod then;
 mod waiting;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
+pub use caller::{Caller, CallersSaid, CallersShareKeys, CallersUnsaid, IntoCaller, SaysWhoCalls};
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
 pub use fate::AnswerFate::{self, Hold, Release};
 pub use fate::Fate;
-pub use filter::{
-    Caller, CallersSaid, CallersUnsaid, FilterBuilder, IdempotencyFilter, IntoCaller, SaysWhoCalls,
-};
+pub use filter::{FilterBuilder, IdempotencyFilter};
 pub use future::ResponseFuture;
 pub use joined::{GuardedTx, OpenTx, TxError};
 pub use layer::IdempotencyLayer;

@@ -41,6 +41,8 @@ pub enum Code {
     StoreError,
     /// No valid scope can be made for this route (HTTP-16).
     ScopeInvalid,
+    /// The caller hook found no caller (HTTP-16).
+    CallerMissing,
 }
 
 impl Code {
@@ -63,14 +65,17 @@ impl Code {
             Self::RecordUnreadable => "record-unreadable",
             Self::StoreError => "store-error",
             Self::ScopeInvalid => "scope-invalid",
+            Self::CallerMissing => "caller-missing",
         }
     }
 
-    /// The status that goes with the code; that of `in-flight` is configurable.
+    /// The status that goes with the code; that of `in-flight` is configurable, and `caller-missing` is 401 where the filter has
+    /// a challenge.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
             Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => 400,
+            Self::CallerMissing => 403,
             Self::InFlight | Self::ResultNotReplayable => 409,
             Self::BodyTooLarge => 413,
             Self::FingerprintMismatch => 422,
@@ -99,6 +104,7 @@ impl Code {
             Self::CompletionFailed => "The result could not be recorded",
             Self::RecordUnreadable => "The stored response cannot be read",
             Self::StoreError => "The idempotency store failed",
+            Self::CallerMissing => "The caller is not known",
             Self::ScopeInvalid => "The endpoint has no valid idempotency scope",
         }
     }
@@ -140,6 +146,8 @@ pub struct Problem {
     pub original_status: Option<u16>,
     /// The `Location` of a first answer that was not kept (HTTP-13). `Debug` prints it: it is not a secret of ours.
     pub location: Option<String>,
+    /// The `WWW-Authenticate` of a 401 (HTTP-16).
+    pub challenge: Option<String>,
     /// Whether an HTTP/1.x connection has to be closed: the request body was not read.
     pub close: bool,
 }
@@ -155,6 +163,7 @@ impl Problem {
             retry_after: None,
             original_status: None,
             location: None,
+            challenge: None,
             close: false,
         }
     }
@@ -212,7 +221,7 @@ pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
 mod tests {
     use super::*;
 
-    const ALL: [Code; 15] = [
+    const ALL: [Code; 16] = [
         Code::KeyMissing,
         Code::KeyInvalid,
         Code::BodyTooLarge,
@@ -228,6 +237,7 @@ mod tests {
         Code::RecordUnreadable,
         Code::StoreError,
         Code::ScopeInvalid,
+        Code::CallerMissing,
     ];
 
     #[test]
@@ -270,7 +280,10 @@ mod tests {
             assert!(problem.to_json().contains(&format!("\"type\":\"urn:retryproof:problem:{code}\"")));
         }
         let statuses: Vec<u16> = ALL.iter().map(|code| code.status()).collect();
-        assert_eq!(statuses, [400, 400, 413, 400, 422, 409, 409, 503, 503, 503, 500, 500, 500, 500, 500]);
+        assert_eq!(
+            statuses,
+            [400, 400, 413, 400, 422, 409, 409, 503, 503, 503, 500, 500, 500, 500, 500, 403]
+        );
     }
 
     #[test]

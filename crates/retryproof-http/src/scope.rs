@@ -3,6 +3,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::caller::By;
 use crate::key::MAX_KEY;
 
 /// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 = 500 bytes.
@@ -36,13 +37,14 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
 
 /// Calls `then` with a key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
 ///
-/// Injective: an absent caller, an empty one and `a` are three callers, and no choice of keys makes two callers meet.
-/// Always with a prefix, so that `.caller(..)` added later meets no old record of somebody else.
-pub(crate) fn folded<T>(caller: Option<&str>, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
-    match caller {
+/// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no choice of keys makes two of
+/// them meet. Always with a prefix, so that `.caller(..)` added later meets no old record of somebody else. The guide tells
+/// operators how it is made (`guide/operations.md`).
+pub(crate) fn folded<T>(by: &By, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
+    match by {
         // A UUID with room to spare.
-        None if key.len() <= 60 => then(Folded { bytes: [0; 62], len: 0 }.fold(None, key)),
-        _ => then(Folded { bytes: [0; MAX_FOLDED], len: 0 }.fold(caller, key)),
+        By::Anyone | By::Absent if key.len() <= 60 => then(Folded { bytes: [0; 62], len: 0 }.fold(by, key)),
+        _ => then(Folded { bytes: [0; MAX_FOLDED], len: 0 }.fold(by, key)),
     }
 }
 
@@ -55,15 +57,18 @@ struct Folded<const ROOM: usize> {
 const MAX_FOLDED: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
 impl<const ROOM: usize> Folded<ROOM> {
-    fn fold(&mut self, caller: Option<&str>, key: &[u8]) -> &str {
-        match caller {
-            None => self.push(b"-"),
-            Some(caller) if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) => {
+    fn fold(&mut self, by: &By, key: &[u8]) -> &str {
+        match by {
+            By::Anyone => self.push(b"-"),
+            By::Absent => self.push(b"a"),
+            By::Named(caller)
+                if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
+            {
                 self.push(caller.len().to_string().as_bytes());
                 self.push(b":");
                 self.push(caller.as_bytes());
             }
-            Some(caller) => {
+            By::Named(caller) => {
                 self.push(b"h:");
                 for byte in Sha256::digest(caller) {
                     self.push(format!("{byte:02x}").as_bytes());
@@ -106,12 +111,14 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        super::folded(caller, key.as_bytes(), str::to_owned)
+        let by = caller.map_or(By::Absent, |caller| By::Named(caller.to_owned()));
+        super::folded(&by, key.as_bytes(), str::to_owned)
     }
 
     #[test]
-    fn http_16_absent_empty_and_named_callers_are_three() {
-        assert_eq!(folded(None, "k"), "-:k");
+    fn http_16_shared_keys_absent_empty_and_named_callers_are_four() {
+        assert_eq!(super::folded(&By::Anyone, b"k", str::to_owned), "-:k");
+        assert_eq!(folded(None, "k"), "a:k");
         assert_eq!(folded(Some(""), "k"), "0::k");
         assert_eq!(folded(Some("a"), "k"), "1:a:k");
         assert_eq!(folded(Some("1:a"), "k"), "3:1:a:k");
@@ -120,7 +127,7 @@ mod tests {
         let (longest, key) = ("c".repeat(240), "k".repeat(255));
         assert_eq!(folded(Some(&longest), &key), format!("240:{longest}:{key}"));
         for length in [60, 61, 255] {
-            assert_eq!(folded(None, &key[..length]), format!("-:{}", &key[..length]));
+            assert_eq!(folded(None, &key[..length]), format!("a:{}", &key[..length]));
         }
         assert_eq!(folded(Some(&format!("{longest}c")), &key).len(), 2 + 64 + 1 + 255);
     }

@@ -167,6 +167,7 @@ pub(crate) fn server(
     let by_tenant = IdempotencyFilter::builder(engine.clone())
         .config(web.clone())
         .caller(|request: &http::request::Parts| request.headers.get("x-tenant").map(crate::endpoints::named))
+        .absent_callers_share()
         .build()?;
     let layered = Policy::new("lab.layered")
         .with_ttl(Duration::from_secs(3600))

@@ -94,6 +94,7 @@ pub(crate) fn router(
     let by_tenant = IdempotencyFilter::builder(engine.clone())
         .config(web.clone())
         .caller(|request: &Parts| request.headers.get("x-tenant").map(named))
+        .absent_callers_share()
         .build()?;
     let layered = Policy::new("lab.layered")
         .with_ttl(Duration::from_secs(3600))

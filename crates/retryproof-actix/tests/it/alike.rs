@@ -187,6 +187,7 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
         (Ask { body: &[b'x'; LIMIT + 1], ..ASK }, 413),
         (Ask { body: b"another", ..ASK }, 422),
         (Ask { method: "HEAD", fields: &[], body: b"", ..ASK }, 400),
+        (Ask { fields: &[(KEY, b"nobody")], ..ASK }, 403),
     ];
     let engine = engine();
     let filter = filter(&engine);
@@ -204,7 +205,9 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
         }
     }
     assert_eq!(
-        ask_axum(&axum, Ask { body: &[b'x'; LIMIT], fields: &[(KEY, b"exact")], ..ASK }).await.status,
+        ask_axum(&axum, Ask { body: &[b'x'; LIMIT], fields: &[(KEY, b"exact"), ("x-tenant", b"a")], ..ASK })
+            .await
+            .status,
         201
     );
 }

@@ -20,6 +20,7 @@ async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request(
         .caller(retryproof_actix::caller(|request: &HttpRequest| {
             request.extensions().get::<Tenant>().map(|tenant| tenant.0.clone())
         }))
+        .absent_callers_share()
         .build()
         .unwrap();
     let runs = Runs::default();
@@ -53,6 +54,32 @@ async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request(
         [(None, "k 1"), (Some("a"), "k 2"), (Some("b"), "k 3"), (Some("a"), "k 2"), (None, "k 1")]
     {
         assert_eq!(send(&app, ask(tenant)).await.text(), answer, "{tenant:?}");
+    }
+}
+
+#[actix_web::test]
+async fn http_16_a_hook_may_wait_and_a_request_without_a_caller_is_refused() {
+    let hook = retryproof_actix::caller_async(|request: &HttpRequest| {
+        let tenant = request.headers().get("x-tenant").cloned();
+        async move {
+            tokio::task::yield_now().await;
+            tenant.map(|name| name.to_str().unwrap_or_default().to_owned())
+        }
+    });
+    let filter = IdempotencyFilter::builder(engine()).caller_async(hook).challenge("Bearer").build().unwrap();
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || std::future::ready(runs.next().to_string())
+    };
+    let guarded = web::resource("/orders").wrap(Idempotency::new(&filter, POLICY)).to(handler);
+    let app = test::init_service(App::new().service(guarded)).await;
+    let refused = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!((refused.status, &*refused.code()), (401, "caller-missing"));
+    assert_eq!(refused.field("www-authenticate"), Some("Bearer"));
+    for (tenant, answer) in [("a", "1"), ("b", "2"), ("a", "1")] {
+        let ask = post("/orders", "k").insert_header((HeaderName::from_static("x-tenant"), tenant));
+        assert_eq!(send(&app, ask.to_request()).await.text(), answer, "{tenant}");
     }
 }
 

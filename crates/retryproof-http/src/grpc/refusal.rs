@@ -20,7 +20,7 @@ pub fn refusal(problem: &Problem) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(HeaderName::from_static("grpc-status"), status(problem.code).into());
+    headers.insert(HeaderName::from_static("grpc-status"), status(problem).into());
     let mut add = |name: &'static str, text: String| {
         // ASCII throughout, by construction.
         if let Ok(value) = HeaderValue::try_from(text) {
@@ -36,10 +36,12 @@ pub fn refusal(problem: &Problem) -> Response<Bytes> {
     response
 }
 
-fn status(code: Code) -> u16 {
-    match code {
+fn status(problem: &Problem) -> u16 {
+    match problem.code {
         Code::KeyMissing | Code::KeyInvalid | Code::FingerprintMismatch => 3,
         Code::ResultNotReplayable => 6,
+        Code::CallerMissing if problem.challenge.is_some() => 16,
+        Code::CallerMissing => 7,
         Code::BodyTooLarge => 8,
         Code::InFlight => 10,
         Code::ResponseFailed
@@ -54,7 +56,7 @@ fn status(code: Code) -> u16 {
 /// A `google.rpc.Status` with an `ErrorInfo` and perhaps a `RetryInfo`.
 fn details(problem: &Problem) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    put_varint(1, status(problem.code).into(), &mut out);
+    put_varint(1, status(problem).into(), &mut out);
     put_bytes(2, problem.detail.as_bytes(), &mut out);
     let mut info = Vec::new();
     put_bytes(1, problem.code.as_str().to_ascii_uppercase().replace('-', "_").as_bytes(), &mut info);
@@ -177,12 +179,21 @@ mod tests {
     }
 
     #[test]
+    fn http_16_a_missing_caller_is_unauthenticated_where_there_is_a_challenge() {
+        let mut problem = Problem::new(Code::CallerMissing, "d");
+        assert_eq!(refusal(&problem).headers()["grpc-status"], "7");
+        problem.challenge = Some("Bearer".to_owned());
+        assert_eq!(refusal(&problem).headers()["grpc-status"], "16");
+    }
+
+    #[test]
     fn http_11_every_code_has_a_status_and_only_the_retryable_ones_say_when() {
         for (code, status) in [
             (Code::KeyMissing, 3),
             (Code::KeyInvalid, 3),
             (Code::FingerprintMismatch, 3),
             (Code::ResultNotReplayable, 6),
+            (Code::CallerMissing, 7),
             (Code::BodyTooLarge, 8),
             (Code::InFlight, 10),
             (Code::ResponseFailed, 13),

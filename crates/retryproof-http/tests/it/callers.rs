@@ -6,15 +6,22 @@ use axum::routing::any;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use retryproof_core::{IdempotencyEngine, MemoryStore};
-use retryproof_http::{Caller, IdempotencyFilter, IntoCaller, Policy};
+use retryproof_core::{ErrorKind, IdempotencyEngine, MemoryStore};
+use retryproof_http::{Caller, IdempotencyFilter, IntoCaller, Policy, Problem};
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::world::{Answer, Runs, STD, filter, post, send};
 
+fn engine() -> IdempotencyEngine {
+    IdempotencyEngine::new(MemoryStore::new())
+}
+
+/// Absent callers share.
 fn app<R: IntoCaller>(hook: impl Fn(&Parts) -> R + Send + Sync + 'static) -> (Router, Runs) {
-    let engine = IdempotencyEngine::new(MemoryStore::new());
-    let filter = IdempotencyFilter::builder(engine).caller(hook).build().unwrap();
+    on(&IdempotencyFilter::builder(engine()).caller(hook).absent_callers_share().build().unwrap())
+}
+
+fn on(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
         let runs = runs.clone();
@@ -54,6 +61,86 @@ async fn http_16_absent_empty_and_a_are_three_callers() {
         assert!(send(&app, from(caller, "k")).await.is_replay());
     }
     assert_eq!(runs.count(), callers.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_request_without_a_caller_is_refused() {
+    let (app, runs) = on(&IdempotencyFilter::builder(engine()).caller(tenant_of).build().unwrap());
+    let refused = send(&app, from(None, "k")).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::FORBIDDEN, "caller-missing"));
+    assert_eq!(refused.header("www-authenticate"), None);
+    assert_eq!(runs.count(), 0);
+    assert_eq!(send(&app, from(Some(""), "k")).await.text(), "1");
+    assert!(send(&app, from(Some(""), "k")).await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_missing_caller_is_sent_the_challenge_of_the_filter() {
+    let challenged = || {
+        let builder = IdempotencyFilter::builder(engine()).caller(tenant_of);
+        builder.challenge("Bearer realm=\"payments\"")
+    };
+    let (app, runs) = on(&challenged().build().unwrap());
+    let refused = send(&app, from(None, "k")).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::UNAUTHORIZED, "caller-missing"));
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"payments\""));
+    assert_eq!(runs.count(), 0);
+    // A form of the application's own knows the challenge too.
+    let own = |problem: &Problem| {
+        let told = format!("{} {:?} {:?}", problem.status, problem.code, problem.challenge);
+        Response::new(Bytes::from(told))
+    };
+    let (app, _) = on(&challenged().rejections(own).build().unwrap());
+    assert_eq!(
+        send(&app, from(None, "k")).await.text(),
+        "401 CallerMissing Some(\"Bearer realm=\\\"payments\\\"\")"
+    );
+}
+
+#[test]
+fn http_16_a_challenge_that_cannot_be_sent_stops_the_start() {
+    let builder = || IdempotencyFilter::builder(engine()).caller(tenant_of);
+    for refused in [builder().challenge("Bearer\n"), builder().challenge("Bearer").absent_callers_share()] {
+        assert_eq!(refused.build().unwrap_err().kind(), ErrorKind::Config);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_absent_callers_never_meet_the_records_of_callers_that_share_keys() {
+    let engine = engine();
+    let shared = IdempotencyFilter::builder(engine.clone()).callers_share_keys().build().unwrap();
+    let hooked = IdempotencyFilter::builder(engine).caller(tenant_of).absent_callers_share().build().unwrap();
+    let (shared, hooked) = (on(&shared).0, on(&hooked).0);
+    assert!(!send(&shared, from(None, "k")).await.is_replay());
+    assert!(!send(&hooked, from(None, "k")).await.is_replay());
+    for app in [&shared, &hooked] {
+        assert!(send(app, from(None, "k")).await.is_replay());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_16_a_hook_may_wait() {
+    let hook = |parts: &Parts| {
+        let tenant = tenant_of(parts);
+        async move {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            match tenant.as_deref() {
+                Some("banned") => Err(Response::new("banned")),
+                _ => Ok(tenant),
+            }
+        }
+    };
+    let (app, runs) = on(&IdempotencyFilter::builder(engine()).caller_async(hook).build().unwrap());
+    assert_eq!(send(&app, from(None, "k")).await.code(), "caller-missing");
+    assert_eq!(send(&app, from(Some("banned"), "k")).await.text(), "banned");
+    assert_eq!(runs.count(), 0);
+    for (tenant, answer) in [("a", "1"), ("b", "2"), ("a", "1")] {
+        assert_eq!(send(&app, from(Some(tenant), "k")).await.text(), answer);
+    }
+    // Dropped while the hook waits, nothing was acquired.
+    let left = tokio::time::timeout(std::time::Duration::from_millis(10), send(&app, from(Some("c"), "k")));
+    assert!(left.await.is_err());
+    assert_eq!(send(&app, from(Some("c"), "k")).await.text(), "3");
 }
 
 #[tokio::test(start_paused = true)]
