@@ -8,6 +8,8 @@ use std::any::type_name;
 use std::fmt::Display;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub use crate::config::CompletionFailurePolicy;
 pub use crate::engine::{IdempotencyEngine, JoinedEngine};
 
@@ -16,6 +18,7 @@ pub use crate::blocking::{Engine as BlockingEngine, JoinedEngine as BlockingJoin
 use crate::codec::{Codec, JsonCodec};
 use crate::context::{ContextBuilder, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::identity::{MAX_SCOPE_BYTES, Scope};
 use crate::outcome::{Rejected, settle};
 
@@ -86,6 +89,13 @@ impl<C> Keyed<C> {
     #[must_use]
     pub fn wait_timeout(self, wait: Duration) -> Self {
         self.with(|context| context.wait_timeout(wait))
+    }
+
+    /// As [`ContextBuilder::fingerprint`], of a value (FP-4).
+    #[must_use]
+    pub fn fingerprint<F: Serialize + ?Sized>(self, value: &F) -> Self {
+        let context = self.context.and_then(|context| Ok(context.fingerprint(Fingerprint::of(value)?)));
+        Self { context, ..self }
     }
 
     fn with(self, change: impl FnOnce(ContextBuilder) -> ContextBuilder) -> Self {
@@ -189,8 +199,8 @@ pub const fn default_scope(path: &'static str) -> &'static str {
 
 const TOO_LONG: &str = "the path of this function is longer than a scope may be; name the scope";
 
-/// The full path of the function that a closure stands in, as the compiler writes it, but without the types of a generic function's
-/// own parameters: it is one function.
+/// The full path of the function that a closure stands in, as the compiler writes it, but without its lifetimes, which are written
+/// `<'_>` where they are bound early. It has no other parameters: a generic function names its scope (ANN-1).
 fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
     // One for the closure, one for the future of an async function, and more where other attributes wrapped the body.

@@ -3,7 +3,11 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::error::{Error, ErrorKind, Result};
+
+mod value;
 
 /// Most bytes of a fingerprint: an algorithm byte and a 63-byte digest.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
@@ -36,6 +40,32 @@ impl Fingerprint {
             _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint takes 1 to 64 bytes")
                 .with("bytes", bytes.len())),
         }
+    }
+
+    /// Of what a value says of itself to serde (FP-4): an order, or a tuple of what has to be the same in a retry.
+    ///
+    /// Two values of one type have one fingerprint exactly when they serialize to the same shape and content. Integers count by value,
+    /// whatever their width; fields and the entries of maps in any order; what is skipped does not count. The elements of
+    /// sequences count in their order, and a `HashSet` has a new one in every process: collect it sorted first. A field that is added to
+    /// a type, or renamed, makes other fingerprints, so that retries across that release are refused: name what matters.
+    ///
+    /// ```
+    /// use retryproof_core::Fingerprint;
+    ///
+    /// let sent = |amount: u64, currency: &str| Fingerprint::of(&(amount, currency));
+    /// assert_eq!(sent(100, "EUR")?, sent(100, "EUR")?);
+    /// assert_ne!(sent(100, "EUR")?, sent(900, "EUR")?);
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        /// Apart from those of HTTP requests (FP-3) and of message bodies. It stands in records: never changed, never reused.
+        const VALUE: u8 = 65;
+        let digest = value::digest(value)
+            .map_err(|_| Error::new(ErrorKind::Codec, "the value of the fingerprint does not serialize"))?;
+        Ok(Self::tagged(VALUE, &digest))
     }
 
     /// A digest of 32 bytes behind the byte that names its algorithm (FP-3).
@@ -78,6 +108,113 @@ impl fmt::Debug for Fingerprint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of<T: Serialize + ?Sized>(value: &T) -> String {
+        Fingerprint::of(value).unwrap().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[derive(Serialize)]
+    enum Shape {
+        Unit,
+        Other,
+        New(u8),
+        Tuple(u8, u8),
+        Fields { a: u8, b: u8 },
+    }
+
+    #[derive(Serialize)]
+    struct Order {
+        amount: u32,
+        note: Option<&'static str>,
+        #[serde(skip)]
+        _seen: u8,
+    }
+
+    /// No two of one type; and none of two types that read the same one after the other.
+    #[test]
+    fn fp_4_values_that_differ_have_fingerprints_that_differ() {
+        let all = [
+            of(&("a", "bc")),
+            of(&("ab", "c")),
+            of(&["abc"]),
+            of("abc"),
+            of(b"abc"),
+            of(&("a", "b", "c")),
+            of(&(("a",), "b")),
+            of(&("a", ("b",))),
+            of(&[("a", "b")]),
+            of(""),
+            of(&[""]),
+            of(&[""; 2]),
+            of(&None::<()>),
+            of(&Some(())),
+            of(&None::<Option<()>>.is_some()),
+            of(&Some(None::<()>)),
+            of(&true),
+            of(&0),
+            of(&1),
+            of(&-1),
+            of(&256),
+            of(&i128::MIN),
+            of(&u128::MAX),
+            of(&i64::MAX),
+            of(&"1"),
+            of(&1.0),
+            of(&-0.0),
+            of(&f64::NAN),
+            of(&f64::INFINITY),
+            of(&[1, 2]),
+            of(&[[1], [2]]),
+            of(&[0; 0]),
+            of(&Shape::Unit),
+            of(&Shape::Other),
+            of(&Shape::New(1)),
+            of(&Shape::Tuple(1, 2)),
+            of(&Shape::Fields { a: 1, b: 2 }),
+            of(&Shape::Fields { a: 2, b: 1 }),
+            of(&Order { amount: 1, note: None, _seen: 0 }),
+            of(&Order { amount: 1, note: Some(""), _seen: 0 }),
+            of(&std::collections::BTreeMap::from([("a", "b"), ("c", "d")])),
+            of(&std::collections::BTreeMap::from([("a", "d"), ("c", "b")])),
+            of(&std::collections::BTreeMap::from([("b", "a"), ("c", "d")])),
+        ];
+        let unlike: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(unlike.len(), all.len(), "{all:#?}");
+    }
+
+    /// What a retry of the same request may differ in.
+    #[test]
+    fn fp_4_widths_and_the_order_of_entries_do_not_count() {
+        assert_eq!(of(&7_u8), of(&7_i64));
+        assert_eq!(of(&-7_i8), of(&-7_i128));
+        assert_eq!(of(&(7_u64, "a")), of(&(7_u16, "a".to_owned())));
+        let order = |seen| of(&Order { amount: 1, note: None, _seen: seen });
+        assert_eq!(order(0), order(1));
+        let many = |range: &mut dyn Iterator<Item = u32>| {
+            of(&range.map(|n| (n.to_string(), n)).collect::<std::collections::HashMap<_, _>>())
+        };
+        assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
+    }
+
+    /// It stands in records: a change would refuse the retries of every key that is live.
+    #[test]
+    fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
+        let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');
+        assert_eq!(of(&order), "41af019980dbc3f1155e0430c33c95bbf22d52e48a86e97bb1a976dff2f42330c1");
+    }
+
+    #[test]
+    fn fp_4_id_4_a_value_that_does_not_serialize_is_an_error_without_its_words() {
+        struct Secret;
+        impl Serialize for Secret {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
+                Err(serde::ser::Error::custom("4111 1111 1111 1111"))
+            }
+        }
+        let error = Fingerprint::of(&[Secret]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Codec);
+        assert!(!format!("{error} {error:?}").contains("4111"), "{error:?}");
+    }
 
     #[test]
     fn fp_1_equality_is_by_all_bytes_and_length() {

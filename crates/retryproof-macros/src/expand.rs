@@ -5,12 +5,13 @@
 //! `::retryproof::__private`.
 
 mod actix;
+mod attrs;
 mod http;
 mod method;
 
 use std::time::Duration;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::Path;
 
@@ -69,6 +70,12 @@ fn private(root: Option<&Path>) -> TokenStream {
         Some(root) => quote!(#root::__private),
         None => quote!(::retryproof::__private),
     }
+}
+
+/// A local variable of the expansion. `mixed_site` keeps it apart from the function's own variables, but not from a constant, which every
+/// endpoint is in patterns: no endpoint is called so.
+fn local(name: &str, place: Span) -> Ident {
+    Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }
 
 fn duration(duration: Duration) -> TokenStream {

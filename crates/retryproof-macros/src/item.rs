@@ -88,7 +88,7 @@ fn is_idempotent(attr: &Attribute) -> bool {
 }
 
 /// The mark of the transaction.
-fn is_tx(attr: &Attribute) -> bool {
+pub(crate) fn is_tx(attr: &Attribute) -> bool {
     attr.path().is_ident("tx")
 }
 

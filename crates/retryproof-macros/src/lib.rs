@@ -29,7 +29,8 @@ use crate::expand::Framework;
 /// |---|---|---|---|
 /// | `http` | none; stands first | required | refused |
 /// | `key` | an expression over the parameters that implements `Display`; it is borrowed, once per call, before the body | refused | required |
-/// | `scope` | string literal, 1 to 255 bytes | optional | optional |
+/// | `fingerprint` | an expression over the parameters that implements `Serialize`: what has to be the same when the key is; it is borrowed, once per call, before the body | refused | optional |
+/// | `scope` | string literal, 1 to 255 bytes | optional | optional; required where the function is generic |
 /// | `ttl` | duration, 1 ms to 3,650 days: how long the result is kept, from completion | optional | optional |
 /// | `lease` | duration, 10 ms to 24 h: how long a holder that went silent keeps the key | optional | optional |
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` looks once | optional | optional |
@@ -66,7 +67,7 @@ use crate::expand::Framework;
 ///
 /// * `pay::call(..)` is the function itself, unguarded, for unit tests; `pay::POLICY` is what the attribute says.
 /// * Attributes below this one stay with the function, whose name they see: `tracing::instrument`,
-///   `axum::debug_handler`. Documentation and `cfg` go to the struct. Whatever leaves something beside the function, such
+///   `axum::debug_handler`. Documentation, `deprecated` and `cfg` go to the struct, lint levels to both. Whatever leaves something beside the function, such
 ///   as `utoipa::path`, stands above.
 /// * Arguments are extracted before the key is looked at, on every call, replays included: an extractor that
 ///   authenticates also stands before a replay. Only the body, the last argument, is read after the grant. A
@@ -91,7 +92,7 @@ use crate::expand::Framework;
 ///     }
 /// }
 ///
-/// #[idempotent(key = format!("{tenant}/{}", order.id), engine = ctx.engine)]
+/// #[idempotent(key = format!("{tenant}/{}", order.id), fingerprint = order.amount, engine = ctx.engine)]
 /// async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, HandlerError> {
 ///     ctx.ledger.charge(tenant, &order).await
 /// }
@@ -104,13 +105,17 @@ use crate::expand::Framework;
 /// key free. What else can happen arrives as `Rejected`, through the error type's `From<Rejected>`: `InFlight` with
 /// the time after which to try again, the store's errors, a result that cannot be replayed.
 ///
+/// * With a `fingerprint`, a call with a known key and another fingerprint is `Rejected::Mismatch`, and its body does not run. Without one it
+///   gets the first call's value, whatever its other arguments are. `Fingerprint::of` says what counts: a tuple of all that matters is the
+///   usual expression, `(order.amount, &order.currency)`.
 /// * The value implements `Serialize` and `DeserializeOwned`, or what the `codec` asks for.
 /// * The engine is `engine = ..`, or that of `self`: `Self: AsRef<IdempotencyEngine>`.
 /// * Without `scope`, the scope is the full path: `module_path!()` and the name; in a method `type_name::<Self>()` and
 ///   the name; in a method of a trait `<Type as Trait<..>>::name`, with the trait's parameters, so that the handlers of two
 ///   events on one type are two. For an associated function whose signature has neither `self` nor `Self`, and for a
 ///   function inside a function, it is the path as the compiler writes it. A rename orphans the records, so name the
-///   scope of whatever outlives a release. A path of more than 255 bytes has to be named, else calls fail with
+///   scope of whatever outlives a release. A generic function, also by an `impl Trait` argument, has to name it, since its instantiations
+///   have one path: they share the scope, so put into the `key` what tells them apart. A path of more than 255 bytes has to be named, else calls fail with
 ///   `Rejected::Store` of kind `Invalid` (that of a plain function does not compile).
 /// * An async body runs within the caller's future, so it may borrow. A future that is dropped before the body began
 ///   leaves the key free; dropped later, the key is free when the lease has run out.

@@ -45,7 +45,7 @@ fn refuses(arguments: &str, item: &str, part: &str) {
 
 #[test]
 fn ann_1_every_argument_is_taken() {
-    let every = r#"key = order.id, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
+    let every = r#"key = order.id, fingerprint = (order.amount, &order.currency), ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
         codec = retryproof::JsonCodec, completion = "propagate", engine = self.engine, crate = ::retryproof"#;
     takes(every, METHOD);
     takes(&format!("{every},"), METHOD);
@@ -58,6 +58,7 @@ fn ann_1_every_argument_is_taken() {
 #[test]
 fn ann_2_endpoints_refuse_what_functions_take() {
     refuses("http, key = order.id", ENDPOINT, "`key` is not taken on an HTTP endpoint");
+    refuses("http, fingerprint = body", ENDPOINT, "`fingerprint` is not taken on an HTTP endpoint");
     refuses("http, codec = JsonCodec", ENDPOINT, "`codec` is not taken on an HTTP endpoint");
     refuses("http, completion = \"propagate\"", ENDPOINT, "`completion` is not taken on an HTTP endpoint");
     refuses("http, engine = x", ENDPOINT, "`engine` is not taken on an HTTP endpoint");
@@ -136,6 +137,7 @@ fn ann_2_a_missing_key_and_a_literal_one() {
     refuses("ttl = \"PT1S\"", METHOD, "`key` is missing");
     refuses("key = \"order.id\"", METHOD, "a literal key is the same for every call");
     refuses("key = 7", METHOD, "a literal key is the same for every call");
+    refuses("key = order.id, fingerprint = \"order\"", METHOD, "a literal fingerprint is the same");
 }
 
 #[test]
@@ -154,6 +156,26 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
 #[test]
 fn ann_2_ann_3_a_function_without_an_engine() {
     refuses("key = id", "async fn f(id: u8) -> Result<(), E> {}", "a function without `self` has no engine");
+}
+
+#[test]
+fn ann_1_generic_functions_name_their_scope() {
+    let shared = "instantiations of a generic function would share their records";
+    for item in [
+        "async fn on<E: Event>(&self, id: E) -> Result<(), F> {}",
+        "fn on<'a, E>(&self, id: &'a str) -> Result<(), F> {}",
+        "async fn on<const N: usize>(&self, id: [u8; N]) -> Result<(), F> {}",
+        "async fn on(&self, id: impl Event) -> Result<(), F> {}",
+        "async fn on(&self, id: &[Box<impl Event>]) -> Result<(), F> {}",
+    ] {
+        refuses("key = id", item, shared);
+        refuses("key = id, completion = \"propagate\"", item, "name the scope");
+        takes("key = id, scope = \"orders\"", item);
+    }
+    // Not instantiated, or told apart by `Self`.
+    takes("key = id", "async fn on<'a>(&'a self, id: &'a str) -> Result<(), F> where 'a: 'a {}");
+    takes("key = id", "async fn on(&self, id: Batch<T>) -> Result<(), F> where T: Event {}");
+    takes("key = id, engine = e", "async fn on(id: &dyn Event, e: fn() -> E) -> Result<(), F> {}");
 }
 
 #[test]

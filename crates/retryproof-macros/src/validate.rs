@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use proc_macro2::Span;
-use syn::{Expr, FnArg, Lit, LitStr, Path, ReturnType, Safety, Type};
+use syn::{Expr, FnArg, GenericParam, Lit, LitStr, Path, ReturnType, Safety, Signature, Type};
 
 use crate::attr::{Arg, Args, Errors};
 use crate::expand::Framework;
-use crate::item::{Function, elides_a_lifetime, mentions};
+use crate::item::{Function, elides_a_lifetime, is_tx, mentions};
 
 const MOST_SCOPE_BYTES: usize = 255;
 /// As axum: a tuple of 15 arguments and the last one.
@@ -53,6 +53,7 @@ pub(crate) enum Plan {
 /// The arguments that only functions and methods take.
 pub(crate) struct Keyed {
     pub(crate) key: Expr,
+    pub(crate) fingerprint: Option<Expr>,
     pub(crate) codec: Option<Expr>,
     pub(crate) completion: Option<Completion>,
     /// `None`: the method's `self` has it.
@@ -122,6 +123,7 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
     };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
+        ("fingerprint", "the filter takes that of the request (`web.fingerprint`)"),
         ("codec", "the response is stored as it is"),
         ("completion", "the filter's configuration decides (`completion-failure-policy`)"),
         ("engine", engine),
@@ -204,6 +206,13 @@ fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed>
         ),
         Some(_) => {}
     }
+    let fingerprint = args.get("fingerprint").map(|arg| arg.value.clone());
+    if let Some(text) = fingerprint.as_ref().filter(|value| is_literal(value)) {
+        errors.at(
+            text,
+            "a literal fingerprint is the same for every call, and tells none apart; write an expression over the parameters, without quotes, as in `fingerprint = (order.amount, &order.currency)`",
+        );
+    }
     let codec = args.get("codec").map(|arg| arg.value.clone());
     if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
         errors.at(text, "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal");
@@ -227,8 +236,33 @@ fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed>
             "a function without `self` has no engine at hand; name it, as in `engine = ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
         );
     }
+    if args.get("scope").is_none() {
+        generic(sig, errors);
+    }
     let returns = returns(&sig.output, sig.ident.span(), errors);
-    Some(Keyed { key: key?, codec, completion, engine, returns: returns? })
+    Some(Keyed { key: key?, fingerprint, codec, completion, engine, returns: returns? })
+}
+
+/// ANN-1: the default scope is the function's path, which its instantiations share. Those of a generic `impl` or trait are told apart by
+/// `Self`; lifetimes make no instantiations.
+fn generic(sig: &Signature, errors: &mut Errors) {
+    const ONE_SCOPE: &str = "instantiations of a generic function would share their records: name the scope, as in `scope = \"orders.consume\"`, and put into the key what tells them apart";
+    for param in &sig.generics.params {
+        match param {
+            GenericParam::Type(param) => errors.at(&param.ident, ONE_SCOPE),
+            GenericParam::Const(param) => errors.at(&param.ident, ONE_SCOPE),
+            GenericParam::Lifetime(_) => {}
+        }
+    }
+    for input in &sig.inputs {
+        match input {
+            // A transaction names its type, whatever the scope.
+            FnArg::Typed(input) if mentions(&input.ty, "impl") && !input.attrs.iter().any(is_tx) => {
+                errors.at(&input.ty, ONE_SCOPE);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// CMP-7: at most one argument is marked, and it can be lent.

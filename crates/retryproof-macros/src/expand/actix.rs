@@ -2,27 +2,26 @@
 //! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct around the filter that is a `Handler` of actix, guarded and not
 //! otherwise (ANN-3). A unit struct would have to find its filter at run time: actix's router has no type for its state.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{ReturnType, Type};
 
-use crate::expand::http::{argument_type, names, policy, split};
-use crate::expand::private;
+use crate::expand::attrs::Attrs;
+use crate::expand::http::{argument_type, guarded, names, policy};
+use crate::expand::{local, private};
 use crate::item::Function;
 use crate::validate::Common;
 
 pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     let Function { attrs, vis, sig, body } = function;
     let name = &sig.ident;
-    let (cfgs, attrs) = split(attrs, "cfg");
-    let (docs, attrs) = split(attrs, "doc");
+    let attrs = Attrs::sort(attrs);
     let types: Vec<Type> = sig.inputs.iter().filter_map(argument_type).collect();
     let names = names(types.len());
-    let answer = match &sig.output {
-        ReturnType::Default => quote!(()),
-        ReturnType::Type(_, ty) => quote!(#ty),
-    };
+    let guarded = guarded(&vis, &sig, &body, &types, &attrs);
+    let Attrs { cfgs, structure, quiet, .. } = attrs;
+    let request = local("request", Span::call_site());
     // The turbofish carries the place: an answer that is no responder is the return type's fault.
     let responder = match &sig.output {
         ReturnType::Default => quote!(_),
@@ -38,34 +37,29 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
 
     quote! {
         #(#cfgs)*
-        #(#docs)*
+        #(#structure)*
         #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
         #[derive(::core::clone::Clone, ::core::fmt::Debug)]
         #vis struct #name(#vis #rp::http::IdempotencyFilter);
 
+        #guarded
+
         #(#cfgs)*
+        #quiet
         impl #name {
             /// What the attribute says. A duration that is `None` is the configured default.
             #vis const POLICY: #rp::http::Policy = #policy;
-
-            /// The function itself, without a guard: for unit tests, and for callers that are guarded already.
-            #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-            #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
-                #(#attrs)*
-                #sig #body
-
-                #name(#(#names),*)
-            }
         }
 
         #(#cfgs)*
+        #quiet
         impl #rp::actix::endpoint::Handler<#rp::actix::endpoint::EndpointRequest> for #name {
             type Output = #rp::actix::endpoint::HttpResponse;
             type Future = #rp::actix::endpoint::EndpointFuture;
 
-            fn call(&self, request: #rp::actix::endpoint::EndpointRequest) -> Self::Future {
+            fn call(&self, #request: #rp::actix::endpoint::EndpointRequest) -> Self::Future {
                 #rp::actix::endpoint::run_endpoint::<(#(#types,)*), _, _, #responder>(
-                    &self.0, &Self::POLICY, request, #run,
+                    &self.0, &Self::POLICY, #request, #run,
                 )
             }
         }

@@ -3,51 +3,39 @@
 //! (ANN-3). The function itself stays reachable as `call`, and keeps its name inside: other attributes see what was
 //! written, so that a span of `tracing` is named after the endpoint.
 
-use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Group, Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Attribute, FnArg, ReturnType, Type};
+use syn::{FnArg, ReturnType, Signature, Type, Visibility};
 
-use crate::expand::{duration, private};
+use crate::expand::attrs::Attrs;
+use crate::expand::{duration, local, private};
 use crate::item::Function;
 use crate::validate::Common;
 
 pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     let Function { attrs, vis, sig, body } = function;
     let name = &sig.ident;
-    let (cfgs, attrs) = split(attrs, "cfg");
-    let (docs, attrs) = split(attrs, "doc");
+    let attrs = Attrs::sort(attrs);
     let types: Vec<Type> = sig.inputs.iter().filter_map(argument_type).collect();
-    let names = names(types.len());
-    let answer = match &sig.output {
-        ReturnType::Default => quote!(()),
-        ReturnType::Type(_, ty) => quote!(#ty),
-    };
     let policy = policy(common);
-    let handler = handler(common, name, &types, &sig.output);
+    let guarded = guarded(&vis, &sig, &body, &types, &attrs);
+    let Attrs { cfgs, structure, quiet, .. } = attrs;
+    let handler = handler(common, name, &types, &sig.output, quiet.as_ref());
     let rp = private(common.root.as_ref());
 
     quote! {
         #(#cfgs)*
-        #(#docs)*
+        #(#structure)*
         #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
         #vis struct #name;
 
-        #(#cfgs)*
-        impl #name {
-            /// The function itself, without a guard: for unit tests, and for callers that are guarded already.
-            #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-            #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
-                #(#attrs)*
-                #sig #body
-
-                #name(#(#names),*)
-            }
-        }
+        #guarded
 
         #(#cfgs)*
         #rp::endpoint! {
+            #quiet
             impl #name {
                 /// What the attribute says. A duration that is `None` is the configured default.
                 #vis const POLICY: #rp::http::Policy = #policy;
@@ -58,14 +46,56 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     }
 }
 
+/// The function and the way to it. It stands beside the `impl`, which may have to be quiet about a deprecated endpoint, and the function
+/// is not to be.
+pub(super) fn guarded(
+    vis: &Visibility,
+    sig: &Signature,
+    body: &Option<Group>,
+    types: &[Type],
+    attrs: &Attrs,
+) -> TokenStream {
+    let Attrs { cfgs, function, quiet, .. } = attrs;
+    let name = &sig.ident;
+    let names = names(types.len());
+    let answer = match &sig.output {
+        ReturnType::Default => quote!(()),
+        ReturnType::Type(_, ty) => quote!(#ty),
+    };
+    quote! {
+        #(#cfgs)*
+        const _: () = {
+            #(#function)*
+            #sig #body
+
+            #quiet
+            impl #name {
+                /// The function itself, without a guard: for unit tests, and for callers that are guarded already.
+                #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+                #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
+                    #name(#(#names),*)
+                }
+            }
+        };
+    }
+}
+
 /// For arguments whose own names are patterns.
 pub(super) fn names(count: usize) -> Vec<Ident> {
-    (1..=count).map(|at| format_ident!("argument_{at}", span = Span::mixed_site())).collect()
+    (1..=count).map(|at| local(&format!("argument_{at}"), Span::call_site())).collect()
 }
 
 /// Extraction, order and guard are `run_endpoint`'s; this tells it which argument is which (ANN-6).
-fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -> TokenStream {
+fn handler(
+    common: &Common,
+    name: &Ident,
+    types: &[Type],
+    output: &ReturnType,
+    quiet: Option<&TokenStream>,
+) -> TokenStream {
     let rp = private(common.root.as_ref());
+    let [request, state, last_argument] =
+        ["request", "state", "last"].map(|name| local(name, Span::call_site()));
     // The turbofish carries the places: a future that is not `Send` is the function's fault, an answer that is no
     // response the return type's.
     let future = quote_spanned!(name.span()=> _);
@@ -76,17 +106,18 @@ fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -
     let head = quote! {
         type Future = #rp::http::axum::EndpointFuture;
 
-        fn call(self, request: #rp::http::axum::Request, state: __State) -> Self::Future
+        fn call(self, #request: #rp::http::axum::Request, #state: __State) -> Self::Future
     };
     let Some((last, early)) = types.split_last() else {
         return quote! {
+            #quiet
             impl<__State> #rp::http::axum::Handler<((),), __State> for #name
             where
                 __State: #rp::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
             {
                 #head {
                     #rp::http::axum::run_endpoint::<__State, #rp::http::axum::ViaParts, (), (), _, #future, #answer>(
-                        &Self::POLICY, request, state, |(), ()| Self::call(),
+                        &Self::POLICY, #request, #state, |(), ()| Self::call(),
                     )
                 }
             }
@@ -98,6 +129,7 @@ fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -
     });
     let last_bound = quote_spanned!(last.span()=> #last: #rp::http::axum::LastArgument<__State, __Via>);
     quote! {
+        #quiet
         impl<__State, __Via> #rp::http::axum::Handler<(__Via, #(#early,)* #last), __State> for #name
         where
             __State: #rp::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
@@ -106,8 +138,8 @@ fn handler(common: &Common, name: &Ident, types: &[Type], output: &ReturnType) -
         {
             #head {
                 #rp::http::axum::run_endpoint::<__State, __Via, (#(#early,)*), #last, _, #future, #answer>(
-                    &Self::POLICY, request, state,
-                    |(#(#early_names,)*), last| Self::call(#(#early_names,)* last),
+                    &Self::POLICY, #request, #state,
+                    |(#(#early_names,)*), #last_argument| Self::call(#(#early_names,)* #last_argument),
                 )
             }
         }
@@ -136,9 +168,4 @@ pub(super) fn argument_type(input: &FnArg) -> Option<Type> {
         FnArg::Typed(input) => Some((*input.ty).clone()),
         FnArg::Receiver(_) => None,
     }
-}
-
-/// Attributes of that name, and the others.
-pub(super) fn split(attrs: Vec<Attribute>, name: &str) -> (Vec<Attribute>, Vec<Attribute>) {
-    attrs.into_iter().partition(|attr| attr.path().is_ident(name))
 }

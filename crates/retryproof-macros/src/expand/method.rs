@@ -6,7 +6,7 @@ use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{PatType, Signature, Type};
 
-use crate::expand::{duration, private};
+use crate::expand::{duration, local, private};
 use crate::item::{Function, mentions};
 use crate::validate::{Common, Completion, Keyed};
 
@@ -17,9 +17,9 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
     // All at one place, the return type: it is what cannot be stored or cannot report in flight, and a mistake that
-    // the compiler meets again at the same place is told once. Hygienic, so that no argument of these names is shadowed.
+    // the compiler meets again at the same place is told once.
     let place = returns.span().resolved_at(Span::mixed_site());
-    let (call, engine) = (Ident::new("call", place), Ident::new("engine", place));
+    let (call, engine) = (local("call", place), local("engine", place));
     let body = if let Some(tx) = &tx {
         joined(common, &keyed, &sig, tx, (&call, &engine, &value, &body))
     } else if sig.asyncness.is_some() {
@@ -111,6 +111,10 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
             )
         },
     };
+    if let Some(value) = &keyed.fingerprint {
+        let value = quote_spanned!(value.span().resolved_at(Span::mixed_site())=> &(#value));
+        call = quote!(#call.fingerprint(#value));
+    }
     for (method, value) in
         [("ttl", common.ttl), ("lease", common.lease), ("wait_timeout", common.wait_timeout)]
     {

@@ -6,11 +6,9 @@ pub(crate) fn import<T: Shelf>(
     order: Order,
 ) -> Result<Receipt, Failure> {
     ::retryproof::__private::blocking! {
-        let call = ::retryproof::__private::Keyed::function(const {
-            ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "import"))
-        }, &(order.id), || (),).lease(::core::time::Duration::new(60u64, 0u32));
-        let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingEngine>::engine(&(engine));
-        call.run_blocking::<Result<Receipt, Failure>, _>(engine, move || -> Result<Receipt, Failure> {
+        let retryproof_call = ::retryproof::__private::Keyed::new("import", &(order.id)).lease(::core::time::Duration::new(60u64, 0u32));
+        let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingEngine>::engine(&(engine));
+        retryproof_call.run_blocking::<Result<Receipt, Failure>, _>(retryproof_engine, move || -> Result<Receipt, Failure> {
             shelf.put(order)
         })
     }

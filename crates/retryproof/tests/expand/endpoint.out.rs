@@ -6,26 +6,28 @@ use super::prelude::*;
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct pay;
 #[cfg(not(miri))]
-impl pay {
-    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
-    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-    pub(crate) fn call(
-        argument_1: State<Ledger>,
-        argument_2: HeaderMap,
-        argument_3: Json<Order>,
-    ) -> impl ::core::future::Future<Output = Result<Json<Receipt>, Failure>> {
-        #[expect(clippy::unused_async, reason = "an attribute of the function, so it stays there")]
-        async fn pay(
-            State(ledger): State<Ledger>,
-            headers: HeaderMap,
-            Json(order): Json<Order>,
-        ) -> Result<Json<Receipt>, Failure> {
-            let tenant = headers.get("x-tenant").map(|tenant| tenant.as_bytes().len());
-            ledger.charge(&order, tenant).map(Json)
-        }
-        pay(argument_1, argument_2, argument_3)
+const _: () = {
+    #[expect(clippy::unused_async, reason = "an attribute of the function, so it stays there")]
+    async fn pay(
+        State(ledger): State<Ledger>,
+        headers: HeaderMap,
+        Json(order): Json<Order>,
+    ) -> Result<Json<Receipt>, Failure> {
+        let tenant = headers.get("x-tenant").map(|tenant| tenant.as_bytes().len());
+        ledger.charge(&order, tenant).map(Json)
     }
-}
+    impl pay {
+        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        pub(crate) fn call(
+            retryproof_argument_1: State<Ledger>,
+            retryproof_argument_2: HeaderMap,
+            retryproof_argument_3: Json<Order>,
+        ) -> impl ::core::future::Future<Output = Result<Json<Receipt>, Failure>> {
+            pay(retryproof_argument_1, retryproof_argument_2, retryproof_argument_3)
+        }
+    }
+};
 #[cfg(not(miri))]
 ::retryproof::__private::endpoint! {
     impl pay {
@@ -40,8 +42,8 @@ impl pay {
         Json<Order>: ::retryproof::__private::http::axum::LastArgument<__State, __Via>,
     {
         type Future = ::retryproof::__private::http::axum::EndpointFuture;
-        fn call(self, request: ::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
-            ::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (State<Ledger>, HeaderMap,), Json<Order>, _, _, _>(&Self::POLICY, request, state, |(argument_1, argument_2,), last| Self::call(argument_1, argument_2, last),)
+        fn call(self, retryproof_request: ::retryproof::__private::http::axum::Request, retryproof_state: __State) -> Self::Future {
+            ::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (State<Ledger>, HeaderMap,), Json<Order>, _, _, _>(&Self::POLICY, retryproof_request, retryproof_state, |(retryproof_argument_1, retryproof_argument_2,), retryproof_last| Self::call(retryproof_argument_1, retryproof_argument_2, retryproof_last),)
         }
     }
 }

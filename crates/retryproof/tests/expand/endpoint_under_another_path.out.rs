@@ -2,16 +2,18 @@
 #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct echo;
-impl echo {
-    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
-    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-    pub(crate) fn call(argument_1: String) -> impl ::core::future::Future<Output = String> {
-        async fn echo(body: String) -> String {
-            body
-        }
-        echo(argument_1)
+const _: () = {
+    async fn echo(body: String) -> String {
+        body
     }
-}
+    impl echo {
+        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        pub(crate) fn call(retryproof_argument_1: String) -> impl ::core::future::Future<Output = String> {
+            echo(retryproof_argument_1)
+        }
+    }
+};
 super::prelude::framework::retryproof::__private::endpoint! {
     impl echo {
         #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
@@ -23,8 +25,8 @@ super::prelude::framework::retryproof::__private::endpoint! {
         String: super::prelude::framework::retryproof::__private::http::axum::LastArgument<__State, __Via>,
     {
         type Future = super::prelude::framework::retryproof::__private::http::axum::EndpointFuture;
-        fn call(self, request: super::prelude::framework::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
-            super::prelude::framework::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (), String, _, _, _>(&Self::POLICY, request, state, |(), last| Self::call(last),)
+        fn call(self, retryproof_request: super::prelude::framework::retryproof::__private::http::axum::Request, retryproof_state: __State) -> Self::Future {
+            super::prelude::framework::retryproof::__private::http::axum::run_endpoint::<__State, __Via, (), String, _, _, _>(&Self::POLICY, retryproof_request, retryproof_state, |(), retryproof_last| Self::call(retryproof_last),)
         }
     }
 }

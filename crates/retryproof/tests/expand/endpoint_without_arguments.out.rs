@@ -2,16 +2,18 @@
 #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct tick;
-impl tick {
-    #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
-    #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-    pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
-        async fn tick() -> &'static str {
-            "tock"
-        }
-        tick()
+const _: () = {
+    async fn tick() -> &'static str {
+        "tock"
     }
-}
+    impl tick {
+        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
+        pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
+            tick()
+        }
+    }
+};
 ::retryproof::__private::endpoint! {
     impl tick {
         #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
@@ -22,8 +24,8 @@ impl tick {
         __State: ::retryproof::__private::http::axum::HasFilter + ::core::marker::Send + ::core::marker::Sync + 'static,
     {
         type Future = ::retryproof::__private::http::axum::EndpointFuture;
-        fn call(self, request: ::retryproof::__private::http::axum::Request, state: __State) -> Self::Future {
-            ::retryproof::__private::http::axum::run_endpoint::<__State, ::retryproof::__private::http::axum::ViaParts, (), (), _, _, _>(&Self::POLICY, request, state, |(), ()| Self::call(),)
+        fn call(self, retryproof_request: ::retryproof::__private::http::axum::Request, retryproof_state: __State) -> Self::Future {
+            ::retryproof::__private::http::axum::run_endpoint::<__State, ::retryproof::__private::http::axum::ViaParts, (), (), _, _, _>(&Self::POLICY, retryproof_request, retryproof_state, |(), ()| Self::call(),)
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::prelude::*;
 pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, Failure> {
-    let call =
+    let retryproof_call =
         ::retryproof::__private::Keyed::function(
             const {
                 ::retryproof::__private::default_scope(::core::concat!(
@@ -13,13 +13,15 @@ pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result
             &(format!("{tenant}/{}", order.id)),
             || (),
         )
+        .fingerprint(&(order.id))
         .completion(::retryproof::__private::CompletionFailurePolicy::LogAndReturn);
-    let engine =
-        ::retryproof::__private::ProvidesEngine::<::retryproof::__private::IdempotencyEngine>::engine(
-            &(ctx.engine),
-        );
-    call.run::<Result<Receipt, Failure>, _, _>(engine, async move || -> Result<Receipt, Failure> {
-        ctx.ledger.charge(&order, Some(tenant.len()))
-    })
-    .await
+    let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
+        ::retryproof::__private::IdempotencyEngine,
+    >::engine(&(ctx.engine));
+    retryproof_call
+        .run::<Result<Receipt, Failure>, _, _>(
+            retryproof_engine,
+            async move || -> Result<Receipt, Failure> { ctx.ledger.charge(&order, Some(tenant.len())) },
+        )
+        .await
 }

@@ -6,16 +6,19 @@ impl Orders {
         till: &JoinedEngine<SqliteTx>,
         event: &Event,
     ) -> Result<usize, Failure> {
-        let call = ::retryproof::__private::Keyed::new("orders.paid", &(event.id));
-        let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::JoinedEngine<SqliteTx>>::engine(&(till));
-        call.run_joined::<Result<usize, Failure>, SqliteTx, _>(
-            engine,
-            async move |tx: &mut SqliteTx| -> Result<usize, Failure> {
-                let _: &SqliteTx = tx;
-                Ok(self.ledger.write(event.id.clone()))
-            },
-        )
-        .await
+        let retryproof_call = ::retryproof::__private::Keyed::new("orders.paid", &(event.id));
+        let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
+            ::retryproof::__private::JoinedEngine<SqliteTx>,
+        >::engine(&(till));
+        retryproof_call
+            .run_joined::<Result<usize, Failure>, SqliteTx, _>(
+                retryproof_engine,
+                async move |tx: &mut SqliteTx| -> Result<usize, Failure> {
+                    let _: &SqliteTx = tx;
+                    Ok(self.ledger.write(event.id.clone()))
+                },
+            )
+            .await
     }
 }
 pub(crate) fn book(
@@ -24,11 +27,11 @@ pub(crate) fn book(
     order: Order,
 ) -> Result<Receipt, Failure> {
     ::retryproof::__private::blocking! {
-        let call = ::retryproof::__private::Keyed::function(const {
+        let retryproof_call = ::retryproof::__private::Keyed::function(const {
             ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "book"))
         }, &(order.id), || (),);
-        let engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
-        call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _>(engine, move | _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
+        let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
+        retryproof_call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _>(retryproof_engine, move | _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
             ledger.put(order)
         })
     }

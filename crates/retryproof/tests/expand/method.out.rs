@@ -2,15 +2,16 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn on_created(&self, event: &Event) -> Result<(), Failure> {
-        let call = ::retryproof::__private::Keyed::new("orders.created", &(event.id))
+        let retryproof_call = ::retryproof::__private::Keyed::new("orders.created", &(event.id))
             .ttl(::core::time::Duration::new(604800u64, 0u32))
             .wait_timeout(::core::time::Duration::new(0u64, 0u32));
-        let engine = <Self as ::retryproof::__private::ProvidesEngine<
+        let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);
-        call.run::<Result<(), Failure>, _, _>(engine, async move || -> Result<(), Failure> {
-            self.ledger.note(event).await
-        })
-        .await
+        retryproof_call
+            .run::<Result<(), Failure>, _, _>(retryproof_engine, async move || -> Result<(), Failure> {
+                self.ledger.note(event).await
+            })
+            .await
     }
 }

@@ -2,17 +2,22 @@
 use super::prelude::*;
 impl Orders {
     pub(crate) async fn render(self: Arc<Self>, mut event: Event) -> Result<Vec<u8>, Failure> {
-        let call = ::retryproof::__private::Keyed::method::<Self, _, _>("render", &(event.id), || ())
-            .codec(BytesCodec)
-            .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
-        let engine = <Self as ::retryproof::__private::ProvidesEngine<
+        let retryproof_call =
+            ::retryproof::__private::Keyed::method::<Self, _, _>("render", &(event.id), || ())
+                .codec(BytesCodec)
+                .completion(::retryproof::__private::CompletionFailurePolicy::Propagate);
+        let retryproof_engine = <Self as ::retryproof::__private::ProvidesEngine<
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);
-        call.run::<Result<Vec<u8>, Failure>, _, _>(engine, async move || -> Result<Vec<u8>, Failure> {
-            event.id.push('!');
-            self.ledger.note(&event).await?;
-            Ok(event.id.into_bytes())
-        })
-        .await
+        retryproof_call
+            .run::<Result<Vec<u8>, Failure>, _, _>(
+                retryproof_engine,
+                async move || -> Result<Vec<u8>, Failure> {
+                    event.id.push('!');
+                    self.ledger.note(&event).await?;
+                    Ok(event.id.into_bytes())
+                },
+            )
+            .await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use retryproof::blocking::Engine;
-use retryproof::{ErrorKind, IdempotencyContext, MemoryStore, Outcome, idempotent};
+use retryproof::{ErrorKind, IdempotencyContext, MemoryStore, Outcome, Rejected, idempotent};
 
 use super::{Failure, Runs};
 
@@ -44,10 +44,24 @@ impl Shop {
 }
 
 #[idempotent(key = id, engine = shop)]
-fn import<F: Fn() -> Result<u32, Failure>>(shop: &Shop, id: u8, fetch: F) -> Result<u32, Failure> {
+fn import(shop: &Shop, id: u8, fetch: fn() -> Result<u32, Failure>) -> Result<u32, Failure> {
     let _ = id;
     let fetched = fetch()?;
     Ok(fetched + shop.runs.next())
+}
+
+#[idempotent(key = id, fingerprint = amount, scope = "refund", engine = shop)]
+fn refund(shop: &Shop, id: u8, amount: u64) -> Result<u32, Failure> {
+    let _ = (id, amount);
+    Ok(shop.runs.next())
+}
+
+#[test]
+fn ann_1_fp_1_a_blocking_function_refuses_a_key_with_another_fingerprint() {
+    let shop = Shop::new();
+    assert_eq!(refund(&shop, 1, 100).unwrap(), 1);
+    assert_eq!(refund(&shop, 1, 100).unwrap(), 1);
+    assert!(matches!(refund(&shop, 1, 101), Err(Failure::Rejected(Rejected::Mismatch))));
 }
 
 #[test]

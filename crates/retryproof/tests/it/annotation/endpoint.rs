@@ -104,6 +104,13 @@ fn paying(app: &App) -> Router {
     Router::new().route("/payments", post(pay)).with_state(app.clone())
 }
 
+/// What is expected of the function is met by the function: it is dead code, and nothing else says so.
+#[idempotent(http)]
+#[expect(dead_code, reason = "ANN-1: mounted by the next release")]
+async fn not_mounted_yet(body: String) -> String {
+    std::future::ready(body).await
+}
+
 #[tokio::test]
 async fn ann_3_http_8_the_mounted_handler_is_the_guarded_one() {
     let app = App::new();

@@ -120,6 +120,80 @@ async fn ann_4_functions_of_one_named_scope_share_records() {
     assert_eq!(third(&ctx, 1).await.unwrap(), 2);
 }
 
+/// A generic function has to name its scope, and what it is called with stands in the key.
+#[idempotent(key = format!("{}/{id}", E::NAME), scope = "events.consume", engine = ctx.engine)]
+async fn consume_event<E: Event>(ctx: &Context, id: u64) -> Result<String, Failure> {
+    Ok(format!("{} {id} {}", E::NAME, ctx.runs.next()))
+}
+
+trait Event {
+    const NAME: &'static str;
+}
+
+struct Created;
+struct Cancelled;
+
+impl Event for Created {
+    const NAME: &'static str = "created";
+}
+
+impl Event for Cancelled {
+    const NAME: &'static str = "cancelled";
+}
+
+#[tokio::test]
+async fn ann_1_id_1_a_generic_function_names_its_scope_and_keys_its_instantiations() {
+    let ctx = Context::new();
+    for _ in 0..2 {
+        assert_eq!(consume_event::<Created>(&ctx, 17).await.unwrap(), "created 17 1");
+        assert_eq!(consume_event::<Cancelled>(&ctx, 17).await.unwrap(), "cancelled 17 2");
+    }
+}
+
+/// It moves what its fingerprint is of.
+#[idempotent(key = id, fingerprint = (amount, &currency), engine = ctx.engine)]
+async fn transfer(ctx: &Context, id: u64, amount: u64, currency: String) -> Result<u32, Failure> {
+    drop(currency);
+    match amount {
+        0 => Err(Failure::Own("nothing to transfer")),
+        _ => Ok(u32::try_from(id).unwrap() + ctx.runs.next()),
+    }
+}
+
+#[tokio::test]
+async fn ann_1_fp_1_a_key_with_another_fingerprint_is_refused_and_runs_nothing() {
+    let ctx = Context::new();
+    let eur = || "EUR".to_owned();
+    // An error frees the key, with its fingerprint (FP-2).
+    assert!(matches!(transfer(&ctx, 7, 0, eur()).await, Err(Failure::Own(_))));
+    for _ in 0..2 {
+        assert_eq!(transfer(&ctx, 7, 100, eur()).await.unwrap(), 8);
+        for (amount, currency) in [(101, "EUR"), (0, "EUR"), (100, "EU"), (100, "SEK")] {
+            let refused = transfer(&ctx, 7, amount, currency.to_owned()).await;
+            assert!(matches!(refused, Err(Failure::Rejected(Rejected::Mismatch))), "{amount} {currency}");
+        }
+    }
+    assert_eq!(ctx.runs.count(), 1);
+}
+
+#[tokio::test]
+async fn ann_1_fp_4_a_fingerprint_that_cannot_be_taken_is_an_error_before_anything_runs() {
+    struct Broken;
+    impl serde::Serialize for Broken {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("broken"))
+        }
+    }
+    #[idempotent(key = 7.to_string(), fingerprint = value, engine = ctx.engine)]
+    async fn consume(ctx: &Context, value: Broken) -> Result<u32, Failure> {
+        let _ = value;
+        Ok(ctx.runs.next())
+    }
+    let ctx = Context::new();
+    assert_eq!(consume(&ctx, Broken).await.unwrap_err().kind(), Some(ErrorKind::Codec));
+    assert_eq!(ctx.runs.count(), 0);
+}
+
 #[tokio::test]
 async fn ann_1_id_3_a_bad_key_is_an_error_before_anything_runs() {
     #[idempotent(key = id, engine = ctx.engine)]

@@ -52,6 +52,7 @@ impl Orders {
 
 struct Order {
     id: u64,
+    amount: u64,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -73,7 +74,7 @@ struct Context {
     ledger: Ledger,
 }
 
-#[idempotent(key = format!("{tenant}/{}", order.id), engine = ctx.engine)]
+#[idempotent(key = format!("{tenant}/{}", order.id), fingerprint = order.amount, engine = ctx.engine)]
 async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, HandlerError> {
     ctx.ledger.charge(tenant, &order).await
 }
@@ -106,7 +107,7 @@ async fn till() -> Result<(), HandlerError> {
     let engine = IdempotencyEngine::new(SqliteStore::open(&file).expect("a store"));
     let till = Till { joined: engine.joined(source).expect("a store that can join") };
     for _ in 0..2 {
-        assert_eq!(till.charge(&Order { id: 7 }).await?, 1);
+        assert_eq!(till.charge(&Order { id: 7, amount: 100 }).await?, 1);
     }
     for suffix in ["", "-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
@@ -121,7 +122,7 @@ async fn ann_1_the_functions_of_the_manual_run_once() -> Result<(), HandlerError
     let ctx = Context { engine, ledger: Ledger::default() };
     for _ in 0..2 {
         orders.on_created(&OrderCreated { id: 7, customer: "ada".to_owned() }).await?;
-        assert_eq!(consume(&ctx, "acme", Order { id: 7 }).await?, Receipt { run: 1 });
+        assert_eq!(consume(&ctx, "acme", Order { id: 7, amount: 100 }).await?, Receipt { run: 1 });
     }
     assert_eq!(orders.mail.0.load(Ordering::Relaxed), 1);
     till().await
