@@ -49,6 +49,8 @@ pub(crate) struct LeaseState {
     pub(crate) beating: Mutex<Beating>,
     /// Told when the lease is lost, when a beat is to end and when it has ended.
     pub(crate) changed: Notify,
+    /// Set by an action whose failure would tell nothing of its effect.
+    pub(crate) hold_on_error: AtomicBool,
     /// Set by the one terminal event.
     pub(crate) ended: AtomicBool,
 }
@@ -136,6 +138,37 @@ impl Lease {
                 false
             }
         })
+    }
+
+    /// **Nobody knows from here on what happened, unless this run returns a value**: say so when a request is on its way, or when its error
+    /// does not tell whether it was carried out. An error or a panic of the action, or its drop, then frees nothing: the key stays taken until the
+    /// lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover) (RUN-4). Without it they free the key, and the next
+    /// call runs at once.
+    ///
+    /// ```
+    /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine, MemoryStore};
+    /// # enum PayError { TimedOut, Refused }
+    /// # async fn charge(_key: String) -> Result<u64, PayError> { Err(PayError::TimedOut) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let ctx = IdempotencyContext::builder("charges", "order-7").build()?;
+    /// let charged = engine.execute_with(ctx, |lease| async move {
+    ///     charge(lease.downstream_key("charge")).await.inspect_err(|error| match error {
+    ///         PayError::TimedOut => lease.hold_on_error(),
+    ///         PayError::Refused => {} // surely nothing happened: the key is free again
+    ///     })
+    /// });
+    /// assert!(matches!(charged.await, Err(ExecuteError::Held { error: PayError::TimedOut, .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold_on_error(&self) {
+        self.0.hold_on_error.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn holds_on_error(&self) -> bool {
+        self.0.hold_on_error.load(Ordering::Acquire)
     }
 
     /// Resolves when the lease is lost, and says why (RUN-2, RUN-6); pending for ever when it never is, so race it

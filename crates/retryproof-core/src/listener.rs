@@ -14,6 +14,7 @@
 //! | no key, a key out of bounds, an unreadable message | dead letter | `Poison` |
 //! | the result stands, but cannot be read | ack; dead letter if the result is to be [sent on](Verdict::replying) | `Unreadable` |
 //! | the record cannot be read, so nobody knows whether the work is done | dead letter: an ack could skip it unrun | `Unreadable` |
+//! | the work failed, and its effect is [not known](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
 //! | the lease was lost, the store is away, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
 //! A broker's adapter turns the three answers into its own words. A consumer without an adapter does it in three lines:
@@ -47,7 +48,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, ErrorKind};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
-use crate::outcome::{ExecuteError, Outcome, Recorded, Rejected};
+use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 
 mod backoff;
 mod lanes;
@@ -113,6 +114,8 @@ pub enum Reason {
     NotRecorded,
     /// The work returned an error; its key is free again (RUN-4).
     Failed,
+    /// The work returned an error and its effect is not known; its key stays taken until the lease runs out (RUN-4).
+    Held,
     /// The work panicked; its key is free again (RUN-4).
     Panicked,
 }
@@ -140,6 +143,9 @@ impl Verdict {
                 Self::Nack { after: busy.redeliver_after(), why: Reason::InFlight }
             }
             Err(ExecuteError::Action(_)) => Self::nack(Reason::Failed),
+            Err(ExecuteError::Held { remaining, .. }) => {
+                Self::Nack { after: InFlight::new(*remaining).redeliver_after(), why: Reason::Held }
+            }
             Err(ExecuteError::Store(error)) => Self::of_store(error),
             Err(ExecuteError::Codec(_)) => Self::ack(Reason::Unreadable),
             Err(ExecuteError::Completion(failure)) => Self::of_completion(failure.recorded),
@@ -290,6 +296,7 @@ impl Reason {
             Self::Store => "store",
             Self::NotRecorded => "not-recorded",
             Self::Failed => "failed",
+            Self::Held => "held",
             Self::Panicked => "panicked",
         }
     }

@@ -18,10 +18,13 @@ pub enum Phase {
     Action,
     /// The action panicked; the lease was released (RUN-4).
     Panic,
+    /// The effect of the work is not known: an error, a panic or a response said so; the lease runs out, and the next grant is a takeover
+    /// (RUN-4, HTTP-7).
+    Held,
     /// The lease was released on purpose: by [`Held::release`](crate::Held::release), by a response marked for it, or by the drop
     /// of an execution that had not begun or was told to [release](crate::OnDrop::Release).
     Released,
-    /// The execution was dropped, or held on purpose; the lease runs out (RUN-5, HTTP-7).
+    /// The execution was dropped; the lease runs out (RUN-5).
     Dropped,
     /// The completion could not be recorded before the lease was over (CMP-3, CMP-4).
     Completion,

@@ -113,6 +113,14 @@ pub struct Report<T> {
 pub enum ExecuteError<E> {
     /// The action failed; its error, unchanged. The key is free again (RUN-4).
     Action(E),
+    /// The action failed, and said that its effect is not known by [`hold_on_error`](crate::Lease::hold_on_error). The key stays taken until
+    /// the lease runs out (RUN-4).
+    Held {
+        /// The action's error, unchanged.
+        error: E,
+        /// What is left of the lease.
+        remaining: Duration,
+    },
     /// The store could not answer, or refused; nothing ran.
     Store(Error),
     /// The stored value is not one that this codec decodes; nothing ran.
@@ -130,7 +138,7 @@ pub enum ExecuteError<E> {
 impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Action(error) => write!(f, "{error}"),
+            Self::Action(error) | Self::Held { error, .. } => write!(f, "{error}"),
             Self::Store(error) | Self::Codec(error) => write!(f, "{error}"),
             Self::Completion(error) => write!(f, "{error}"),
             Self::Mismatch => f.write_str("the key was used before with another request"),
@@ -143,7 +151,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
 impl<E: StdError + 'static> StdError for ExecuteError<E> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Action(error) => error.source(),
+            Self::Action(error) | Self::Held { error, .. } => error.source(),
             Self::Store(error) | Self::Codec(error) => error.source(),
             Self::Completion(error) => Some(&error.error),
             Self::Mismatch | Self::LeaseLost | Self::NotReplayable(_) => None,
@@ -249,7 +257,7 @@ pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>)
         Ok(Outcome::InFlight(in_flight)) => {
             Err(Rejected::InFlight { retry_after: in_flight.redeliver_after() }.into())
         }
-        Err(ExecuteError::Action(error)) => Err(error),
+        Err(ExecuteError::Action(error) | ExecuteError::Held { error, .. }) => Err(error),
         Err(ExecuteError::Store(error)) => Err(Rejected::Store(error).into()),
         Err(ExecuteError::Codec(error)) => Err(Rejected::Codec(error).into()),
         Err(ExecuteError::Completion(error)) => Err(Rejected::Completion(error).into()),

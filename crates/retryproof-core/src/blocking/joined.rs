@@ -6,6 +6,7 @@ use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
 use crate::engine::{self, Hook, JoinError, NoHook, OnFenced};
 use crate::error::Result;
+use crate::lease::Lease;
 use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;
 use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
@@ -117,6 +118,21 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).map(|report| report.outcome)
     }
 
+    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn execute_with<V, E>(
+        self,
+        action: impl FnOnce(Lease, &mut T) -> Result<V, E>,
+    ) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+    {
+        self.run(action).map(|report| report.outcome)
+    }
+
     /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
     ///
     /// # Errors
@@ -124,6 +140,17 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     pub fn report<V, E>(
         self,
         action: impl FnOnce(&mut T) -> Result<V, E>,
+    ) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+    {
+        self.run(|_, tx| action(tx))
+    }
+
+    fn run<V, E>(
+        self,
+        action: impl FnOnce(Lease, &mut T) -> Result<V, E>,
     ) -> Result<Report<V>, ExecuteError<E>>
     where
         C: Codec<V>,

@@ -258,7 +258,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        if !self.polled || self.on_drop == OnDrop::Release {
+        let free = !self.polled || self.on_drop == OnDrop::Release;
+        if free && !held.lease().holds_on_error() {
             held.release_soon(self.freed_as);
         }
     }
@@ -318,9 +319,10 @@ where
     let value = match returned {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
+            let lease = held.lease().clone();
             // A failing release never hides the action's error; it was logged (RUN-4).
             let _ = held.release_after(Phase::Action).await;
-            return Err(ExecuteError::Action(error));
+            return Err(failed(Some(lease), error));
         }
         Err(panic) => {
             let _ = held.release_after(Phase::Panic).await;
@@ -349,6 +351,14 @@ where
             Ok(Report { outcome: Outcome::Executed(value), recorded, fenced: false })
         }
         CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
+    }
+}
+
+/// RUN-4: the error of an action whose lease has ended.
+pub(super) fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
+    match lease.filter(Lease::holds_on_error) {
+        Some(lease) => ExecuteError::Held { error, remaining: lease.remaining() },
+        None => ExecuteError::Action(error),
     }
 }
 

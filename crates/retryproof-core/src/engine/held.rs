@@ -79,6 +79,7 @@ impl Held {
             lane: engine.beats.lane(runtime),
             beating: Mutex::new(beating),
             changed: Notify::new(),
+            hold_on_error: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         engine.observers.tell(|o| o.acquired(state.event()));
@@ -289,7 +290,7 @@ impl Held {
     }
 
     /// As [`release`](Self::release), telling observers why the work failed: an adapter that runs the work itself knows
-    /// whether it returned an error or panicked.
+    /// whether it returned an error or panicked. Where the work said [`hold_on_error`](Lease::hold_on_error), it is held instead.
     ///
     /// # Errors
     /// As [`release`](Self::release).
@@ -297,12 +298,19 @@ impl Held {
     /// # Cancel safety
     /// As [`release`](Self::release).
     pub fn release_after(mut self, phase: Phase) -> impl Future<Output = Result<()>> + Send + 'static {
-        self.consumed = true;
         let lease = self.lease.clone();
-        lease.0.end(|o, event| o.failed(event, phase));
         let bound = lease.0.engine.gate.operation_timeout();
-        let work = self.finish(release(lease));
+        // Released on purpose, it is free, whatever the work said.
+        let work = if phase != Phase::Released && lease.holds_on_error() {
+            self.let_run_out(Phase::Held);
+            None
+        } else {
+            self.consumed = true;
+            lease.0.end(|o, event| o.failed(event, phase));
+            Some(self.finish(release(lease)))
+        };
         async move {
+            let Some(work) = work else { return Ok(()) };
             tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
                 let message = "the release was not confirmed in time; it is repeated in the background";
                 Err(Error::unavailable(message).during("release").for_identity(self.lease.identity()))
@@ -325,10 +333,15 @@ impl Held {
         }));
     }
 
-    /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-5).
-    /// The same as a drop, said on purpose.
-    pub fn hold(self) {
-        drop(self);
+    /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-4).
+    pub fn hold(mut self) {
+        self.let_run_out(Phase::Held);
+    }
+
+    fn let_run_out(&mut self, phase: Phase) {
+        self.consumed = true;
+        self.lease.0.stop_beats();
+        self.lease.0.end(|o, event| o.failed(event, phase));
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -339,8 +352,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.consumed {
-            self.lease.0.stop_beats();
-            self.lease.0.end(|o, event| o.failed(event, Phase::Dropped));
+            self.let_run_out(Phase::Dropped);
         }
     }
 }

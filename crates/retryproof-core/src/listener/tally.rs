@@ -26,7 +26,7 @@ pub struct Tallied {
     pub dead_letters: u64,
 }
 
-const REASONS: [Reason; 14] = [
+const REASONS: [Reason; 15] = [
     Reason::Executed,
     Reason::Replayed,
     Reason::NotReplayable,
@@ -40,6 +40,7 @@ const REASONS: [Reason; 14] = [
     Reason::Store,
     Reason::NotRecorded,
     Reason::Failed,
+    Reason::Held,
     Reason::Panicked,
 ];
 

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use retryproof_core::{
-    CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome, Payload,
+    Attempt, CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome, Payload,
     SharedStore, blocking,
 };
 use retryproof_testkit::SlowStore;
@@ -65,6 +65,19 @@ fn run_4_blocking_action_is_outside_the_runtime_and_its_panic_frees_the_key() {
     };
     assert!(panicking.join().is_err());
     assert!(engine.execute(ctx("p"), || Ok::<_, std::io::Error>(1_u32)).unwrap().is_executed());
+}
+
+#[test]
+fn run_4_blocking_error_of_unknown_effect_leaves_the_key_to_the_lease() {
+    let engine = blocking::Engine::new(MemoryStore::new()).unwrap();
+    let failed = engine.execute_with(ctx("h"), |lease| {
+        lease.hold_on_error();
+        Err::<bool, _>("timed out")
+    });
+    assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
+    // It waits for the rest of the lease.
+    let next = engine.execute_with(ctx("h"), |lease| Ok::<_, &str>(lease.attempt() == Attempt::Takeover));
+    assert_eq!(next.unwrap(), Outcome::Executed(true));
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ use retryproof_core::store::{
 use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
     IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, JoinError,
-    JoinedEngine, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded, Result, SharedStore, Tombstone,
+    JoinedEngine, Lease, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded, Result, SharedStore,
+    Tombstone,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -351,6 +352,20 @@ async fn cmp_7_a_failing_action_is_rolled_back_and_the_key_is_free() {
     assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback", "release"]);
     assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!((world.db.rows(), world.ends()), (vec!["b".to_owned()], (1, 1, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmp_7_run_4_an_action_of_unknown_effect_is_rolled_back_and_leaves_its_key_to_the_lease() {
+    let world = world();
+    let failing = async |lease: Lease, tx: &mut Tx| {
+        tx.write("a");
+        lease.hold_on_error();
+        Err::<String, _>("timed out")
+    };
+    let failed = world.joined.call(ctx("k")).execute_with(failing).await;
+    assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
+    assert_eq!(world.db.log(), ["acquire", "begin", "write", "rollback"]);
+    assert_eq!((world.phases(), world.db.rows()), (vec![Phase::Held], vec![]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod conformance;
 mod eager;
 mod engine;
 mod faults;
+mod hold;
 mod joined;
 mod observe;
 mod redaction;

@@ -105,7 +105,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     held.release().await.unwrap();
 
     let held = granted(&engine, "hold").await;
-    expected.push((name(&held), "failed Dropped"));
+    expected.push((name(&held), "failed Held"));
     held.hold();
 
     let mut tokens = Vec::new();
@@ -115,6 +115,14 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     };
     let _ = engine.execute_with(ctx("error"), action).await;
     expected.push((tokens.remove(0), "failed Action"));
+
+    let action = |lease: retryproof_core::Lease| {
+        tokens.push((lease.identity().clone(), lease.token()));
+        lease.hold_on_error();
+        async { Err::<u32, _>("sent, and no answer") }
+    };
+    let _ = engine.execute_with(ctx("held error"), action).await;
+    expected.push((tokens.remove(0), "failed Held"));
 
     // Lost: hung past its lease without a beat, and taken over.
     let config = {
@@ -155,7 +163,7 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     for (lease, events) in ends.iter() {
         assert_eq!(events.len(), 1, "{lease:?}: {events:?}");
     }
-    assert_eq!(ends.len(), 9);
+    assert_eq!(ends.len(), 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,11 +14,12 @@ use super::JoinedEngine;
 use crate::codec::{Codec, JsonCodec, encode};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
-use crate::engine::call::{Call, Guard, OnDrop, Options, in_flight, replay};
+use crate::engine::call::{Call, Guard, OnDrop, Options, failed, in_flight, replay};
 use crate::engine::finish::Finished;
 use crate::engine::held::Held;
 use crate::engine::{Acquisition, Hook, NoHook, OnFenced};
 use crate::error::{Error, Result};
+use crate::lease::Lease;
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Tombstone;
@@ -58,6 +59,19 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).await.map(|report| report.outcome)
     }
 
+    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn execute_with<V, E, F>(self, action: F) -> Result<Outcome<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(Lease, &mut T) -> Result<V, E>,
+    {
+        self.run(action).await.map(|report| report.outcome)
+    }
+
     /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
     ///
     /// # Errors
@@ -68,12 +82,22 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         H: OnFenced<V>,
         F: AsyncFnOnce(&mut T) -> Result<V, E>,
     {
+        self.run(async |_, tx: &mut T| action(tx).await).await
+    }
+
+    async fn run<V, E, F>(self, action: F) -> Result<Report<V>, ExecuteError<E>>
+    where
+        C: Codec<V>,
+        H: OnFenced<V>,
+        F: AsyncFnOnce(Lease, &mut T) -> Result<V, E>,
+    {
         let Self { joined, call: Call { engine, ctx, options } } = self;
         let held = match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
             Acquisition::Granted(held) => held,
             Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
             Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
         };
+        let lease = held.lease().clone();
         let mut guard = rolling_back(held);
         let opened = joined.begin().await;
         let mut tx = match opened {
@@ -81,7 +105,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Err(error) => return Err(not_opened(guard.held.take(), error).await),
         };
         let most = joined.source.open_at_most(&tx);
-        let acting = catch(action(&mut tx));
+        let acting = catch(action(lease, &mut tx));
         let returned = match most {
             None => acting.await,
             Some(most) => match timeout(most, acting).await {
@@ -108,7 +132,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     where
         C: Codec<V>,
         H: OnFenced<V>,
-        F: FnOnce(&mut T) -> Result<V, E>,
+        F: FnOnce(Lease, &mut T) -> Result<V, E>,
     {
         let Self { joined, call: Call { engine, ctx, options } } = self;
         let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
@@ -120,7 +144,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Ok(tx) => tx,
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
-        let returned = catch_unwind(AssertUnwindSafe(|| action(&mut tx)));
+        let returned = catch_unwind(AssertUnwindSafe(|| action(held.lease().clone(), &mut tx)));
         runtime.block_on(conclude(&joined, &ctx, options, rolling_back(held), tx, returned))
     }
 }
@@ -177,8 +201,9 @@ where
     let value = match returned {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
+            let lease = guard.held.as_ref().map(|held| held.lease().clone());
             undo(joined, guard, tx, Phase::Action).await;
-            return Err(ExecuteError::Action(error));
+            return Err(failed(lease, error));
         }
         Err(panic) => {
             undo(joined, guard, tx, Phase::Panic).await;
@@ -191,7 +216,7 @@ where
         // CMP-9: the work is done and stands, so that it must not run again.
         Err(error) => (joined.commit_tombstone(tx, held, Tombstone::new()).await, Some(error)),
     };
-    let failed = |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
+    let unrecorded = |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
     match (finished, unencodable) {
         (Finished::Recorded, None) => {
             Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
@@ -205,14 +230,14 @@ where
                     recorded: Recorded::Tombstone,
                     fenced: false,
                 }),
-                CompletionFailurePolicy::Propagate => failed(error, Recorded::Tombstone),
+                CompletionFailurePolicy::Propagate => unrecorded(error, Recorded::Tombstone),
             }
         }
         (Finished::Fenced, _) => {
             options.hook.fenced(value);
             Err(ExecuteError::LeaseLost)
         }
-        (Finished::RolledBack(error) | Finished::Failed(error), _) => failed(error, Recorded::No),
+        (Finished::RolledBack(error) | Finished::Failed(error), _) => unrecorded(error, Recorded::No),
     }
 }
 
