@@ -23,6 +23,10 @@
 //! A store that takes its time from an injected clock says so by
 //! [`with_clock`](crate::SubjectBuilder::with_clock), under either; expiry is then tested to the last millisecond.
 //!
+//! # Joined transactions
+//! A store on SQL says by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions its completions join, and by a [`Ledger`](crate::Ledger) what an
+//! application writes in them. The cases of CMP-7 then judge both together, the driver's port included.
+//!
 //! # The factory
 //! It is called once per case and returns a [`Subject`], or `None` where the server it needs is not there: the case is
 //! skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
@@ -43,6 +47,7 @@ pub mod grant;
 pub mod handles;
 pub mod identity;
 pub mod inspect;
+pub mod joined;
 pub mod look;
 pub mod property;
 pub mod purge;
@@ -279,6 +284,10 @@ macro_rules! __each_case {
             inspect:
                 sto_2_an_operator_sees_where_a_record_stands
                 sto_2_an_operator_counts_the_records;
+            joined:
+                cmp_7_a_joined_record_and_the_writes_are_one_commit
+                cmp_7_a_joined_action_that_fails_leaves_neither
+                cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither;
             handles:
                 acq_1_a_holder_is_seen_through_every_handle
                 cmp_1_a_result_is_replayed_through_every_handle

@@ -19,6 +19,7 @@ pub mod conformance;
 mod fault;
 #[cfg(feature = "folder")]
 pub mod folder;
+mod ledger;
 mod model;
 mod operation;
 mod random;
@@ -30,6 +31,7 @@ mod subject;
 pub mod wire;
 
 pub use fault::{Call, Fault, FaultStore, Faults, Outage};
+pub use ledger::Ledger;
 pub use operation::Operation;
 pub use record::{CallLog, Entry, Recorder, Said};
 pub use runs_once::{Runs, count_runs};

@@ -3,18 +3,20 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore,
-    SharedStoreBuilder, Standing, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, Dialect, Fenced, Inspect, Join, JoinStatement, Purge,
+    RecordSummary, SharedStore, SharedStoreBuilder, Standing, StoreProfile, StoreStats, TxSource,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
 use crate::conformance::cancel::{self, Doomed};
 use crate::conformance::forms::{self, Transcript};
+use crate::ledger::{Joined, Ledger, Of};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
@@ -37,6 +39,7 @@ struct Hooks {
     clock: Option<Box<dyn Fn(Duration) + Send + Sync>>,
     corrupt: Option<Box<dyn Fn(Identity) -> Boxed<()> + Send + Sync>>,
     writes: Option<Make<u64>>,
+    joined: Option<Box<dyn Joined>>,
     sequences: Option<u32>,
 }
 
@@ -78,6 +81,14 @@ impl Subject {
                 Some(())
             }
             None => skipped("a way to spoil a record"),
+        }
+    }
+
+    /// The transactions that the store joins.
+    pub(crate) fn joined(&self) -> Option<&dyn Joined> {
+        match &self.hooks.joined {
+            Some(joined) => Some(&**joined),
+            None => skipped("transactions that it joins"),
         }
     }
 
@@ -232,6 +243,18 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
+    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` says what is written in them.
+    pub fn with_joined<D, T>(mut self, source: T, ledger: impl Ledger<T::Tx>) -> Self
+    where
+        D: Dialect,
+        S: Join<Dialect = D>,
+        T: TxSource<D> + Clone,
+    {
+        self.shared = self.shared.with_join();
+        self.hooks.joined = Some(Box::new(Of { source, ledger, dialect: PhantomData }));
+        self
+    }
+
     /// How many random sequences of steps are compared with the model: 256 by default, 48 under real time.
     pub fn with_sequences(mut self, sequences: u32) -> Self {
         self.hooks.sequences = Some(sequences);
@@ -346,5 +369,22 @@ impl<S: Inspect> Inspect for Concrete<S> {
 
     async fn stats(&self) -> Result<StoreStats> {
         self.0.stats().await
+    }
+}
+
+impl<S: Join> Join for Concrete<S> {
+    type Dialect = S::Dialect;
+
+    fn completion<'a>(
+        &'a self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        done: &'a Completion,
+    ) -> JoinStatement<'a> {
+        self.0.completion(id, owner, done)
+    }
+
+    fn committed(&self, id: &Identity) {
+        self.0.committed(id);
     }
 }

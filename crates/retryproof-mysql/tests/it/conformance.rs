@@ -4,15 +4,47 @@
 use std::sync::Arc;
 
 use retryproof_core::Identity;
-use retryproof_mysql::{MysqlConfig, MysqlStore};
-use retryproof_testkit::{Subject, SubjectBuilder};
-use sqlx::{AssertSqlSafe, Row as _};
+use retryproof_mysql::{MysqlConfig, MysqlStore, MysqlTx};
+use retryproof_testkit::{Ledger, Subject, SubjectBuilder};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 
-use crate::support::{Table, stranger};
+use crate::support::{Table, sql, stranger, url};
+
+/// Rows of the application, in the database of the store.
+struct Rows(Arc<Table>);
+
+impl Rows {
+    fn table(&self) -> String {
+        format!("{}_ledger", self.0.name)
+    }
+}
+
+impl Ledger<MysqlTx> for Rows {
+    async fn write(&self, tx: &mut MysqlTx) -> Result<(), String> {
+        let text = AssertSqlSafe(format!("INSERT INTO {} VALUES ('paid')", self.table()));
+        tx.execute(text).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn lose(&self, tx: &mut MysqlTx) {
+        // What is left after a deadlock.
+        tx.execute(raw_sql("ROLLBACK")).await.expect("the transaction is gone");
+    }
+
+    async fn rows(&self) -> u64 {
+        let (mut conn, table) = (stranger().await, self.table());
+        sql(&mut conn, &format!("CREATE TABLE IF NOT EXISTS {table} (what TEXT NOT NULL) ENGINE=InnoDB"))
+            .await;
+        let row = conn.fetch_one(AssertSqlSafe(format!("SELECT count(*) FROM {table}"))).await;
+        row.expect("the rows are counted").get::<i64, _>(0).unsigned_abs()
+    }
+}
 
 async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore> {
     let store = MysqlStore::connect(config.clone()).await.expect("the store connects");
     let table = Arc::new(table);
+    let pool = MySqlPoolOptions::new().max_connections(2).connect_lazy(&url()).expect("a valid URL");
+    let rows = Rows(Arc::clone(&table));
     let another = {
         let (config, table) = (config.clone(), Arc::clone(&table));
         move || {
@@ -47,6 +79,7 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_joined(pool, rows)
         .with_another(another)
         .with_corrupt(corrupt)
         .with_writes(writes)

@@ -91,7 +91,7 @@ impl Drop for Table {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let mut conn = MySqlConnection::connect(&url).await.map_err(std::io::Error::other)?;
-                for table in [&name, &format!("{name}_meta")] {
+                for table in [&name, &format!("{name}_meta"), &format!("{name}_ledger")] {
                     let drop = format!("DROP TABLE IF EXISTS `{table}`");
                     conn.execute(AssertSqlSafe(drop)).await.map_err(std::io::Error::other)?;
                 }

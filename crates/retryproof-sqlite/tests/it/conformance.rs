@@ -4,13 +4,36 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use retryproof_sqlite::{SqliteConfig, SqliteStore, Synchronous};
-use retryproof_testkit::{Subject, SubjectBuilder};
+use retryproof_sqlite::{SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource, Synchronous};
+use retryproof_testkit::{Ledger, Subject, SubjectBuilder};
 
 use crate::support::{Dir, Wall};
 
+/// Rows of the application, in the file of the store.
+struct Rows(Arc<Dir>);
+
+impl Ledger<SqliteTx> for Rows {
+    async fn write(&self, tx: &mut SqliteTx) -> Result<(), String> {
+        tx.execute("INSERT INTO kit_ledger DEFAULT VALUES", []).map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn lose(&self, tx: &mut SqliteTx) {
+        tx.execute("INSERT OR ROLLBACK INTO kit_ledger VALUES (NULL)", [])
+            .expect_err("the transaction is gone");
+    }
+
+    async fn rows(&self) -> u64 {
+        let count = self.0.stranger().query_row("SELECT count(*) FROM kit_ledger", [], |row| row.get(0));
+        count.map(i64::unsigned_abs).expect("the rows are counted")
+    }
+}
+
 fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore> {
     let store = SqliteStore::open_with(config.clone()).expect("the store opens");
+    dir.stranger()
+        .execute_batch("CREATE TABLE kit_ledger (what TEXT NOT NULL DEFAULT 'paid')")
+        .expect("a table of the application");
+    let source = SqliteTxSource::open_with(config).expect("a source of transactions");
     let another = {
         let (config, dir) = (config.clone(), Arc::clone(dir));
         move || {
@@ -41,6 +64,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_joined(source, Rows(Arc::clone(dir)))
         .with_another(another)
         .with_corrupt(corrupt)
         .with_writes(writes)

@@ -158,5 +158,9 @@ catches! {
     acq_8_a_lock_left_by_a_drop_is_caught: DroppedCallsLeaveALock by
         acq_8_a_dropped_look_leaves_nothing, run_1_a_dropped_beat_may_be_repeated, cmp_3_a_dropped_completion_may_be_repeated;
     sto_2_hidden_records_are_caught: InspectHidesTheDead by sto_2_an_operator_sees_where_a_record_stands;
+    cmp_7_a_forgotten_record_is_caught: JoinForgetsTheRecord by cmp_7_a_joined_record_and_the_writes_are_one_commit;
+    cmp_7_kept_writes_are_caught: JoinKeepsTheWrites by cmp_7_a_joined_action_that_fails_leaves_neither;
+    cmp_7_a_statement_in_autocommit_is_caught: JoinOutlivesItsTransaction by
+        cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither;
     sto_2_counts_of_nothing_are_caught: InspectCountsNothing by sto_2_an_operator_counts_the_records;
 }

@@ -23,6 +23,8 @@ use retryproof_core::{
 use retryproof_testkit::Subject;
 use tokio::sync::Notify;
 
+use crate::books::Books;
+
 /// The largest value: small, so that the kit tries the limit.
 const MAX_VALUE: usize = 2 << 20;
 
@@ -110,6 +112,9 @@ defects! {
     DroppedCallsLeaveALock
     InspectHidesTheDead
     InspectCountsNothing
+    JoinForgetsTheRecord
+    JoinKeepsTheWrites
+    JoinOutlivesItsTransaction
 }
 
 type Name = (String, String);
@@ -168,7 +173,9 @@ pub(crate) fn subject(defect: Defect) -> Subject {
     };
     let first = open();
     let (counted, spoilt) = (Arc::clone(&first.data), Arc::clone(&first.data));
+    let books = Books::of(open());
     Subject::of(first)
+        .with_joined(books.clone(), books)
         .with_purge()
         .with_inspect()
         .with_clock(move |by| clock.advance(by))
@@ -202,7 +209,7 @@ fn name(defect: Defect, id: &Identity) -> Name {
 }
 
 impl Flawed {
-    fn has(&self, defect: Defect) -> bool {
+    pub(crate) fn has(&self, defect: Defect) -> bool {
         self.defect == defect
     }
 
@@ -594,5 +601,13 @@ impl Inspect for Flawed {
         let records = self.records();
         let running = records.values().filter(|record| record.value.is_none()).count();
         Ok(StoreStats::new(records.len() as u64, running as u64, 0))
+    }
+}
+
+impl Flawed {
+    /// Who has an identity in progress.
+    pub(crate) fn holder(&self, id: &Identity) -> Option<OwnerId> {
+        let records = self.records();
+        records.get(&self.name(id)).filter(|record| record.value.is_none()).map(|record| record.owner)
     }
 }

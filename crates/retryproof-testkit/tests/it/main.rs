@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the kit itself: it passes a good store, and catches planted defects.
 
+mod books;
 mod defects;
 mod flawed;
 mod wrappers;

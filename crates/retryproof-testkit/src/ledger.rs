@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Ledger`]: the application's side of a database whose transactions a store joins, for the cases about joined completions (CMP-7).
+
+use std::future::Future;
+use std::pin::Pin;
+
+use retryproof_core::store::{Dialect, SharedStore, TxSource};
+use retryproof_core::{
+    Acquisition, CodecId, Finished, IdempotencyContext, IdempotencyEngine, Identity, Payload,
+};
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What an application writes in the transactions that a store joins, and what becomes of it. `T` is the transaction.
+pub trait Ledger<T>: Send + Sync + 'static {
+    /// Writes one row in the transaction.
+    ///
+    /// # Errors
+    /// The driver's. A case that goes on after an error does so on purpose.
+    fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Has the database end the transaction, or make it one that cannot be committed, as the database does by itself after an error: a deadlock on MySQL,
+    /// `INSERT OR ROLLBACK` on SQLite. A plain `ROLLBACK` behind the driver's back comes to the same. A row may be written afterwards, and must not stay.
+    fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
+
+    /// How many rows another connection sees.
+    fn rows(&self) -> impl Future<Output = u64> + Send;
+}
+
+/// What the action of a case does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Writes a row and returns a value.
+    Write,
+    /// Writes a row and fails.
+    Fail,
+    /// Writes a row, loses its transaction, takes no notice, writes another and returns a value.
+    GoOn,
+}
+
+/// A source of transactions and what is written in them, with their types forgotten.
+pub(crate) trait Joined: Send + Sync {
+    /// One joined call; whether its record was said to be committed.
+    fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool>;
+    fn rows(&self) -> Boxed<'_, u64>;
+}
+
+pub(crate) struct Of<S, L, D> {
+    pub(crate) source: S,
+    pub(crate) ledger: L,
+    pub(crate) dialect: std::marker::PhantomData<fn() -> D>,
+}
+
+impl<D, S, L> Joined for Of<S, L, D>
+where
+    D: Dialect,
+    S: TxSource<D> + Clone,
+    L: Ledger<S::Tx>,
+{
+    fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool> {
+        Box::pin(async move {
+            let engine = IdempotencyEngine::new(store);
+            let joined =
+                engine.joined(self.source.clone()).expect("the store joins the source's transactions");
+            let ctx = IdempotencyContext::builder(id.scope().clone(), id.key().expose());
+            let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx.build().expect("valid")).await
+            else {
+                panic!("the key is not free")
+            };
+            let mut tx = joined.begin().await.expect("a transaction");
+            self.ledger.write(&mut tx).await.expect("a row is written");
+            if deed == Deed::Fail {
+                joined.roll_back(tx).await;
+                held.release().await.expect("the key is freed");
+                return false;
+            }
+            if deed == Deed::GoOn {
+                self.ledger.lose(&mut tx).await;
+                let _ = self.ledger.write(&mut tx).await;
+            }
+            let value = Payload::new(CodecId::BYTES, 1, b"paid");
+            matches!(joined.commit(tx, held, value).await, Finished::Recorded | Finished::Tombstoned(_))
+        })
+    }
+
+    fn rows(&self) -> Boxed<'_, u64> {
+        Box::pin(self.ledger.rows())
+    }
+}
