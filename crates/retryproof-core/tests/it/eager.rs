@@ -39,9 +39,10 @@ fn value() -> Payload {
 }
 
 type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
+type EndLease = fn(Held) -> Ending;
 
 /// Every way to end a lease: its name, its call, and whether it leaves a record.
-const ENDINGS: [(&str, fn(Held) -> Ending, bool); 4] = [
+const ENDINGS: [(&str, EndLease, bool); 4] = [
     ("complete", |held| over(held.complete(value())), true),
     ("tombstone", |held| over(held.complete_tombstone(Tombstone::new())), true),
     ("release", |held| over(held.release()), false),

@@ -59,7 +59,6 @@ impl Jumpy {
 }
 
 #[deny(clippy::missing_trait_methods)]
-#[expect(clippy::manual_async_fn, reason = "the call itself panics")]
 impl IdempotencyStore for Jumpy {
     fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send {
         self.may_panic();
