@@ -3,10 +3,39 @@
 
 use std::sync::Arc;
 
-use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
-use retryproof_testkit::Subject;
+use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore, PostgresTx};
+use retryproof_testkit::{Ledger, Subject};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_postgres::PgPoolOptions;
 
 use crate::support::{Table, hex, pgbouncer, postgres};
+
+/// Rows of the application, in the database of the store.
+struct Rows(Arc<Table>);
+
+impl Rows {
+    fn table(&self) -> String {
+        format!("\"{}_ledger\"", self.0.name)
+    }
+}
+
+impl Ledger<PostgresTx> for Rows {
+    async fn write(&self, tx: &mut PostgresTx) -> Result<(), String> {
+        let text = AssertSqlSafe(format!("INSERT INTO {} VALUES ('paid')", self.table()));
+        tx.execute(text).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn lose(&self, tx: &mut PostgresTx) {
+        tx.execute("SELECT 1/0").await.expect_err("the transaction is aborted");
+    }
+
+    async fn rows(&self) -> u64 {
+        let (mut other, table) = (self.0.stranger().await, self.table());
+        other.run(format!("CREATE TABLE IF NOT EXISTS {table} (what text NOT NULL)")).await;
+        other.number(format!("SELECT count(*) FROM {table}")).await.unsigned_abs()
+    }
+}
 
 async fn subject(url: String, pooler: Pooler) -> Subject {
     // Its tables are made, spoilt and dropped on the server itself.
@@ -25,6 +54,8 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             async move { PostgresStore::connect(config).await.expect("it connects again").into_shared() }
         }
     };
+    let pool = PgPoolOptions::new().max_connections(2).connect_lazy(&table.url).expect("a valid URL");
+    let rows = Rows(Arc::clone(&table));
     let corrupt = {
         let table = Arc::clone(&table);
         move |id: retryproof_core::Identity| {
@@ -51,6 +82,7 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
     Subject::of(store)
         .with_purge()
         .with_inspect()
+        .with_joined(pool, rows)
         .with_another(another)
         .with_corrupt(corrupt)
         .with_writes(writes)

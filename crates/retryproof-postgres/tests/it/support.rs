@@ -117,7 +117,7 @@ impl Drop for Table {
                 // A server that a test has stopped keeps its tables.
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
                     let sql = format!(
-                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\"; DROP FUNCTION IF EXISTS \"{name}_grant\", \"{name}_complete\""
+                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_ledger\"; DROP FUNCTION IF EXISTS \"{name}_grant\", \"{name}_complete\""
                     );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }
