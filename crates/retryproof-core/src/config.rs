@@ -116,6 +116,9 @@ pub struct WebConfig {
     pub max_body_bytes: usize,
     /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). 8 MiB.
     pub max_response_bytes: usize,
+    /// `web.collect-timeout`: how long the body of a response is collected before it is sent; beyond it the response is
+    /// streamed, and cannot be replayed (HTTP-7). 5 s.
+    pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. `Idempotency-Key`.
     pub key_header: String,
     /// `web.in-flight-status`: any 4xx or 5xx (HTTP-10). 409.
@@ -173,6 +176,7 @@ impl Default for WebConfig {
             required: true,
             max_body_bytes: 1 << 20,
             max_response_bytes: 8 << 20,
+            collect_timeout: Duration::from_secs(5),
             key_header: "Idempotency-Key".to_owned(),
             in_flight_status: 409,
             fingerprint: FingerprintMode::default(),
@@ -264,7 +268,7 @@ impl WebConfig {
                 "the name of an HTTP field",
             ));
         }
-        Ok(())
+        within("web.collect-timeout", self.collect_timeout, &PAUSE_BOUNDS)
     }
 }
 

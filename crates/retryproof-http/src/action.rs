@@ -8,13 +8,14 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
+use pin_project_lite::pin_project;
 use retryproof_core::observe::Phase;
 use retryproof_core::{Held, Recorded};
 use tracing::Instrument as _;
 
 use crate::answer::strip_forged;
 use crate::body::{GuardedBody, ReplayBody};
-use crate::capture::record;
+use crate::capture::{Way, record};
 use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
 use crate::guard::Call;
@@ -37,7 +38,7 @@ where
 {
     // A service may panic when it is called, before its future is.
     let running = catch_from(run);
-    let action = Box::new(Action { call, held: Some(held) });
+    let action = Box::pin(Action { call, held: Some(held), body: None });
     Box::pin(then(running, move |ended| finish(action, ended)).in_current_span())
 }
 
@@ -63,17 +64,44 @@ impl<R> Ended<R> for Response<GuardedBody<R>> {
     }
 }
 
-/// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer.
-pub(crate) struct Action {
-    pub(crate) call: Call,
-    /// Taken by whatever ends the lease.
-    pub(crate) held: Option<Held>,
+pin_project! {
+    /// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer. The handler's body is
+    /// read in here, which costs no allocation of its own; what was not read goes on to the connection in the same place.
+    pub(crate) struct Action<R> {
+        pub(crate) call: Call,
+        // Taken by whatever ends the lease.
+        held: Option<Held>,
+        #[pin]
+        body: Option<R>,
+    }
 }
 
-impl Action {
+impl<R> Action<R> {
+    pub(crate) fn take_held(self: Pin<&mut Self>) -> Option<Held> {
+        self.project().held.take()
+    }
+
+    /// Puts the body in its place, to be read.
+    pub(crate) fn seat(self: Pin<&mut Self>, body: R) {
+        self.project().body.set(Some(body));
+    }
+
+    pub(crate) fn body(self: Pin<&mut Self>) -> Option<Pin<&mut R>> {
+        self.project().body.as_pin_mut()
+    }
+
+    pub(crate) fn body_ref(&self) -> Option<&R> {
+        self.body.as_ref()
+    }
+
+    /// The call has ended, and its body goes on: lets go of what nothing asks for any more.
+    pub(crate) fn let_go(self: Pin<&mut Self>) {
+        self.project().call.forget_request();
+    }
+
     /// Undoes what the handler wrote in its transaction, if it began one (CMP-7). One that something else still holds is rolled back when that lets
     /// go, for nobody commits it.
-    pub(crate) fn roll_back(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn roll_back(&self) -> impl Future<Output = ()> + Send + use<R> {
         let taken = self.call.take_tx();
         async move {
             if let Taken::Open(tx) = taken {
@@ -83,9 +111,9 @@ impl Action {
     }
 
     /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
-    async fn release(mut self: Box<Self>, phase: Phase) {
+    async fn release(mut self: Pin<Box<Self>>, phase: Phase) {
         self.roll_back().await;
-        if let Some(held) = self.held.take() {
+        if let Some(held) = self.as_mut().take_held() {
             let _ = held.release_after(phase).await;
         }
     }
@@ -93,7 +121,7 @@ impl Action {
 
 /// The end of the action: capture and completion, or release (step 10e).
 fn finish<T, R, E>(
-    action: Box<Action>,
+    action: Pin<Box<Action<R>>>,
     ended: Result<Result<Response<R>, E>, Panic>,
 ) -> impl Future<Output = Result<T, E>>
 where
@@ -108,7 +136,8 @@ where
                 AnswerFate::Store if fate.is_none() && is_of_router(&action.call, response.status()) => {
                     Unstored::Released(response)
                 }
-                AnswerFate::Store => return Either::usual(record(action, response)),
+                AnswerFate::Store => return Either::usual(record(action, response, Way::Collected)),
+                AnswerFate::Stream => return Either::usual(record(action, response, Way::Streamed)),
                 AnswerFate::Release => Unstored::Released(response),
                 AnswerFate::Hold => Unstored::Held(response),
             }
@@ -133,7 +162,7 @@ enum Unstored<R, E> {
     Panicked(Panic),
 }
 
-async fn leave<T: Ended<R>, R, E>(action: Box<Action>, unstored: Unstored<R, E>) -> Result<T, E> {
+async fn leave<T: Ended<R>, R, E>(action: Pin<Box<Action<R>>>, unstored: Unstored<R, E>) -> Result<T, E> {
     match unstored {
         Unstored::Released(response) => {
             action.release(Phase::Released).await;

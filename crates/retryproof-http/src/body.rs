@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::action::Action;
 use crate::answer::strip_forged;
 
 mod collect;
@@ -106,8 +107,8 @@ pin_project! {
     enum Rest<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // Was read in part already, so it cannot be moved.
-        Read { body: Pin<Box<B>> },
+        // Was read in part already, so it stays where it is.
+        Read { action: Pin<Box<Action<B>>> },
     }
 }
 
@@ -128,8 +129,9 @@ impl<B> GuardedBody<B> {
     }
 
     /// What was gathered, then the rest.
-    pub(crate) fn chain(gathered: Bytes, rest: Pin<Box<B>>) -> Self {
-        Self { first: gathered.into(), rest: Rest::Read { body: rest }, of_handler: true }
+    pub(crate) fn chain(gathered: Bytes, mut action: Pin<Box<Action<B>>>) -> Self {
+        action.as_mut().let_go();
+        Self { first: gathered.into(), rest: Rest::Read { action }, of_handler: true }
     }
 
     /// The bytes, if there is nothing else.
@@ -168,7 +170,10 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
                 let mut frame = ready!(match this.rest.project() {
                     RestProjection::Nothing => Poll::Ready(None),
                     RestProjection::Inner { body } => body.poll_frame(cx),
-                    RestProjection::Read { body } => body.as_mut().poll_frame(cx),
+                    RestProjection::Read { action } => {
+                        let body = action.as_mut().body();
+                        body.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
+                    }
                 });
                 if *this.of_handler
                     && let Some(trailers) =
@@ -202,7 +207,7 @@ impl<B> Rest<B> {
         match self {
             Self::Nothing => None,
             Self::Inner { body } => Some(body),
-            Self::Read { body } => Some(body),
+            Self::Read { action } => action.body_ref(),
         }
     }
 }

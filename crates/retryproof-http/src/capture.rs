@@ -2,9 +2,11 @@
 //! From a handler's response to a finished record: collect, encode, complete, and only then hand over (HTTP-6, HTTP-7,
 //! HTTP-13).
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -15,6 +17,7 @@ use retryproof_core::observe::Phase;
 use retryproof_core::{
     CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
 };
+use tokio::time::{Sleep, sleep};
 
 use crate::action::{Action, Ended};
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
@@ -30,8 +33,9 @@ use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
 ///
 /// A block rather than an `async fn`, for its size: see [`guarded`](crate::guard::guarded).
 pub(crate) fn record<T, R, E>(
-    mut action: Box<Action>,
+    mut action: Pin<Box<Action<R>>>,
     response: Response<R>,
+    way: Way,
 ) -> impl Future<Output = Result<T, E>>
 where
     T: Ended<R>,
@@ -44,8 +48,8 @@ where
             // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open transaction may hold up the rest.
             Box::pin(action.roll_back()).await;
         }
-        let ending = Ending::of(&action.call, &mut parts, body).await;
-        let finished = match (action.held.take(), ending.record) {
+        let ending = Ending::of(action.as_mut(), &mut parts, body, way).await;
+        let finished = match (action.as_mut().take_held(), ending.record) {
             (Some(held), record) if !undone && action.call.has_tx() => {
                 match Box::pin(joined(&action.call, held, record)).await {
                     Ok(finished) => finished,
@@ -59,21 +63,20 @@ where
             (Some(held), Record::Tombstone(tombstone)) => held.complete_tombstone(tombstone).await,
             (None, _) => Finished::Fenced,
         };
-        let call = &action.call;
-        let response = ending.body.map(|body| Response::from_parts(parts, body));
+        let answer = Answer { parts, body: ending.body, action };
         Ok(match (finished, ending.recorded) {
-            (Finished::Recorded, Ok(recorded)) => match response {
-                Some(response) => T::of(response, Some(recorded)),
-                None => T::instead(call.asked().refuse(Finding::ResponseFailed)),
+            (Finished::Recorded, Ok(recorded)) => match answer.response() {
+                Ok(response) => T::of(response, Some(recorded)),
+                Err(action) => T::instead(action.call.asked().refuse(Finding::ResponseFailed)),
             },
             // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
             (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
-                completion_failed(call, Recorded::Tombstone, response)
+                completion_failed(answer, Recorded::Tombstone)
             }
             // On the heap: it is the rare case.
-            (Finished::Fenced, _) => Box::pin(fenced(call, response)).await,
+            (Finished::Fenced, _) => Box::pin(fenced(answer)).await,
             // `Failed`, and whatever a later engine may add: not known to be recorded.
-            _ => completion_failed(call, Recorded::No, response),
+            _ => completion_failed(answer, Recorded::No),
         })
     }
 }
@@ -116,37 +119,78 @@ async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Unc
     }
 }
 
+/// How an answer is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Whole, if it ends in time and within the limit.
+    Collected,
+    /// As it comes.
+    Streamed,
+}
+
 /// What is recorded of an answer, and what is left to send.
 struct Ending<R> {
     record: Record,
     /// What a completion that succeeds has recorded.
     recorded: Result<Recorded, NotEncoded>,
-    /// None when it broke off.
-    body: Option<GuardedBody<R>>,
+    body: Left<R>,
+}
+
+/// What is left of a body to send.
+enum Left<R> {
+    /// Nothing of it was read.
+    Unread(R),
+    /// It was read to its end.
+    Whole(ReplayBody),
+    /// This part of it was read, and the rest is with the action.
+    Read(Bytes),
+    /// It broke off.
+    Broken,
 }
 
 /// The answer could not be encoded: a hook panicked.
 struct NotEncoded;
 
+/// A handler's answer between its record and its client.
+struct Answer<R> {
+    parts: Parts,
+    body: Left<R>,
+    action: Pin<Box<Action<R>>>,
+}
+
+impl<R> Answer<R> {
+    /// As it is sent; the action comes back when its body broke off.
+    fn response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<Action<R>>>> {
+        let body = match self.body {
+            Left::Unread(body) => GuardedBody::of_handler(body),
+            Left::Whole(body) => GuardedBody::replay(body),
+            Left::Read(gathered) => GuardedBody::chain(gathered, self.action),
+            Left::Broken => return Err(self.action),
+        };
+        Ok(Response::from_parts(self.parts, body))
+    }
+}
+
 impl<R: Body<Data = Bytes>> Ending<R> {
-    /// Reads the body, unless it has no end or is known to be over the limit.
-    async fn of(call: &Call, parts: &mut Parts, body: R) -> Self {
+    /// Reads the body, unless it has no end, is known to be over the limit, or is to be streamed.
+    async fn of(mut action: Pin<&mut Action<R>>, parts: &mut Parts, body: R, way: Way) -> Self {
+        let call = &action.call;
         let limit = call.filter().max_response;
-        if is_open_ended(call.method(), parts) || body.size_hint().lower() > limit as u64 {
-            return Self::tombstone(call, parts, Some(GuardedBody::of_handler(body)));
+        let size = body.size_hint();
+        if way == Way::Streamed || is_open_ended(call.method(), parts) || size.lower() > limit as u64 {
+            return Self::tombstone(call, parts, Left::Unread(body));
         }
-        if body.size_hint().upper().is_some_and(|most| most <= limit as u64) {
-            // Nothing can be left over, unless the body said the untrue: then it counts as broken.
-            return match catch(gather(pin!(body), limit)).await {
-                Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
-                Ok(Gather::Over(_) | Gather::Broken) | Err(_) => Self::broken(call, parts),
-            };
-        }
-        // On the heap: what was not read goes on to the connection.
-        let mut body = Box::pin(body);
-        match catch(gather(body.as_mut(), limit)).await {
+        let patience = call.filter().web.collect_timeout;
+        action.as_mut().seat(body);
+        let gathered = catch(gather(action.as_mut(), limit, patience)).await;
+        let call = &action.call;
+        match gathered {
             Ok(Gather::Whole(data, trailers)) => Self::response(call, parts, data, trailers),
-            Ok(Gather::Over(data)) => Self::tombstone(call, parts, Some(GuardedBody::chain(data, body))),
+            // It said that it would end within the limit.
+            Ok(Gather::Over(_)) if size.upper().is_some_and(|most| most <= limit as u64) => {
+                Self::broken(call, parts)
+            }
+            Ok(Gather::Over(data) | Gather::Late(data)) => Self::tombstone(call, parts, Left::Read(data)),
             Ok(Gather::Broken) | Err(_) => Self::broken(call, parts),
         }
     }
@@ -154,13 +198,13 @@ impl<R: Body<Data = Bytes>> Ending<R> {
     /// The work is done, so it must not run again; a body that panics is one that breaks off.
     fn broken(call: &Call, parts: &Parts) -> Self {
         tracing::error!(identity = %call.ctx.identity(), "the handler's response body broke off");
-        Self::tombstone(call, parts, None)
+        Self::tombstone(call, parts, Left::Broken)
     }
 
     fn response(call: &Call, parts: &mut Parts, data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         reframe(&mut parts.headers, data.len());
         let encoded = encode(call, parts, &data, trailers.as_deref());
-        let body = Some(GuardedBody::replay(ReplayBody::new(data, trailers)));
+        let body = Left::Whole(ReplayBody::new(data, trailers));
         match encoded {
             Ok(payload) if payload.envelope().len() <= call.filter().max_value => {
                 Self { record: Record::Response(payload), recorded: Ok(Recorded::Yes), body }
@@ -174,7 +218,7 @@ impl<R: Body<Data = Bytes>> Ending<R> {
         }
     }
 
-    fn tombstone(call: &Call, parts: &Parts, body: Option<GuardedBody<R>>) -> Self {
+    fn tombstone(call: &Call, parts: &Parts, body: Left<R>) -> Self {
         Self { record: Record::Tombstone(tombstone(call, parts)), recorded: Ok(Recorded::Tombstone), body }
     }
 }
@@ -194,21 +238,44 @@ fn exchange_of(call: &Call) -> Exchange {
     if *call.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
 }
 
+/// The time to collect a body is over.
+struct TooLate;
+
 /// How the gathering of a response body ended.
 enum Gather {
     /// At its end, within the limit.
     Whole(Bytes, Option<Box<HeaderMap>>),
     /// At the frame that went over the limit, which is part of what was read.
     Over(Bytes),
+    /// When its time was over.
+    Late(Bytes),
     /// At an error.
     Broken,
 }
 
-async fn gather<R: Body<Data = Bytes>>(mut body: Pin<&mut R>, limit: usize) -> Gather {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
+async fn gather<R>(mut action: Pin<&mut Action<R>>, limit: usize, patience: Duration) -> Gather
+where
+    R: Body<Data = Bytes>,
+{
+    let expected = action.body_ref().map_or(0, |body| body.size_hint().lower());
+    let expected = usize::try_from(expected).unwrap_or(0).min(limit);
     let mut gathered = Gathered::default();
     let mut trailers = None::<Box<HeaderMap>>;
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+    // Most bodies are there, and need no timer.
+    let mut timer = None::<Pin<Box<Sleep>>>;
+    let mut next = |cx: &mut Context<'_>| match action.as_mut().body()?.poll_frame(cx) {
+        Poll::Ready(frame) => Some(Poll::Ready(Ok(frame))),
+        Poll::Pending => {
+            let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+            Some(timer.as_mut().poll(cx).map(|()| Err(TooLate)))
+        }
+    };
+    loop {
+        let frame = match poll_fn(|cx| next(cx).unwrap_or(Poll::Ready(Ok(None)))).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(TooLate) => return Gather::Late(gathered.into_bytes()),
+        };
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => {
                 gathered.push(data, expected);
@@ -285,27 +352,29 @@ fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_
 
 /// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
 /// (CMP-2).
-async fn fenced<T: Ended<R>, R>(call: &Call, response: Option<Response<GuardedBody<R>>>) -> T {
-    let answer: Response<ReplayBody> = match call.filter().engine.answer_fenced(&call.ctx).await {
+async fn fenced<T: Ended<R>, R>(answer: Answer<R>) -> T {
+    let call = &answer.action.call;
+    let instead: Response<ReplayBody> = match call.filter().engine.answer_fenced(&call.ctx).await {
         Ok(Ok(stored)) => call.judge().repeat(&stored),
         Ok(Err(in_flight)) => call.judge().in_flight(in_flight),
         Err(error) => {
             tracing::error!(%error, "the action ran, but its result was not recorded");
-            return completion_failed(call, Recorded::No, response);
+            return completion_failed(answer, Recorded::No);
         }
     };
-    T::instead(answer)
+    T::instead(instead)
 }
 
 /// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off cannot go out.
-fn completion_failed<T: Ended<R>, R>(
-    call: &Call,
-    recorded: Recorded,
-    response: Option<Response<GuardedBody<R>>>,
-) -> T {
-    match (call.filter().engine.config().completion_failure_policy, response) {
+fn completion_failed<T: Ended<R>, R>(answer: Answer<R>, recorded: Recorded) -> T {
+    let policy = answer.action.call.filter().engine.config().completion_failure_policy;
+    let response = match policy {
+        CompletionFailurePolicy::LogAndReturn => answer.response(),
+        _ => Err(answer.action),
+    };
+    match response {
         // It is said beside the response whether it was recorded.
-        (CompletionFailurePolicy::LogAndReturn, Some(response)) => T::of(response, Some(recorded)),
-        _ => T::instead(call.asked().refuse(Finding::CompletionFailed(recorded))),
+        Ok(response) => T::of(response, Some(recorded)),
+        Err(action) => T::instead(action.call.asked().refuse(Finding::CompletionFailed(recorded))),
     }
 }

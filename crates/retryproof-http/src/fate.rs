@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of an answer: stored, released or held (HTTP-7).
+//! What becomes of an answer: stored, released, held or streamed (HTTP-7).
 //!
 //! An error type that a handler returns is turned into a response before the guard sees it, so the response has to
 //! carry the word. It does so by an extension, [`AnswerFate`]; nothing turns any error into `Release` by itself.
@@ -19,6 +19,10 @@ pub enum AnswerFate {
     /// **Nobody knows what happened**, say after a time-out of a payment provider. The answer is sent, not stored, and
     /// the key stays taken until the lease runs out; the next run knows that it is a takeover.
     Hold,
+    /// **Done, and to be sent as it comes.** Before its first byte leaves, the key is recorded as done and not replayable;
+    /// then the body streams to the client, and is dropped with the connection. A duplicate is refused, 409
+    /// `result-not-replayable`. For endless or slow bodies: NDJSON, an export. Do the work first, then answer.
+    Stream,
 }
 
 /// States the fate of an error (or any answer), by the type that knows it.

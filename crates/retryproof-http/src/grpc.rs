@@ -55,7 +55,7 @@
 //! # What becomes of an answer
 //! A status other than `OK` that the handler returns is an answer: it is stored and replayed (HTTP-7). A handler says otherwise by
 //! [`AnswerFate`](crate::AnswerFate) in the extensions of its response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when
-//! surely nothing happened, `hold` when nobody knows. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
+//! surely nothing happened, `hold` when nobody knows, `stream` when it is done and its messages are to flow. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes of a [`GuardedTx`](crate::GuardedTx), `GuardedTx::of(request.extensions(), &joined)` in tonic, commit with the record of an answer that is `OK`. Any other
 //! status takes them back, and is recorded alone (CMP-7). What is recorded before its status is known commits: a stream, and an answer over
@@ -63,7 +63,7 @@
 //!
 //! # Streams
 //! - An answer of more than one message reaches its client whole, and is recorded as "done, not replayable" as soon as its second message
-//!   begins (HTTP-13). Until then nothing of it is sent. A status that comes after it says its fate too late; one that comes instead of the first
+//!   begins, or after `web.collect-timeout` (HTTP-13). Until then nothing of it is sent. A status that comes after it says its fate too late; one that comes instead of the first
 //!   message is an answer like any other.
 //! - A method named with [`GrpcLayer::streaming`] is recorded so as soon as it answers, and its messages flow in both directions at once. Name
 //!   those that the client talks to while they answer, and those whose first messages come late. A request of theirs is not read before it
@@ -89,6 +89,6 @@ pub use peek::GrpcBody;
 pub use refusal::refusal;
 pub use service::{GrpcFuture, GrpcLayer, GrpcService};
 
-/// The metadata entry by which a status says its fate: `store`, `release` or `hold` (HTTP-7). It is taken off before the
+/// The metadata entry by which a status says its fate: `store`, `release`, `hold` or `stream` (HTTP-7). It is taken off before the
 /// answer is stored or sent.
 pub const FATE: &str = "retryproof-fate";

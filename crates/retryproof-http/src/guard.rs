@@ -323,6 +323,11 @@ impl Call {
         self.granted.0.tx.get().map_or(Taken::None, |tx| tx.take())
     }
 
+    /// Lets go of the request's bytes.
+    pub(crate) fn forget_request(&mut self) {
+        self.body = Bytes::new();
+    }
+
     pub(crate) fn method(&self) -> &Method {
         self.granted.0.route.method()
     }

@@ -54,6 +54,8 @@
 //! | returns an answer marked [`Release`]: surely nothing happened | gone; the next request runs | gets the answer |
 //! | returns an answer marked [`Hold`]: nobody knows what happened | taken until the lease runs out; the next run is a takeover | gets the answer |
 //! | panics, or its service fails | gone; the next request runs | sees the panic or the error, as without the guard |
+//! | returns an answer marked [`Stream`]: done, and its body is endless or slow | "done, not replayable" | gets the body as it comes |
+//! | answers with a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was collected, then the rest as it comes |
 //! | answers with an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the answer whole |
 //! | answers with a body that breaks off | "done, not replayable" | 500 `response-failed` |
 //! | returns, and the store fails to record it | taken until the lease runs out | by policy: the answer (a response extension, [`Recorded`](retryproof_core::Recorded), tells), or 500 `completion-failed` |
@@ -176,7 +178,7 @@ mod waiting;
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use caller::{Caller, CallersSaid, CallersShareKeys, CallersUnsaid, IntoCaller, SaysWhoCalls};
 pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
-pub use fate::AnswerFate::{self, Hold, Release};
+pub use fate::AnswerFate::{self, Hold, Release, Stream};
 pub use fate::Fate;
 pub use filter::{FilterBuilder, IdempotencyFilter};
 pub use future::ResponseFuture;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The middleware: what runs, what is replayed, what goes through untouched.
 
-use std::future::Future as _;
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::Service as _;
 use actix_web::http::header;
 use actix_web::http::{ConnectionType, StatusCode};
@@ -301,6 +302,46 @@ async fn http_13_a_stream_reaches_its_client_whole_and_is_not_replayable() {
     assert_eq!(first.text(), "data: 1\n\ndata: 2\n\n");
     let again = send(&app, post("/orders", "k").to_request()).await;
     assert_eq!((again.status, &*again.code()), (409, "result-not-replayable"));
+}
+
+#[actix_web::test]
+async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
+    struct Endless(bool);
+    impl MessageBody for Endless {
+        type Error = std::convert::Infallible;
+
+        fn size(&self) -> BodySize {
+            BodySize::Stream
+        }
+
+        fn poll_next(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+            match std::mem::replace(&mut self.0, true) {
+                false => Poll::Ready(Some(Ok(Bytes::from_static(b"line\n")))),
+                true => Poll::Pending,
+            }
+        }
+    }
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.collect_timeout = Duration::from_millis(50);
+    let late = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    // The default is too long for this test to see its end.
+    for (fate, filter) in [(AnswerFate::Stream, filter()), (AnswerFate::Store, late)] {
+        let app = app!(&filter, move || async move {
+            HttpResponse::Ok().message_body(Endless(false)).unwrap().with_fate(fate)
+        });
+        let call = test::call_service(&app, post("/orders", "k").to_request());
+        let response =
+            tokio::time::timeout(Duration::from_secs(4), call).await.expect("it is not waited for");
+        assert_eq!(response.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
+        let mut body = Box::pin(response.into_body());
+        let line = poll_fn(|cx| body.as_mut().poll_next(cx)).await;
+        assert_eq!(line.unwrap().ok().unwrap(), "line\n");
+        assert_eq!(send(&app, post("/orders", "k").to_request()).await.code(), "result-not-replayable");
+    }
 }
 
 fn futures_stream<const N: usize>(

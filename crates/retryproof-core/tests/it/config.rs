@@ -70,6 +70,8 @@ const ROWS: &[Row] = &[
           bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
     Row { key: "web.max-response-bytes", toml: "4096", variable: "4096", arrived: |c| c.web.max_response_bytes == 4_096,
           bad_toml: BAD_COUNT, bad_variable: BAD_COUNT_VARIABLE },
+    Row { key: "web.collect-timeout", toml: "'PT2S'", variable: "PT2S", arrived: |c| c.web.collect_timeout == 2 * S,
+          bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "web.in-flight-status", toml: "503", variable: "503", arrived: |c| c.web.in_flight_status == 503,
           bad_toml: &["200", "399", "600", "65937", "'409'"], bad_variable: &["200", "600", "65937", "conflict"] },
     Row { key: "web.fingerprint", toml: "'json'", variable: "json", arrived: |c| c.web.fingerprint == FingerprintMode::Json,

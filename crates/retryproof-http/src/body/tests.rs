@@ -150,17 +150,6 @@ fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
 }
 
 #[test]
-fn http_13_a_chained_body_yields_the_gathered_part_then_the_rest() {
-    let body = GuardedBody::chain(Bytes::from_static(b"ab"), Box::pin(Frames::of([b"cd", b"ef"])));
-    assert_eq!(body.size_hint().lower(), 2);
-    assert!(!body.is_end_stream());
-    assert_eq!(now(body.collect()).unwrap().to_bytes(), &b"abcdef"[..]);
-    let exact =
-        GuardedBody::chain(Bytes::from_static(b"ab"), Box::pin(ReplayBody::from(Bytes::from_static(b"c"))));
-    assert_eq!(exact.size_hint().exact(), Some(3));
-}
-
-#[test]
 fn http_9_a_body_with_trailers_has_no_exact_length() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", "1".parse().unwrap());

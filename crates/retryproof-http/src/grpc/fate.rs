@@ -16,9 +16,10 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
         b"store" => AnswerFate::Store,
         b"release" => AnswerFate::Release,
         b"hold" => AnswerFate::Hold,
+        b"stream" => AnswerFate::Stream,
         _ => {
             tracing::error!(
-                "the fate of a gRPC answer is none of `store`, `release` and `hold`; it is held (HTTP-7)"
+                "the fate of a gRPC answer is none of `store`, `release`, `hold` and `stream`; it is held (HTTP-7)"
             );
             AnswerFate::Hold
         }

@@ -3,14 +3,16 @@
 //! length and that many bytes; what follows the first one is another, or the trailers.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
 
 use super::fate::{FATE_NAME, take_fate};
 use crate::answer::strip;
@@ -46,14 +48,31 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         Self { endless: true, ..Self::passed(body) }
     }
 
-    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes.
-    pub(super) async fn peek(body: B, limit: usize) -> Self {
+    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes. One that takes longer than
+    /// `patience` is a stream.
+    pub(super) async fn peek(body: B, limit: usize, patience: Duration) -> Self {
         let mut body = Box::pin(body);
         let mut gathered = Gathered::default();
         let mut message = Message::default();
         let mut trailers = None::<Box<HeaderMap>>;
+        let mut timer = None::<Pin<Box<Sleep>>>;
         loop {
-            let rest = match catch(poll_fn(|cx| body.as_mut().poll_frame(cx))).await.map(Option::transpose) {
+            let next = catch(poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+                Poll::Ready(frame) => Poll::Ready(Some(frame)),
+                Poll::Pending => {
+                    let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+                    timer.as_mut().poll(cx).map(|()| None)
+                }
+            }));
+            let frame = match next.await {
+                Ok(Some(frame)) => Ok(frame),
+                Ok(None) => {
+                    let first = ReplayBody::new(gathered.into_bytes(), None);
+                    return Self { first, rest: Rest::Body(body), endless: true };
+                }
+                Err(panic) => Err(panic),
+            };
+            let rest = match frame.map(Option::transpose) {
                 Err(panic) => Rest::Panic(Some(panic)),
                 Ok(Err(error)) => Rest::Error(Some(error)),
                 Ok(Ok(None)) => Rest::Nothing,

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -59,9 +60,10 @@ impl<S> Layer<S> for GrpcLayer {
     type Service = GrpcService<S>;
 
     fn layer(&self, inner: S) -> GrpcService<S> {
-        let limit = self.guard.filter().0.max_response;
+        let filter = &self.guard.filter().0;
+        let (limit, patience) = (filter.max_response, filter.web.collect_timeout);
         GrpcService {
-            guarded: self.guard.layer(Inside { inner, limit }),
+            guarded: self.guard.layer(Inside { inner, limit, patience }),
             streaming: Arc::clone(&self.streaming),
         }
     }
@@ -136,6 +138,8 @@ struct Inside<S> {
     inner: S,
     /// Answers over it are not replayed.
     limit: usize,
+    /// Nor are those that take longer.
+    patience: Duration,
 }
 
 /// The future of the inner service, and of a look at its answer.
@@ -167,21 +171,22 @@ where
             *request.body_mut() = GuardedBody::inner(body);
         }
         let running = self.inner.call(request);
-        let limit = self.limit;
+        let (limit, patience) = (self.limit, self.patience);
         Box::pin(async move {
             let (mut parts, body) = running.await?.into_parts();
             if let Some(fate) = take_fate(&mut parts.headers) {
                 parts.extensions.insert(fate);
             }
             let fate = parts.extensions.get::<AnswerFate>().copied().unwrap_or_default();
-            if !is_guarded || fate != AnswerFate::Store {
+            if !is_guarded || !matches!(fate, AnswerFate::Store | AnswerFate::Stream) {
                 return Ok(Response::from_parts(parts, GrpcBody::passed(body)));
             }
             let is_refused = is_error(&parts.headers);
             let mut body = match Form::of(&parts.headers) {
+                _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
                 // A status in the head is the whole answer, also that of a stream (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
-                Some(Form::Plain) => GrpcBody::peek(body, limit).await,
+                Some(Form::Plain) => GrpcBody::peek(body, limit, patience).await,
                 Some(Form::Web) | None => GrpcBody::passed(body),
             };
             // A stream whose first item is an error says it there.

@@ -294,6 +294,39 @@ async fn http_13_a_second_message_makes_a_stream_which_flows_and_is_not_replayab
 }
 
 #[tokio::test(start_paused = true)]
+async fn http_7_http_13_a_stream_that_falls_silent_after_its_first_message_reaches_its_client() {
+    let never = Arc::new(Notify::new());
+    for (pieces, sent) in [
+        (vec![Piece::Data(MESSAGE), Piece::Wait(Arc::clone(&never))], MESSAGE),
+        (vec![Piece::Wait(never)], &b""[..]),
+    ] {
+        let runs = Runs::default();
+        let service = filter().grpc(Policy::unnamed()).layer(method(&runs, &[], pieces));
+        let Ok(response) = service.clone().oneshot(call("/pay.v1.Pay/Watch", "k")).await;
+        let mut body = response.into_body();
+        if !sent.is_empty() {
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), sent);
+        }
+        let again = answer!(service, call("/pay.v1.Pay/Watch", "k"));
+        assert_eq!(again.header("grpc-status"), Some("6"), "it is recorded as done");
+        assert_eq!(runs.count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_a_message_marked_as_a_stream_is_not_replayable() {
+    let runs = Runs::default();
+    let headers = &[("retryproof-fate", "stream")];
+    let service =
+        filter().grpc(Policy::unnamed()).layer(method(&runs, headers, vec![Piece::Data(MESSAGE), OK]));
+    let first = answer!(service, call("/pay.v1.Pay/Export", "k"));
+    assert_eq!((&first.body[..], first.header("retryproof-fate")), (MESSAGE, None));
+    let again = answer!(service, call("/pay.v1.Pay/Export", "k"));
+    assert_eq!(again.header("grpc-status"), Some("6"));
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_13_a_named_stream_flows_from_its_first_byte_on() {
     let runs = Runs::default();
     let go_on = Arc::new(Notify::new());

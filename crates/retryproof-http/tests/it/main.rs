@@ -20,3 +20,4 @@ mod logs;
 mod methods;
 mod nested;
 mod replay;
+mod stream;

@@ -42,6 +42,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "web.key-header" => web.key_header = text;
     "web.max-body-bytes" => web.max_body_bytes = count;
     "web.max-response-bytes" => web.max_response_bytes = count;
+    "web.collect-timeout" => web.collect_timeout = duration;
     "web.in-flight-status" => web.in_flight_status = status;
     "web.fingerprint" => web.fingerprint = fingerprint;
     "memory.max-records" => memory.max_records = count, Some;
