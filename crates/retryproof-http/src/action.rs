@@ -2,10 +2,11 @@
 //! The action of a granted request: the handler, and then its end (step 10e).
 
 use std::future::Future;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 
 use bytes::Bytes;
+use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -15,9 +16,12 @@ use tracing::Instrument as _;
 
 use crate::answer::strip_forged;
 use crate::body::{GuardedBody, ReplayBody};
+#[cfg(feature = "grpc")]
+use crate::capture::Undone;
 use crate::capture::{Way, record};
 use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
+use crate::filter::FateHook;
 use crate::guard::Call;
 use crate::joined::Taken;
 use crate::then::{Either, then};
@@ -101,12 +105,14 @@ impl<R> Action<R> {
 
     /// Undoes what the handler wrote in its transaction, if it began one (CMP-7). One that something else still holds is rolled back when that lets
     /// go, for nobody commits it.
-    pub(crate) fn roll_back(&self) -> impl Future<Output = ()> + Send + use<R> {
+    ///
+    /// True when there was one, and it is.
+    pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
         let taken = self.call.take_tx();
         async move {
-            if let Taken::Open(tx) = taken {
-                tx.roll_back().await;
-            }
+            let Taken::Open(tx) = taken else { return false };
+            tx.roll_back().await;
+            true
         }
     }
 
@@ -131,12 +137,22 @@ where
     let unstored = match ended {
         Ok(Ok(mut response)) => {
             strip_forged(response.headers_mut());
-            let fate = AnswerFate::take(response.extensions_mut());
-            match fate.unwrap_or_default() {
-                AnswerFate::Store if fate.is_none() && is_of_router(&action.call, response.status()) => {
-                    Unstored::Released(response)
+            let marked = AnswerFate::take(response.extensions_mut());
+            let (fate, way) = match (marked, &action.call.filter().fate) {
+                (Some(fate), _) => (fate, Way::Stored),
+                (None, _) if is_of_router(&action.call, response.status()) => {
+                    (AnswerFate::Release, Way::Unmarked)
                 }
-                AnswerFate::Store => return Either::usual(record(action, response, Way::Collected)),
+                (None, None) => (AnswerFate::Store, Way::Unmarked),
+                (None, Some(hook)) => {
+                    let (parts, body) = response.into_parts();
+                    let fate = unmarked(&**hook, &parts);
+                    response = Response::from_parts(parts, body);
+                    (fate, Way::Unmarked)
+                }
+            };
+            match fate {
+                AnswerFate::Store => return Either::usual(record(action, response, way)),
                 AnswerFate::Stream => return Either::usual(record(action, response, Way::Streamed)),
                 AnswerFate::Release => Unstored::Released(response),
                 AnswerFate::Hold => Unstored::Held(response),
@@ -154,25 +170,43 @@ fn is_of_router(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }
 
+/// What the filter's hook says of an answer that carries no mark. One that panics says nothing: the answer is stored, so
+/// that its work does not run again.
+fn unmarked(hook: &FateHook, parts: &Parts) -> AnswerFate {
+    catch_unwind(AssertUnwindSafe(|| hook(parts))).unwrap_or_else(|_| {
+        tracing::error!("the filter's hook on fates panicked; the answer is stored");
+        AnswerFate::Store
+    })
+}
+
 /// An end of which nothing is recorded.
-enum Unstored<R, E> {
+pub(crate) enum Unstored<R, E> {
     Released(Response<R>),
+    /// Its writes were taken back, and with them all that the handler did (CMP-7).
+    RolledBack(Response<R>),
     Held(Response<R>),
     Failed(E),
     Panicked(Panic),
 }
 
-async fn leave<T: Ended<R>, R, E>(action: Pin<Box<Action<R>>>, unstored: Unstored<R, E>) -> Result<T, E> {
+pub(crate) async fn leave<T: Ended<R>, R, E>(
+    action: Pin<Box<Action<R>>>,
+    unstored: Unstored<R, E>,
+) -> Result<T, E> {
     match unstored {
         Unstored::Released(response) => {
             action.release(Phase::Released).await;
-            Ok(T::of(response.map(GuardedBody::of_handler), None))
+            Ok(T::of(unrecorded(response), None))
+        }
+        Unstored::RolledBack(response) => {
+            action.release(Phase::RolledBack).await;
+            Ok(T::of(unrecorded(response), None))
         }
         Unstored::Held(response) => {
             action.roll_back().await;
             // The lease runs out.
             drop(action);
-            Ok(T::of(response.map(GuardedBody::of_handler), None))
+            Ok(T::of(unrecorded(response), None))
         }
         Unstored::Failed(error) => {
             action.release(Phase::Action).await;
@@ -183,4 +217,15 @@ async fn leave<T: Ended<R>, R, E>(action: Pin<Box<Action<R>>>, unstored: Unstore
             resume_unwind(panic)
         }
     }
+}
+
+/// The handler's answer, as it is sent. What gRPC says of it to the guard goes no further.
+fn unrecorded<R>(response: Response<R>) -> Response<GuardedBody<R>> {
+    #[cfg(feature = "grpc")]
+    let response = {
+        let mut response = response;
+        response.extensions_mut().remove::<Undone>();
+        response
+    };
+    response.map(GuardedBody::of_handler)
 }

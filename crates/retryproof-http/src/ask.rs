@@ -13,9 +13,11 @@ use tokio::task::JoinHandle;
 
 use crate::action::{Ended, start};
 use crate::adapter::FromRecord;
-use crate::body::{BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect};
+use crate::body::{
+    BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect, declares_more,
+};
 use crate::caller::{Absent, Answering, By, Caller, CallerHook, Callers};
-use crate::decide::Finding;
+use crate::decide::{BodyRead, Finding};
 use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
 use crate::filter::{Fingerprinter, IdempotencyFilter};
 use crate::guard::{Awaited, Call, Guarded, Keyed};
@@ -31,9 +33,19 @@ pub(crate) trait Asking {
     fn default_scope(&self) -> Result<Scope, Error>;
     fn caller(&self, hook: &CallerHook) -> Answering;
     fn route(&self) -> Route;
+
+    /// The limit on the request's body, which is at most `own`.
+    fn body_limit(&mut self, own: usize) -> usize {
+        own
+    }
 }
 
 impl Asking for Box<Parts> {
+    #[cfg(feature = "axum")]
+    fn body_limit(&mut self, own: usize) -> usize {
+        crate::axum::body_limit(&mut self.extensions, own)
+    }
+
     fn method(&self) -> &Method {
         &self.method
     }
@@ -62,6 +74,9 @@ impl Asking for Box<Parts> {
 /// The largest body of which canonical JSON is made where the request is served, in bytes: half a millisecond of work in the
 /// worst case, which takes 32 ns for each byte.
 const SLOW_JSON: usize = 16 << 10;
+
+/// Bodies up to this many bytes are not measured against the application's own limit before the grant.
+const SMALL_BODY: u64 = 1 << 10;
 
 /// An admitted request, but for its body.
 pub(crate) struct Asker<H> {
@@ -104,7 +119,10 @@ pub(crate) type Acquired<H, A> = Result<Box<Granted<H>>, (A, H)>;
 ///
 /// Here nothing is said of `Send`: the future is it where the request is.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn asked<H, B, A>(asker: Asker<H>, body: B) -> impl Future<Output = Acquired<H, A>> + use<H, B, A>
+pub(crate) fn asked<H, B, A>(
+    mut asker: Asker<H>,
+    body: B,
+) -> impl Future<Output = Acquired<H, A>> + use<H, B, A>
 where
     H: Asking,
     B: Body<Data = Bytes>,
@@ -121,14 +139,18 @@ where
             Ok(named) => named,
             Err(refusal) => return Err((A::own(*refusal), asker.head)),
         };
-        let mut collected = collect(body, asker.max_body_bytes(), || asker.hasher()).await;
+        let limit = asker.body_limit(&body);
+        let mut collected = match declares_more(&body, limit) {
+            true => Err(CollectError::TooLarge(BodyRead::Declared)),
+            false => collect(body, limit, || asker.hasher()).await,
+        };
         if let Ok(whole) = &mut collected
             && asker.is_slow(whole)
         {
             whole.digest = asker.digest_elsewhere(whole.data.clone()).await.ok();
         }
         // In two steps, so that the future has no room for an answer while it waits.
-        let step = match asker.ask::<A>(named, collected) {
+        let step = match asker.ask::<A>(named, collected, limit) {
             Step::Answered(answer, head) => return Err((answer, head)),
             Step::Granted(granted) => Ok(granted),
             Step::Waiting(waiting) => Err(waiting),
@@ -186,25 +208,26 @@ impl Granted<Box<Parts>> {
         Fut: Future<Output = Result<Response<R>, E>>,
     {
         self.start(awaited, move |mut parts: Box<Parts>, granted, body, trailers| {
-            #[cfg(feature = "axum")]
-            let limit = granted.filter().0.web.max_body_bytes;
             parts.extensions.insert(granted);
-            let request = Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
-            // The host's smaller default would refuse what was let in here, and behind a layer its 413 would be stored.
             #[cfg(feature = "axum")]
-            let request = {
-                let mut request = request;
-                axum_core::extract::DefaultBodyLimit::max(limit).apply(&mut request);
-                request
-            };
+            let length = body.len();
+            let request = Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
+            #[cfg(feature = "axum")]
+            let request = crate::axum::lift_body_limit(request, length);
             run(request)
         })
     }
 }
 
 impl<H: Asking> Asker<H> {
-    fn max_body_bytes(&self) -> usize {
-        self.keyed.filter.0.web.max_body_bytes
+    /// The filter's limit on a body, or a smaller one of the application's own (HTTP-4). What is small in any case is left
+    /// to the extractors, which know that limit too: then to look for it would cost more than the rest.
+    fn body_limit(&mut self, body: &impl Body) -> usize {
+        let own = self.keyed.filter.0.web.max_body_bytes;
+        match body.size_hint().upper() {
+            Some(most) if most <= SMALL_BODY => own,
+            _ => self.head.body_limit(own),
+        }
     }
 
     /// What the hook says, if there is one.
@@ -261,8 +284,9 @@ impl<H: Asking> Asker<H> {
         self,
         named: Named,
         collected: Result<Collected, CollectError>,
+        limit: usize,
     ) -> Step<H, A, impl Future<Output = Acquired<H, A>> + use<H, A>> {
-        let prepared = match self.prepare(named, collected) {
+        let prepared = match self.prepare(named, collected, limit) {
             Ok(prepared) => prepared,
             Err(refusal) => return Step::Answered(A::own(*refusal), self.head),
         };
@@ -290,11 +314,12 @@ impl<H: Asking> Asker<H> {
         &self,
         Named { scope, by }: Named,
         collected: Result<Collected, CollectError>,
+        limit: usize,
     ) -> Result<Prepared, Refusal> {
         let Keyed { filter, policy, key } = &self.keyed;
         let Collected { data: body, trailers, digest } = collected.map_err(|error| {
             self.refuse(match error {
-                CollectError::TooLarge(read) => Finding::BodyTooLarge(read),
+                CollectError::TooLarge(read) => Finding::BodyTooLarge { read, limit },
                 CollectError::Unreadable => Finding::BodyUnreadable,
             })
         })?;
@@ -309,7 +334,8 @@ impl<H: Asking> Asker<H> {
             }
         });
         let ctx = folded(&by, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
-        let mut ctx = ctx.fingerprint(fingerprint);
+        // Kept while a duplicate waits (ACQ-13).
+        let mut ctx = ctx.fingerprint(fingerprint).held_bytes(body.len());
         if let Some(ttl) = policy.ttl() {
             ctx = ctx.ttl(ttl);
         }

@@ -27,8 +27,10 @@ use crate::policy::{AtHand, Policy};
 use crate::then::then;
 use crate::waiting::Waiting;
 
+mod limit;
 mod tx;
 
+pub(crate) use limit::{body_limit, lift_body_limit};
 pub use tx::{GuardedTxRejection, HasJoinedEngine};
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.

@@ -19,7 +19,7 @@ use retryproof_core::{
 };
 use tokio::time::{Sleep, sleep};
 
-use crate::action::{Action, Ended};
+use crate::action::{Action, Ended, Unstored, leave};
 use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
@@ -46,7 +46,11 @@ where
         let undone = is_undone(&mut parts);
         if undone && action.call.has_tx() {
             // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open transaction may hold up the rest.
-            Box::pin(action.roll_back()).await;
+            let rolled_back = Box::pin(action.roll_back()).await;
+            if rolled_back && way == Way::Unmarked && action.call.filter().release_on_rollback {
+                let response = Response::from_parts(parts, body);
+                return Box::pin(leave(action, Unstored::RolledBack(response))).await;
+            }
         }
         let ending = Ending::of(action.as_mut(), &mut parts, body, way).await;
         let finished = match (action.as_mut().take_held(), ending.record) {
@@ -122,8 +126,10 @@ async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Unc
 /// How an answer is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Whole, if it ends in time and within the limit.
-    Collected,
+    /// Whole, if it ends in time and within the limit: nothing was said of it.
+    Unmarked,
+    /// As [`Unmarked`](Self::Unmarked), and stored whatever became of its writes.
+    Stored,
     /// As it comes.
     Streamed,
 }
@@ -213,7 +219,8 @@ impl<R: Body<Data = Bytes>> Ending<R> {
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
                 tracing::error!(identity = %call.ctx.identity(), %error, "the response is recorded as a tombstone");
-                Self { record: Record::Tombstone(Tombstone::new()), recorded: Err(NotEncoded), body }
+                let record = Record::Tombstone(status_alone(parts.status));
+                Self { record, recorded: Err(NotEncoded), body }
             }
         }
     }
@@ -326,7 +333,8 @@ fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>
     })
 }
 
-/// A tombstone with what it may tell of the answer; a hook that panics costs the detail.
+/// A tombstone with what it may tell of the answer; a hook that panics costs all but the status, for it did not say which
+/// fields may be kept.
 fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {
@@ -335,7 +343,13 @@ fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
             Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
         })
     };
-    catch_unwind(AssertUnwindSafe(detail)).unwrap_or_default()
+    catch_unwind(AssertUnwindSafe(detail)).unwrap_or_else(|_| status_alone(parts.status))
+}
+
+fn status_alone(status: StatusCode) -> Tombstone {
+    let mut detail = Vec::new();
+    encode_tombstone(status.as_u16(), std::iter::empty(), &mut detail);
+    Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
 }
 
 /// Hands over the fields to store: judged, then edited by the hook, if there is one (HTTP-9).

@@ -35,7 +35,7 @@ pub(crate) enum Finding {
     /// A key header that is not one key.
     BadKey(KeyError),
     /// The body is over the limit.
-    BodyTooLarge(BodyRead),
+    BodyTooLarge { read: BodyRead, limit: usize },
     /// The body's stream failed.
     BodyUnreadable,
     /// No valid scope can be made.
@@ -103,7 +103,6 @@ pub(crate) enum Decision {
 pub(crate) struct Settings<'a> {
     pub(crate) required: bool,
     pub(crate) key_header: &'a str,
-    pub(crate) max_body_bytes: usize,
     pub(crate) in_flight_status: u16,
     pub(crate) challenge: Option<&'a str>,
 }
@@ -127,16 +126,16 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         Finding::BadKey(why) => {
             Problem::new(Code::KeyInvalid, format!("the header {header} {}", why.reason()))
         }
-        Finding::BodyTooLarge(read) => Problem {
+        Finding::BodyTooLarge { read, limit } => Problem {
             close: true,
             ..Problem::new(
                 Code::BodyTooLarge,
                 match read {
                     BodyRead::Declared => {
-                        format!("the declared body is over the limit of {} bytes", settings.max_body_bytes)
+                        format!("the declared body is over the limit of {limit} bytes")
                     }
                     BodyRead::Partly => {
-                        format!("the body is over the limit of {} bytes", settings.max_body_bytes)
+                        format!("the body is over the limit of {limit} bytes")
                     }
                 },
             )
@@ -235,13 +234,8 @@ fn no_scope() -> Problem {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings<'_> = Settings {
-        required: true,
-        key_header: "Idempotency-Key",
-        max_body_bytes: 1024,
-        in_flight_status: 409,
-        challenge: None,
-    };
+    const SETTINGS: Settings<'_> =
+        Settings { required: true, key_header: "Idempotency-Key", in_flight_status: 409, challenge: None };
 
     fn refused(finding: Finding) -> Problem {
         match decide(finding.clone(), &SETTINGS) {
@@ -269,7 +263,7 @@ mod tests {
         use Finding as F;
         for (finding, code) in [
             (F::BadKey(KeyError::Malformed), Code::KeyInvalid),
-            (F::BodyTooLarge(BodyRead::Partly), Code::BodyTooLarge),
+            (F::BodyTooLarge { read: BodyRead::Partly, limit: 1024 }, Code::BodyTooLarge),
             (F::BodyUnreadable, Code::BodyUnreadable),
             (F::NoScope, Code::ScopeInvalid),
             (F::NoCaller, Code::CallerMissing),
@@ -352,7 +346,7 @@ mod tests {
 
     #[test]
     fn http_4_the_limit_stands_in_the_detail_and_the_connection_closes() {
-        let problem = refused(Finding::BodyTooLarge(BodyRead::Declared));
+        let problem = refused(Finding::BodyTooLarge { read: BodyRead::Declared, limit: 1024 });
         assert!(problem.detail.contains("1024") && problem.close);
     }
 }

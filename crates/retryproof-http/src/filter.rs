@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
+use http::response;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 use retryproof_core::{
     Error, ErrorKind, FingerprintMode, IdempotencyEngine, IdempotencyStore as _, WebConfig,
@@ -22,6 +23,7 @@ use crate::caller::{
 };
 use crate::decide::Settings;
 use crate::digest::{Algorithm, FIRST_CUSTOM_ALGORITHM, FingerprintRequest};
+use crate::fate::AnswerFate;
 use crate::headers::FieldPolicy;
 use crate::layer::IdempotencyLayer;
 use crate::policy::Policy;
@@ -51,6 +53,7 @@ const MOST_WARNED: usize = 1024;
 #[derive(Clone)]
 pub struct IdempotencyFilter(pub(crate) Arc<Inner>);
 
+pub(crate) type FateHook = dyn Fn(&response::Parts) -> AnswerFate + Send + Sync;
 type EditHook = dyn Fn(StatusCode, &mut HeaderMap) + Send + Sync;
 type FormatHook = dyn Fn(&Problem) -> Response<Bytes> + Send + Sync;
 
@@ -62,6 +65,9 @@ pub(crate) struct Inner {
     pub(crate) callers: Callers,
     pub(crate) fields: FieldPolicy,
     pub(crate) edit: Option<Arc<EditHook>>,
+    /// Of answers without a mark (HTTP-7).
+    pub(crate) fate: Option<Arc<FateHook>>,
+    pub(crate) release_on_rollback: bool,
     pub(crate) format: Option<Arc<FormatHook>>,
     /// The lower of `max-response-bytes` and what the store takes (HTTP-13).
     pub(crate) max_response: usize,
@@ -90,6 +96,8 @@ impl IdempotencyFilter {
             fingerprint: None,
             fields: FieldPolicy::default(),
             edit: None,
+            fate: None,
+            release_on_rollback: false,
             format: None,
             callers: CallersUnsaid(()),
         }
@@ -118,6 +126,8 @@ impl IdempotencyFilter {
             callers: old.callers.clone(),
             fields: old.fields.clone(),
             edit: old.edit.clone(),
+            fate: old.fate.clone(),
+            release_on_rollback: old.release_on_rollback,
             format: Some(Arc::new(format)),
             max_response: old.max_response,
             max_value: old.max_value,
@@ -161,7 +171,6 @@ impl Inner {
         Settings {
             required: self.web.required,
             key_header: &self.web.key_header,
-            max_body_bytes: self.web.max_body_bytes,
             in_flight_status: self.web.in_flight_status,
             challenge: self.callers.challenge(),
         }
@@ -216,6 +225,8 @@ pub struct FilterBuilder<C> {
     fingerprint: Option<Box<dyn FingerprintRequest>>,
     fields: FieldPolicy,
     edit: Option<Arc<EditHook>>,
+    fate: Option<Arc<FateHook>>,
+    release_on_rollback: bool,
     format: Option<Arc<FormatHook>>,
     callers: C,
 }
@@ -272,8 +283,9 @@ impl FilterBuilder<CallersUnsaid> {
     }
 
     fn said<C>(self, callers: C) -> FilterBuilder<C> {
-        let Self { engine, web, fingerprint, fields, edit, format, callers: _ } = self;
-        FilterBuilder { engine, web, fingerprint, fields, edit, format, callers }
+        let Self { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers: _ } =
+            self;
+        FilterBuilder { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers }
     }
 }
 
@@ -327,6 +339,43 @@ impl<C> FilterBuilder<C> {
         self
     }
 
+    /// Decides what becomes of the answers that carry no mark of their own, by status and fields (HTTP-7). Without a hook they
+    /// are stored. Where it panics, the answer is stored.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::{AnswerFate, IdempotencyFilter};
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .fate(|response| match response.status {
+    ///         // This service answers 429 before it does anything.
+    ///         StatusCode::TOO_MANY_REQUESTS => AnswerFate::Release,
+    ///         // Nobody knows what happened behind the gateway.
+    ///         StatusCode::GATEWAY_TIMEOUT => AnswerFate::Hold,
+    ///         _ => AnswerFate::Store,
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    /// [`AnswerFate::Release`] frees the key: the work runs again. Return it only for answers that prove that nothing
+    /// happened. In actix-web the hook sees status and fields, and no extensions; over gRPC the status is the field
+    /// `grpc-status` of an answer without a message.
+    pub fn fate(mut self, hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static) -> Self {
+        self.fate = Some(Arc::new(hook));
+        self
+    }
+
+    /// Frees the key when the guard has rolled the handler's transaction back because of its answer, 400 or above, and
+    /// the answer carries no mark; it is sent and not stored (CMP-7). Without this it is stored and replayed, for
+    /// something else may have happened besides the writes: ask for it where all that handlers do is in their
+    /// transaction. A handler that did not begin its [`GuardedTx`](crate::GuardedTx) has rolled nothing back.
+    pub fn release_on_rollback(mut self) -> Self {
+        self.release_on_rollback = true;
+        self
+    }
+
     /// Renders the filter's own answers, instead of RFC 9457 problems (HTTP-11). Status, `Retry-After` and
     /// `Cache-Control` are the hook's to set; what has to close an HTTP/1.x connection does so all the same. The hook runs
     /// inline, for each answer of the filter's own and for no other; they are never stored.
@@ -366,7 +415,8 @@ impl<C> FilterBuilder<C> {
     where
         C: SaysWhoCalls,
     {
-        let Self { engine, web, fingerprint, fields, edit, format, callers } = self;
+        let Self { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers } =
+            self;
         web.validate()?;
         let callers = callers.said()?.0;
         let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {
@@ -399,6 +449,8 @@ impl<C> FilterBuilder<C> {
             callers,
             fields,
             edit,
+            fate,
+            release_on_rollback,
             format,
             ticket: AtomicU32::new(0),
             warned: Mutex::default(),

@@ -66,11 +66,6 @@ impl Guarded {
         self.0.route.is_told(method, target)
     }
 
-    #[cfg(feature = "axum")]
-    pub(crate) fn filter(&self) -> &IdempotencyFilter {
-        &self.0.filter
-    }
-
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
     }
@@ -187,7 +182,7 @@ pub(crate) fn admit_key(
         Ok(Some(key)) if !declares_more_than(inner.web.max_body_bytes) => {
             return Admission::Keyed(key);
         }
-        Ok(Some(_)) => Finding::BodyTooLarge(BodyRead::Declared),
+        Ok(Some(_)) => Finding::BodyTooLarge { read: BodyRead::Declared, limit: inner.web.max_body_bytes },
         Ok(None) => Finding::NoKey,
         Err(why) => Finding::BadKey(why),
     };

@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem, retry_after_spread};
 /// |---|---|---|
 /// | answers with a status below 400 | committed together with the record | the answer |
 /// | … too large, or an event stream | committed together with the record | "done, not replayable" |
-/// | answers with 400 or above, or over gRPC with a status other than `OK` | rolled back | the answer alone |
+/// | answers with 400 or above, or over gRPC with a status other than `OK` | rolled back | the answer alone; or gone, where the filter [says so](crate::FilterBuilder::release_on_rollback) |
 /// | answers with a response marked `Release` or `Hold` | rolled back | as without a transaction |
 /// | panics, or fails | rolled back | gone; the next request runs |
 /// | never began it | – | as without a transaction |

@@ -61,7 +61,8 @@
 //! | returns, and the store fails to record it | taken until the lease runs out | by policy: the answer (a response extension, [`Recorded`](retryproof_core::Recorded), tells), or 500 `completion-failed` |
 //! | returns after its lease was lost to another run | the other run's | gets the other run's answer |
 //!
-//! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by itself.
+//! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by itself. For answers without a mark a filter may have a
+//! [hook](FilterBuilder::fate). A mark is taken off when it is read: an outer guarded call that returns the answer does not see it.
 //!
 //! A handler whose effect happens *while* its body streams is recorded as done before it is: do the work first, then
 //! answer. The handler runs on a task of its own once its lease is granted and it first waits, so task-locals of the connection are not
@@ -79,7 +80,7 @@
 //! | panic catcher | 500, record released | 500 stored and replayed |
 //! | compression | each replay is negotiated anew | gzip replayed to a client that cannot read it |
 //! | CORS, request id | computed per request | another origin's values replayed |
-//! | body limit | 413, unstored | 413 stored |
+//! | body limit | 413, unstored; axum's `DefaultBodyLimit` holds where it is smaller than `web.max-body-bytes` | 413 stored |
 //! | authentication | refuses before the key is touched, and supplies the caller | 401 stored |
 //! | request decompression | fingerprint and limit on plain bytes | retries compressed differently are 422 |
 //! | concurrency limit | does not see work whose client left | bounds the work itself: this one belongs inside, by a `Router::layer` of its own (or set `max-running`) |

@@ -427,11 +427,31 @@ async fn cmp_9_a_hook_that_panics_is_a_value_that_cannot_be_encoded() {
         .edit_stored(|_, _| panic!("the hook panics"))
         .build()
         .unwrap();
-    let (app, runs) = app(&filter, |_| "done");
+    let (app, runs) = app(&filter, |_| (StatusCode::CREATED, [("location", "/p/1")], "done"));
     // To its own caller a completion failure: log-and-return sends the response all the same.
     let Ok(first) = app.clone().oneshot(post("/pay", "k", "")).await;
     assert_eq!(first.extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
     assert_eq!(Answer::of(first).await.text(), "done");
-    assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "result-not-replayable");
+    let again = send(&app, post("/pay", "k", "")).await;
+    assert_eq!(again.code(), "result-not-replayable");
+    // The hook did not say which fields may be kept (HTTP-13).
+    assert!(again.text().contains("\"original-status\":201"), "{}", again.text());
+    assert!(!again.text().contains("/p/1"), "{}", again.text());
     assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_13_a_tombstone_tells_the_status_though_its_hook_panics() {
+    let filter = IdempotencyFilter::builder(filter().engine().clone())
+        .callers_share_keys()
+        .edit_stored(|_, _| panic!("the hook panics"))
+        .build()
+        .unwrap();
+    let (app, runs) = app(&filter, |_| {
+        (StatusCode::ACCEPTED, [("content-type", "text/event-stream"), ("location", "/p/1")], "data: 1\n\n")
+    });
+    let (first, again) = expect_tombstone(&app, &runs).await;
+    assert_eq!(first.text(), "data: 1\n\n");
+    assert!(again.text().contains("\"original-status\":202"), "{}", again.text());
+    assert!(!again.text().contains("/p/1"), "{}", again.text());
 }

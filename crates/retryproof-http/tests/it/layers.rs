@@ -135,13 +135,14 @@ async fn layers_a_smaller_body_limit_outside_is_413_unstored_inside_it_is_stored
 }
 
 #[tokio::test(start_paused = true)]
-async fn layers_the_hosts_default_body_limit_is_lifted_to_ours() {
-    let large = "x".repeat(600_000);
+async fn layers_the_hosts_own_body_limit_outside_is_413_unstored() {
     let length = |body: bytes::Bytes| async move { body.len().to_string() };
     let app = Router::new()
         .route("/pay", any(length).layer(filter().guard(STD)))
-        .layer(DefaultBodyLimit::max(1000));
-    assert_eq!(send(&app, post("/pay", "k", large)).await.text(), "600000");
+        .layer(DefaultBodyLimit::max(2_000));
+    let refused = send(&app, post("/pay", "k", "x".repeat(600_000))).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"));
+    assert_eq!(send(&app, post("/pay", "k", "x".repeat(2_000))).await.text(), "2000");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,10 +14,13 @@ mod first_steps;
 mod flight;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod hook;
 mod json;
 mod layers;
+mod limit;
 mod logs;
 mod methods;
 mod nested;
 mod replay;
 mod stream;
+mod waiting;

@@ -319,6 +319,29 @@ async fn cmp_7_http_any_other_answer_is_recorded_alone() {
 }
 
 #[tokio::test]
+async fn cmp_7_http_an_answer_whose_writes_were_rolled_back_is_released_where_that_is_asked_for() {
+    let mut world = World::new().await;
+    let engine = world.app.filter.engine().clone();
+    let filter = || IdempotencyFilter::builder(engine.clone()).callers_share_keys().release_on_rollback();
+    world.app.filter = filter().build().unwrap();
+    let refused = (StatusCode::PAYMENT_REQUIRED, "declined".to_owned(), false);
+    for run in 1..=2 {
+        assert_eq!(world.send("/pay", "refused").await, refused);
+        assert_eq!(world.runs(), run, "the key is free");
+    }
+    // Nothing was begun, so nothing was rolled back; and what commits is stored.
+    assert_eq!(world.send_under("n", "/pay", "nothing").await.0, StatusCode::OK);
+    assert!(world.send_under("n", "/pay", "nothing").await.2);
+    assert_eq!(world.send_under("c", "/pay", "1").await.0, StatusCode::CREATED);
+    assert!(world.send_under("c", "/pay", "1").await.2);
+    assert_eq!(world.rows().await, ["1", "and more"]);
+    // A fate that is said wins.
+    world.app.filter = filter().fate(|_| AnswerFate::Stream).build().unwrap();
+    assert_eq!(world.send_under("s", "/pay", "refused").await, refused);
+    assert_eq!(world.send_under("s", "/pay", "refused").await.0, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
 async fn cmp_7_http_7_release_hold_and_panic_roll_back() {
     let world = World::new().await;
     for (at, fate) in ["release", "panic"].into_iter().enumerate() {
