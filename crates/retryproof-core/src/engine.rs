@@ -20,7 +20,7 @@ use crate::lease::Lease;
 use crate::observe::Observers;
 use crate::outcome::{ExecuteError, InFlight, Outcome};
 use crate::payload::StoredResult;
-use crate::store::{AcquireRequest, Acquired, Dialect, DynStore, OwnedTx, SharedStore, TxSource};
+use crate::store::{AcquireRequest, Acquired, Dialect, DynStore, OwnedTx, SharedStore, Standing, TxSource};
 
 mod builder;
 mod call;
@@ -141,7 +141,7 @@ impl IdempotencyEngine {
     /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once where it can
     /// (ACQ-11). A waiter that is dropped passes its place on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        wait::try_acquire(&self.0, ctx, false, crate::owner::OwnerId::new()).await
+        wait::try_acquire(&self.0, ctx, false, None).await
     }
 
     /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON carries the value;
@@ -341,6 +341,17 @@ impl Inner {
     /// An acquire from a store that answers at once, without a future of its own on the heap.
     pub(crate) fn acquire_now(&self, id: &Identity, request: &AcquireRequest) -> Option<Result<Acquired>> {
         if self.at_once { self.erased.dyn_acquire_now(id, request) } else { None }
+    }
+
+    /// A look at a store that answers at once, so that no owner id is made for a duplicate: that takes longer than a replay.
+    pub(crate) fn look_now(&self, id: &Identity) -> Option<Standing> {
+        if !self.at_once {
+            return None;
+        }
+        // An acquire will fail as this look did, and is repeated (ACQ-9).
+        let standing = self.erased.dyn_look_now(id)?.ok()?;
+        self.gate.answered();
+        Some(standing)
     }
 
     /// The runtime of the caller.

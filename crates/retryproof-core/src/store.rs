@@ -178,8 +178,9 @@ pub struct StoreProfile {
     /// Whether expired records go away without [`Purge`] (STO-4).
     pub reclaims: bool,
     /// Whether an acquire is ready at its first poll, always: a store in this process, which nobody has to be asked for.
-    /// The engine then polls it in place instead of on the heap. A wrapper that waits for something says
-    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same owner, which ACQ-9 makes harmless.
+    /// The engine then polls it in place instead of on the heap, and looks before it acquires, so that a duplicate costs no
+    /// owner id. A wrapper that waits for something says [`waiting`](Self::waiting); where it does not, its acquires are made
+    /// twice by the same owner, which ACQ-9 makes harmless.
     pub at_once: bool,
 }
 

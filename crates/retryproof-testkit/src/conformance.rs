@@ -198,6 +198,7 @@ macro_rules! __each_case {
                 cmp_2_a_late_completion_by_the_recorded_owner_counts
                 cmp_2_a_zombie_completion_is_lost
                 cmp_2_a_zombie_completion_leaves_the_takers_result
+                acq_9_owners_that_differ_in_one_bit_are_strangers
                 cmp_2_a_strangers_completion_is_lost
                 cmp_2_completing_an_absent_record_is_lost
                 cmp_3_completing_twice_is_already_done

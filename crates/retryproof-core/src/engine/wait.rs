@@ -53,7 +53,7 @@ impl IdempotencyEngine {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true, OwnerId::new()).await
+        try_acquire(&self.0, ctx, true, None).await
     }
 
     /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call. An `Err` is for
@@ -81,7 +81,7 @@ impl IdempotencyEngine {
         ctx: &IdempotencyContext,
         owner: OwnerId,
     ) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true, owner).await
+        try_acquire(&self.0, ctx, true, Some(owner)).await
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn try_acquire(
     engine: &Arc<Inner>,
     ctx: &IdempotencyContext,
     tracked: bool,
-    owner: OwnerId,
+    owner: Option<OwnerId>,
 ) -> Result<Acquisition> {
     let attempting = Attempting::new(engine, ctx, tracked)?;
     let acquisition = attempting.run(owner).await?;
@@ -99,15 +99,14 @@ pub(crate) async fn try_acquire(
 
 /// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is to go on.
 fn try_acquire_now(engine: &Arc<Inner>, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
-    let owner = OwnerId::new();
     if !engine.at_once {
-        return Err(owner);
+        return Err(OwnerId::new());
     }
     let attempting = match Attempting::new(engine, ctx, true) {
         Ok(attempting) => attempting,
         Err(error) => return Ok(Err(error)),
     };
-    let end = attempting.run_now(owner).ok_or(owner)?;
+    let end = attempting.run_now()?;
     if let Ok(acquisition) = &end {
         attempting.tell(acquisition);
     }
@@ -136,7 +135,7 @@ impl<'a> Attempting<'a> {
         self.ctx.identity()
     }
 
-    async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
+    async fn run(&self, owner: Option<OwnerId>) -> Result<Acquisition> {
         let leave = match self.leave() {
             Ok(leave) => leave,
             // Nothing new may run, but what is done is still replayed (HTTP-14).
@@ -225,17 +224,14 @@ impl<'a> Attempting<'a> {
         // Whoever joined until now saw a holder that the answer comes behind.
         let behind = seat.flight.seen();
         let found = match leave {
-            Ok(leave) => self.acquire(leave, self.engine.now(), OwnerId::new()).await?,
+            Ok(leave) => self.acquire(leave, self.engine.now(), Some(OwnerId::new())).await?,
             // The result may still come (RUN-5).
-            Err(kind) => match self.look().await? {
-                Standing::Complete(result) => Found::End(Acquisition::Complete(result)),
-                Standing::Busy { remaining, token } => {
-                    Found::Busy(Seen { token, until: self.engine.now() + remaining })
-                }
-                Standing::Absent if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
+            Err(kind) => match self.stands(self.look().await?) {
+                Some(found) => found,
+                None if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
                     return Err(self.refuse(kind));
                 }
-                Standing::Absent => return Ok(None),
+                None => return Ok(None),
             },
         };
         match &found {
@@ -251,6 +247,17 @@ impl<'a> Attempting<'a> {
             }
         }
         Ok(Some(found))
+    }
+
+    /// What a look says, unless the key is free.
+    fn stands(&self, standing: Standing) -> Option<Found> {
+        match standing {
+            Standing::Complete(result) => Some(Found::End(Acquisition::Complete(result))),
+            Standing::Busy { remaining, token } => {
+                Some(Found::Busy(Seen { token, until: self.engine.now() + remaining }))
+            }
+            Standing::Absent => None,
+        }
     }
 
     /// Leave to acquire: not while shutting down, and a permit for a tracked action.

@@ -30,6 +30,8 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at once](StoreProfile::at_once).
     /// `None` when it did not.
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
+    /// [`IdempotencyStore::look`], polled once, in place, as [`dyn_acquire_now`](Self::dyn_acquire_now).
+    fn dyn_look_now(&self, id: &Identity) -> Option<Result<Standing>>;
     /// [`IdempotencyStore::look`].
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
     /// [`IdempotencyStore::changed`].
@@ -50,12 +52,11 @@ impl<S: IdempotencyStore> DynStore for S {
     }
 
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>> {
-        let mut cx = Context::from_waker(Waker::noop());
-        match caught_now(|| pin!(self.acquire(id, req)).poll(&mut cx)) {
-            Ok(Poll::Ready(answer)) => Some(answer),
-            Ok(Poll::Pending) => None,
-            Err(panicked) => Some(Err(panicked)),
-        }
+        polled_once(|cx| pin!(self.acquire(id, req)).poll(cx))
+    }
+
+    fn dyn_look_now(&self, id: &Identity) -> Option<Result<Standing>> {
+        polled_once(|cx| pin!(self.look(id)).poll(cx))
     }
 
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {
@@ -80,6 +81,14 @@ impl<S: IdempotencyStore> DynStore for S {
 
     fn dyn_profile(&self) -> StoreProfile {
         self.profile()
+    }
+}
+
+fn polled_once<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T>>) -> Option<Result<T>> {
+    match caught_now(|| poll(&mut Context::from_waker(Waker::noop()))) {
+        Ok(Poll::Ready(answer)) => Some(answer),
+        Ok(Poll::Pending) => None,
+        Err(panicked) => Some(Err(panicked)),
     }
 }
 

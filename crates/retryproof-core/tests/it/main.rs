@@ -10,6 +10,8 @@ mod conformance;
 mod eager;
 mod engine;
 mod faults;
+#[cfg(unix)]
+mod fork;
 mod hold;
 mod joined;
 mod observe;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completions and extends are fenced by owner, never by time.
 
+use retryproof_core::OwnerId;
 use retryproof_core::store::Fenced;
 
 use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete};
@@ -44,6 +45,25 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
     assert_eq!(body(&is_complete(s.caller(&id).look().await)), b"taker");
     assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker", "it is answered as a duplicate");
+}
+
+/// All 128 bits of an owner count: a store that compares fewer takes one execution for another.
+pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
+    let id = s.id("k");
+    let holder = s.caller(&id);
+    let token = granted(holder.acquire(LONG).await).token;
+    for bit in 0..128 {
+        let mut bytes = *holder.owner.as_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut stranger = s.caller(&id);
+        stranger.owner = OwnerId::from_bytes(bytes);
+        assert_eq!(busy(stranger.acquire(LONG).await).1, token, "bit {bit}: it gets the holder's lease");
+        assert_eq!(stranger.extend(LONG).await, Fenced::Lost, "bit {bit}");
+        assert_eq!(stranger.complete(b"stranger").await, Fenced::Lost, "bit {bit}");
+        assert_eq!(stranger.release().await, Fenced::Lost, "bit {bit}");
+    }
+    assert_eq!(holder.complete(b"holder").await, Fenced::Done);
+    assert_eq!(body(&is_complete(holder.look().await)), b"holder");
 }
 
 /// Nobody completes for a live holder.

@@ -62,6 +62,7 @@ macro_rules! catches {
 }
 
 catches! {
+    acq_9_owners_compared_in_part_are_caught: OwnersComparedInPart by acq_9_owners_that_differ_in_one_bit_are_strangers;
     cmp_2_completion_by_any_owner_is_caught: AnyOwnerCompletes by
         cmp_2_a_zombie_completion_is_lost, cmp_2_a_strangers_completion_is_lost, sto_2_random_steps_agree_with_the_model;
     run_4_release_by_any_owner_is_caught: AnyOwnerReleases by

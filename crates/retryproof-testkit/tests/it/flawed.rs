@@ -49,6 +49,7 @@ defects! {
     AcquireNeverReplays
     AcquireSaysTakeover
     BusyShowsAnotherToken
+    OwnersComparedInPart
     AnyOwnerCompletes
     AnyOwnerReleases
     AnyOwnerExtends
@@ -236,6 +237,14 @@ impl Flawed {
         name(self.defect, id)
     }
 
+    fn owner(&self, owner: OwnerId) -> OwnerId {
+        let mut bytes = *owner.as_bytes();
+        if self.has(Defect::OwnersComparedInPart) {
+            bytes[15] = 0;
+        }
+        OwnerId::from_bytes(bytes)
+    }
+
     fn wrote(&self) {
         self.data.writes.fetch_add(1, Ordering::SeqCst);
         if self.has(Defect::WakeUpOfOneWaiterOnly) {
@@ -350,6 +359,9 @@ impl fmt::Debug for Flawed {
 #[deny(clippy::missing_trait_methods)]
 impl IdempotencyStore for Flawed {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+        let mut req = req.clone();
+        req.owner = self.owner(req.owner);
+        let req = &req;
         if self.has(Defect::ChangedHoldsTheStore) {
             drop(self.held_up.lock().await);
         }
@@ -456,6 +468,7 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        let owner = self.owner(owner);
         self.locked().await;
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
@@ -494,6 +507,7 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        let owner = self.owner(owner);
         self.locked().await;
         if done.value.len() > MAX_VALUE && !self.has(Defect::TooLargeIsAccepted) {
             return Err(Error::new(ErrorKind::TooLarge, "too large").for_identity(id));
@@ -525,6 +539,7 @@ impl IdempotencyStore for Flawed {
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        let owner = self.owner(owner);
         if self.has(Defect::ReleaseNeverEnds) {
             std::future::pending::<()>().await;
         }

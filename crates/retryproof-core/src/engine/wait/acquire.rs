@@ -24,7 +24,8 @@ use crate::owner::OwnerId;
 use crate::store::{AcquireRequest, Acquired};
 
 impl Attempting<'_> {
-    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer was lost (ACQ-9).
+    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer was lost (ACQ-9). An owner that
+    /// a store may know already goes on; else one is made where a grant is possible.
     ///
     /// What waits for nothing is done in functions of their own, so that the future keeps none of it: every guarded request
     /// carries its room.
@@ -32,10 +33,16 @@ impl Attempting<'_> {
         &self,
         leave: Option<Leave<'_>>,
         sent: Instant,
-        owner: OwnerId,
+        owner: Option<OwnerId>,
     ) -> Result<Found> {
         let pass = self.engine.enter().map_err(|error| self.failed(error))?;
         let runtime = self.engine.runtime()?;
+        if owner.is_none()
+            && let Some(found) = self.found_now()
+        {
+            return Ok(found);
+        }
+        let owner = owner.unwrap_or_else(OwnerId::new);
         let (answer, counted_from) = match poll_fn(|cx| Poll::Ready(self.begin(owner, cx))).await {
             First::Answer(answer) => (answer, sent),
             First::Open(open) => Box::pin(self.ask(owner, runtime.clone(), sent, open)).await,
@@ -47,29 +54,38 @@ impl Attempting<'_> {
     /// The first pass, of a store that answers at once. `None`: the loop has to go on, as the same owner, for whom the store may
     /// have done something; so it is for a refusal that a result may still answer (HTTP-14), for a store that does not answer
     /// at once after all, and for a holder to wait for.
-    pub(super) fn run_now(&self, owner: OwnerId) -> Option<Result<Acquisition>> {
-        let leave = self.leave().ok()?;
-        let pass = self.engine.enter().ok()?;
-        let mut answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
-        if is_unavailable(&answer) {
-            answer = self.again_now(owner)?;
-        }
+    pub(super) fn run_now(&self) -> Result<Result<Acquisition>, OwnerId> {
+        let may = self.leave().ok().zip(self.engine.enter().ok());
+        let Some((leave, pass)) = may else { return Err(OwnerId::new()) };
+        let found = match self.found_now() {
+            Some(found) => Ok(found),
+            None => {
+                let owner = OwnerId::new();
+                let answer = self.acquired_now(owner).ok_or(owner)?;
+                self.found(answer, self.started, owner, leave, || {
+                    // A lease cannot beat outside of a runtime.
+                    self.engine.runtime().inspect_err(|_| self.forget(owner))
+                })
+            }
+        };
         drop(pass);
-        let completed = matches!(answer, Ok(Acquired::Complete(_)));
-        let found = self.found(answer, self.started, owner, leave, || {
-            // A lease cannot beat outside of a runtime.
-            self.engine.runtime().inspect_err(|_| self.forget(owner))
-        });
-        if completed {
-            // The store has not kept it.
-            owner.unused();
+        match found {
+            Ok(Found::End(end)) => Ok(Ok(end)),
+            Ok(Found::Busy(seen)) if self.durations.wait.is_zero() => Ok(Ok(self.in_flight(seen))),
+            Ok(Found::Busy(_)) => Err(OwnerId::new()),
+            Err(error) => Ok(Err(error)),
         }
-        Some(match found {
-            Ok(Found::End(end)) => Ok(end),
-            Ok(Found::Busy(seen)) if self.durations.wait.is_zero() => Ok(self.in_flight(seen)),
-            Ok(Found::Busy(_)) => return None,
-            Err(error) => Err(error),
-        })
+    }
+
+    /// What a look finds at once, unless the key is free.
+    fn found_now(&self) -> Option<Found> {
+        self.stands(self.engine.look_now(self.identity())?)
+    }
+
+    /// An acquire of a store that answers at once, with its repetition.
+    fn acquired_now(&self, owner: OwnerId) -> Option<Result<Acquired>> {
+        let answer = self.engine.acquire_now(self.identity(), &self.request(owner))?;
+        if is_unavailable(&answer) { self.again_now(owner) } else { Some(answer) }
     }
 
     /// Repeats an acquire whose answer was lost, once (ACQ-9).

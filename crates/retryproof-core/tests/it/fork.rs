@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Owner ids of processes that were one process: what a server that forks its workers does (ACQ-9).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
+use std::time::Duration;
+
+use fork::{Fork, fork, waitpid_nohang};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, OwnerId};
+
+/// Draws, as one side of a fork.
+fn draw() -> Vec<u8> {
+    (0..8).flat_map(|_| *OwnerId::new().as_bytes()).collect()
+}
+
+#[test]
+fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
+    // Warmed up before it forks: ids were drawn on this thread, and a replay had no use for its own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let engine = IdempotencyEngine::new(MemoryStore::new());
+        let ctx = IdempotencyContext::builder("fork", "warm-up").build().unwrap();
+        for _ in 0..3 {
+            let _ = engine.execute(ctx.clone(), || async { Ok::<_, std::io::Error>(1) }).await.unwrap();
+            drop(engine.try_acquire_tracked_now(&ctx));
+        }
+    });
+    drop(runtime);
+    let folder = std::env::temp_dir().join(format!("retryproof-fork-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut children = Vec::new();
+    for worker in 0..3 {
+        let path = folder.join(worker.to_string());
+        let mut file = File::create(&path).unwrap();
+        match fork().unwrap() {
+            Fork::Child => {
+                // Nothing of the test's own: its other threads are not here.
+                let written = file.write_all(&draw()).is_ok();
+                std::process::exit(i32::from(!written));
+            }
+            Fork::Parent(child) => children.push((child, path)),
+        }
+    }
+    let mut sides = vec![draw()];
+    for (child, path) in children {
+        let ended = (0..3_000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            waitpid_nohang(child).unwrap()
+        });
+        assert_eq!(ended, Some(0), "the child ends, and well");
+        sides.push(std::fs::read(path).unwrap());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    let ids: HashSet<_> = sides.iter().flat_map(|side| side.chunks(16)).collect();
+    assert_eq!(ids.len(), 4 * 8, "two sides drew one id");
+}
