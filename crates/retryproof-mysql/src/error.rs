@@ -91,6 +91,19 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     Some(server.number())
 }
 
+/// An error of another driver: its text is left out, for the server may quote a value in it (ID-4). None of the server's: the connection broke.
+#[cfg(feature = "sqlx-08")]
+pub(crate) fn foreign(server: Option<(u16, &str)>) -> Error {
+    match server {
+        Some((number, state)) => {
+            of_server(number, state, ServerError { number, state: state.to_owned(), text: None }).error
+        }
+        None => Error::unavailable(
+            "the application's connection to the MySQL server broke, or none came about in time",
+        ),
+    }
+}
+
 /// By the number, which MySQL and MariaDB share up to 1880; the newer ones of each are named.
 fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
     use Class::{Broken, Final, Locked, Race, ReadOnly};

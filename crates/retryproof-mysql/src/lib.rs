@@ -21,3 +21,5 @@ pub use schema::schema_sql;
 pub use sqlx_mysql::MySqlPool;
 pub use store::MysqlStore;
 pub use tx::MysqlTx;
+#[cfg(feature = "sqlx-08")]
+pub use tx::sqlx_08;

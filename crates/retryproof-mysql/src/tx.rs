@@ -26,16 +26,27 @@ use sqlx_mysql::{MySql, MySqlConnection, MySqlPool, MySqlTransactionManager};
 use crate::error::{classify, number};
 use crate::join::{Mysql, run};
 
+#[cfg(feature = "sqlx-08")]
+pub mod sqlx_08;
+
 /// `SAVEPOINT does not exist`.
 const NO_SAVEPOINT: u16 = 1305;
 
-const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
-     SAVEPOINT retryproof_joined";
-const COMMIT: &str = "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
-const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
-
-/// Whether a transaction is open: outside of one no savepoint is set, and its release fails.
-const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
+/// The texts of a transaction that is as safe as a [`MysqlTx`], for adapters of other drivers. Each is one text of several statements, to be sent as it
+/// is and not prepared. A connection that is dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` was sent.
+impl Mysql {
+    /// Opens a transaction, and marks it by a savepoint. Autocommit is off until it ends.
+    pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
+         SAVEPOINT retryproof_joined";
+    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened; fails with the server's error 1305, and commits nothing, where another one is open or
+    /// none. After a failure send [`ROLL_BACK`](Self::ROLL_BACK).
+    pub const COMMIT: &str =
+        "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
+    /// Rolls back whatever is open, and gives autocommit its old value.
+    pub const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
+    /// Fails with 1305 where no transaction is open: what a port for transactions that the program began sends before the record's statement.
+    pub const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
+}
 
 /// An open transaction from the application's pool; a [`MySqlConnection`] to write with. Dropped, its connection is closed, and the server rolls
 /// back. Its end is the engine's: send neither a `COMMIT` nor a statement that commits by itself, as `CREATE TABLE` does.
@@ -100,19 +111,19 @@ impl TxPort<Mysql> for MysqlTx {
 
 impl OwnedTx<Mysql> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
-        match self.end(COMMIT).await {
+        match self.end(Mysql::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
                 // What has been written since then is in a transaction that nobody commits.
-                let _ = self.end(ROLL_BACK).await;
-                Err(gone(error))
+                let _ = self.end(Mysql::ROLL_BACK).await;
+                Err(gone(classify(error).error))
             }
             Err(error) => Err(classify(error).error),
         }
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
-        self.end(ROLL_BACK).await.map_err(|error| classify(error).error)
+        self.end(Mysql::ROLL_BACK).await.map_err(|error| classify(error).error)
     }
 }
 
@@ -125,7 +136,7 @@ impl TxSource<Mysql> for MySqlPool {
         let refused = |error| classify(error).error;
         // From here on a drop closes the connection, however far its settings have got.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
-        MySqlTransactionManager::begin(&mut tx.conn, Some(SqlStr::from_static(BEGIN)))
+        MySqlTransactionManager::begin(&mut tx.conn, Some(SqlStr::from_static(Mysql::BEGIN)))
             .await
             .map_err(refused)?;
         Ok(tx)
@@ -134,18 +145,18 @@ impl TxSource<Mysql> for MySqlPool {
 
 /// Fails outside of a transaction, where the statement would be a commit of its own. One round trip.
 pub(crate) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
-    match conn.execute(raw_sql(PROBE)).await {
+    match conn.execute(raw_sql(Mysql::PROBE)).await {
         Ok(_) => Ok(()),
-        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(gone(error)),
+        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(gone(classify(error).error)),
         Err(error) => Err(classify(error).error),
     }
 }
 
-fn gone(error: sqlx_core::Error) -> Error {
+fn gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock time-out, or a statement of the action ended it; \
          let the action return such an error",
     )
-    .because(classify(error).error)
+    .because(source)
 }

@@ -81,6 +81,12 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
+/// The class alone, for the errors of other drivers.
+#[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
+pub(crate) fn kind_of(code: &str) -> ErrorKind {
+    of_code(code).0
+}
+
 fn code(error: &Driver) -> Option<std::borrow::Cow<'_, str>> {
     error.as_database_error().and_then(|inner| inner.code())
 }

@@ -20,6 +20,8 @@ use crate::error::classify;
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
+#[cfg(feature = "sqlx-08")]
+pub mod sqlx_08;
 #[cfg(feature = "tokio-postgres")]
 mod tokio_postgres;
 
@@ -141,4 +143,12 @@ fn arguments(params: &[Param<'_>]) -> Result<PgArguments> {
 
 fn unbound() -> Error {
     Error::new(ErrorKind::Unsupported, "this store binds no value of that type")
+}
+
+/// What another driver was refused, by its SQLSTATE and without its text, which may quote values (ID-4).
+#[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
+fn refused(code: Option<&str>) -> Error {
+    let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);
+    Error::new(kind, "PostgreSQL refused a statement of the application's transaction")
+        .with("sqlstate", code.unwrap_or("none: there was no connection, or it broke"))
 }

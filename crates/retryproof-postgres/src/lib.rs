@@ -18,6 +18,8 @@ mod store;
 mod wake;
 
 pub use config::{Pooler, PostgresConfig};
+#[cfg(feature = "sqlx-08")]
+pub use join::sqlx_08;
 pub use join::{Postgres, PostgresTx};
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};

@@ -21,15 +21,15 @@ use crate::support::{Table, body, request, sql, stranger, url};
 
 const MS: Duration = Duration::from_millis(1);
 
-struct World {
-    engine: IdempotencyEngine,
-    counters: Arc<Counters>,
+pub(crate) struct World {
+    pub(crate) engine: IdempotencyEngine,
+    pub(crate) counters: Arc<Counters>,
     pool: MySqlPool,
     joined: JoinedEngine<Tx>,
-    table: Table,
+    pub(crate) table: Table,
 }
 
-async fn world() -> World {
+pub(crate) async fn world() -> World {
     let table = Table::new().await;
     let counters = Counters::new();
     let store = table.store().await.into_shared();
@@ -50,23 +50,23 @@ async fn write(tx: &mut MySqlConnection, ledger: &str, what: &str) {
 }
 
 impl World {
-    fn ledger(&self) -> String {
+    pub(crate) fn ledger(&self) -> String {
         format!("{}_meta_ledger", self.table.name)
     }
 
-    async fn rows(&self) -> i64 {
+    pub(crate) async fn rows(&self) -> i64 {
         let count = AssertSqlSafe(format!("SELECT count(*) FROM {}", self.ledger()));
         stranger().await.fetch_one(count).await.unwrap().get(0)
     }
 
     /// Completed, failed, lost; each lease ended once.
-    fn ends(&self) -> (u64, u64, u64) {
+    pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
         (completed, failed, lost)
     }
 
-    async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    pub(crate) async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
         let ledger = self.ledger();
         self.joined
             .execute(ctx(key), async |tx: &mut Tx| {
@@ -76,30 +76,30 @@ impl World {
             .await
     }
 
-    async fn held(&self, key: &str) -> Held {
+    pub(crate) async fn held(&self, key: &str) -> Held {
         match self.engine.try_acquire(&ctx(key)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn standing(&self, key: &str) -> Standing {
+    pub(crate) async fn standing(&self, key: &str) -> Standing {
         self.engine.store().look(ctx(key).identity()).await.unwrap()
     }
 
-    async fn replay(&self, key: &str) -> String {
+    pub(crate) async fn replay(&self, key: &str) -> String {
         match self.standing(key).await {
             Standing::Complete(stored) => body(&stored),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         sql(&mut stranger().await, &format!("DROP TABLE {}", self.ledger())).await;
     }
 }
 
-fn ctx(key: &str) -> IdempotencyContext {
+pub(crate) fn ctx(key: &str) -> IdempotencyContext {
     IdempotencyContext::builder("mysql.tests", key)
         .lease(3_000 * MS)
         .wait_timeout(20_000 * MS)
@@ -107,7 +107,7 @@ fn ctx(key: &str) -> IdempotencyContext {
         .unwrap()
 }
 
-fn value(text: &str) -> Payload {
+pub(crate) fn value(text: &str) -> Payload {
     Payload::new(CodecId::BYTES, 1, text.as_bytes())
 }
 

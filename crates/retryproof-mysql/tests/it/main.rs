@@ -5,6 +5,8 @@ mod conformance;
 mod hot;
 mod identity;
 mod joined;
+#[cfg(feature = "sqlx-08")]
+mod joined_sqlx_08;
 mod lost;
 mod recovery;
 mod schema;

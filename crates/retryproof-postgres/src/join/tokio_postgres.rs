@@ -5,7 +5,7 @@
 //! that opens transactions itself is a type of the application's own around its client or pool, with `BEGIN` and `COMMIT` sent by hand.
 
 use retryproof_core::store::{Param, TxPort};
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, Result};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Transaction};
@@ -28,7 +28,7 @@ impl TxPort<Postgres> for Client {
 async fn run<C: GenericClient + Sync>(client: &C, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let bound = params.iter().map(bind).collect::<Result<Vec<_>>>()?;
     let bound: Vec<&(dyn ToSql + Sync)> = bound.iter().map(|value| &**value as _).collect();
-    client.execute(sql, &bound).await.map_err(refused)
+    client.execute(sql, &bound).await.map_err(|error| told(&error))
 }
 
 fn bind<'a>(param: &Param<'a>) -> Result<Box<dyn ToSql + Sync + Send + 'a>> {
@@ -41,14 +41,6 @@ fn bind<'a>(param: &Param<'a>) -> Result<Box<dyn ToSql + Sync + Send + 'a>> {
     })
 }
 
-/// The driver's error without its text, which may quote values (ID-4).
-fn refused(error: tokio_postgres::Error) -> Error {
-    let code = error.code().map(SqlState::code);
-    let kind = match code {
-        None | Some("40001" | "40P01" | "55P03" | "57014" | "57P01") => ErrorKind::Unavailable,
-        Some("42P01" | "42703" | "42883" | "3F000") => ErrorKind::Schema,
-        Some(_) => ErrorKind::Unexpected,
-    };
-    Error::new(kind, "PostgreSQL refused the record's statement in the transaction")
-        .with("sqlstate", code.unwrap_or("none: the connection broke"))
+fn told(error: &tokio_postgres::Error) -> Error {
+    super::refused(error.code().map(SqlState::code))
 }

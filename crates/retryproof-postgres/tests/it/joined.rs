@@ -23,15 +23,15 @@ use crate::support::{Table, body, hex, request};
 
 const MS: Duration = Duration::from_millis(1);
 
-struct World {
-    engine: IdempotencyEngine,
-    counters: Arc<Counters>,
+pub(crate) struct World {
+    pub(crate) engine: IdempotencyEngine,
+    pub(crate) counters: Arc<Counters>,
     pool: PgPool,
     joined: JoinedEngine<Tx>,
-    table: Table,
+    pub(crate) table: Table,
 }
 
-async fn world() -> World {
+pub(crate) async fn world() -> World {
     let table = Table::new().await;
     let counters = Counters::new();
     let store = table.store().await.into_shared();
@@ -53,22 +53,22 @@ async fn write(tx: &mut PgConnection, ledger: &str, what: &str) {
 }
 
 impl World {
-    fn ledger(&self) -> String {
+    pub(crate) fn ledger(&self) -> String {
         format!("{}_meta_ledger", self.table.name)
     }
 
-    async fn rows(&self) -> i64 {
+    pub(crate) async fn rows(&self) -> i64 {
         self.table.stranger().await.number(format!("SELECT count(*) FROM {}", self.ledger())).await
     }
 
     /// Completed, failed, lost; each lease ended once.
-    fn ends(&self) -> (u64, u64, u64) {
+    pub(crate) fn ends(&self) -> (u64, u64, u64) {
         let Counts { acquired, completed, failed, lost, .. } = self.counters.read();
         assert_eq!(acquired, completed + failed + lost);
         (completed, failed, lost)
     }
 
-    async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    pub(crate) async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
         let ledger = self.ledger();
         self.joined
             .execute(ctx(key), async |tx: &mut Tx| {
@@ -78,30 +78,30 @@ impl World {
             .await
     }
 
-    async fn held(&self, key: &str) -> Held {
+    pub(crate) async fn held(&self, key: &str) -> Held {
         match self.engine.try_acquire(&ctx(key)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn standing(&self, key: &str) -> Standing {
+    pub(crate) async fn standing(&self, key: &str) -> Standing {
         self.engine.store().look(ctx(key).identity()).await.unwrap()
     }
 
-    async fn replay(&self, key: &str) -> String {
+    pub(crate) async fn replay(&self, key: &str) -> String {
         match self.standing(key).await {
             Standing::Complete(stored) => body(&stored),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.table.stranger().await.run(format!("DROP TABLE {}", self.ledger())).await;
     }
 }
 
-fn ctx(key: &str) -> IdempotencyContext {
+pub(crate) fn ctx(key: &str) -> IdempotencyContext {
     IdempotencyContext::builder("postgres.tests", key)
         .lease(3_000 * MS)
         .wait_timeout(20_000 * MS)
@@ -109,7 +109,7 @@ fn ctx(key: &str) -> IdempotencyContext {
         .unwrap()
 }
 
-fn value(text: &str) -> Payload {
+pub(crate) fn value(text: &str) -> Payload {
     Payload::new(CodecId::BYTES, 1, text.as_bytes())
 }
 

@@ -3,6 +3,8 @@
 
 mod conformance;
 mod joined;
+#[cfg(feature = "sqlx-08")]
+mod joined_sqlx_08;
 mod plans;
 mod pushed;
 mod quiet;

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
+//!
+//! `engine.joined(pool)` takes an `sqlx::MySqlPool` of that version, and `held.complete_in(&mut tx, value)` its `Transaction` and its
+//! `MySqlConnection`. The store itself keeps to the newer sqlx: only the application's transactions are of the older one.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use retryproof_core::store::{OwnedTx, Param, TxPort, TxSource};
+use retryproof_core::{Error, Result};
+use sqlx_core_08::Error as Driver;
+use sqlx_core_08::arguments::Arguments as _;
+use sqlx_core_08::executor::Executor as _;
+use sqlx_core_08::pool::PoolConnection;
+use sqlx_core_08::query::query_with;
+use sqlx_core_08::raw_sql::raw_sql;
+use sqlx_core_08::transaction::{Transaction, TransactionManager as _};
+use sqlx_mysql_08::{
+    MySql, MySqlArguments, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlTransactionManager,
+};
+
+use super::{NO_SAVEPOINT, gone};
+use crate::error::foreign;
+use crate::join::Mysql;
+
+/// In a transaction that was begun by hand, on a connection of the application's.
+///
+/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before the statement finds that out.
+impl TxPort<Mysql> for MySqlConnection {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        self.execute(raw_sql(Mysql::PROBE)).await.map_err(refused)?;
+        run(self, sql, params).await
+    }
+}
+
+/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back, as on a connection.
+impl TxPort<Mysql> for Transaction<'_, MySql> {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        let conn: &mut MySqlConnection = self;
+        conn.run_statement(sql, params).await
+    }
+}
+
+/// [`MysqlTx`](crate::MysqlTx) of sqlx 0.8: an open transaction from the application's pool; a `sqlx::MySqlConnection` to write with. All that is
+/// said there holds here.
+pub struct MysqlTx {
+    conn: PoolConnection<MySql>,
+    /// Autocommit is as the pool had it, and nothing is open: the connection may go back.
+    ended: bool,
+}
+
+impl MysqlTx {
+    async fn end(&mut self, sql: &'static str) -> Result<(), Driver> {
+        self.conn.execute(raw_sql(sql)).await?;
+        if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
+            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of nothing, which leaves with the ping of the pool.
+            MySqlTransactionManager::start_rollback(&mut self.conn);
+            self.ended = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MysqlTx {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Back in the pool it would keep autocommit off, and the writes of its next user with it.
+            self.conn.close_on_drop();
+        }
+    }
+}
+
+impl Deref for MysqlTx {
+    type Target = MySqlConnection;
+
+    fn deref(&self) -> &MySqlConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for MysqlTx {
+    fn deref_mut(&mut self) -> &mut MySqlConnection {
+        &mut self.conn
+    }
+}
+
+impl fmt::Debug for MysqlTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlTx").finish_non_exhaustive()
+    }
+}
+
+/// One round trip; where the transaction is gone, the commit finds out.
+impl TxPort<Mysql> for MysqlTx {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        run(&mut self.conn, sql, params).await
+    }
+}
+
+impl OwnedTx<Mysql> for MysqlTx {
+    async fn commit_tx(mut self) -> Result<()> {
+        let Err(error) = self.end(Mysql::COMMIT).await else { return Ok(()) };
+        if number(&error) == Some(NO_SAVEPOINT) {
+            // What has been written since then is in a transaction that nobody commits.
+            let _ = self.end(Mysql::ROLL_BACK).await;
+        }
+        Err(refused(error))
+    }
+
+    async fn roll_back_tx(mut self) -> Result<()> {
+        self.end(Mysql::ROLL_BACK).await.map_err(refused)
+    }
+}
+
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is REPEATABLE READ unless
+/// it was set otherwise.
+impl TxSource<Mysql> for MySqlPool {
+    type Tx = MysqlTx;
+
+    async fn begin(&self) -> Result<MysqlTx> {
+        // From here on a drop closes the connection, however far its settings have got.
+        let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
+        MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(Mysql::BEGIN)))
+            .await
+            .map_err(refused)?;
+        Ok(tx)
+    }
+}
+
+/// The statement alone; the rows that it matched.
+async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+    let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
+    Ok(conn.execute(query).await.map_err(refused)?.rows_affected())
+}
+
+fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, Driver> {
+    let mut arguments = MySqlArguments::default();
+    for param in params {
+        match *param {
+            Param::Bytes(bytes) => arguments.add(bytes),
+            Param::NoBytes => arguments.add(None::<&[u8]>),
+            Param::Int(number) => arguments.add(number),
+            Param::Bool(truth) => arguments.add(truth),
+            _ => Err("a type of value that this store does not send".into()),
+        }
+        .map_err(Driver::Encode)?;
+    }
+    Ok(arguments)
+}
+
+fn server(error: &Driver) -> Option<&MySqlDatabaseError> {
+    error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()
+}
+
+fn number(error: &Driver) -> Option<u16> {
+    server(error).map(MySqlDatabaseError::number)
+}
+
+fn refused(error: Driver) -> Error {
+    let told = foreign(server(&error).map(|server| (server.number(), server.code().unwrap_or(""))));
+    if number(&error) == Some(NO_SAVEPOINT) { gone(told) } else { told }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
+//!
+//! `engine.joined(pool)` takes an `sqlx::PgPool` of that version, and `held.complete_in(&mut tx, value)` its `Transaction` and its
+//! `PgConnection`. The store itself keeps to the newer sqlx: only the application's transactions are of the older one.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use retryproof_core::store::{OwnedTx, Param, TxPort, TxSource};
+use retryproof_core::{Error, Result};
+use sqlx_core_08::arguments::Arguments as _;
+use sqlx_core_08::executor::Executor as _;
+use sqlx_core_08::query::query_with;
+use sqlx_core_08::transaction::Transaction;
+use sqlx_postgres_08::{PgArguments, PgConnection, PgPool};
+
+use super::{Postgres, unbound};
+
+/// In a transaction that was begun by hand, on a connection of the application's.
+impl TxPort<Postgres> for PgConnection {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        let query = query_with::<sqlx_postgres_08::Postgres, _>(sql, arguments(params)?);
+        let done = self.execute(query).await.map_err(|error| told(&error))?;
+        Ok(done.rows_affected())
+    }
+}
+
+/// `held.complete_in(&mut tx, value)`.
+impl TxPort<Postgres> for Transaction<'_, sqlx_postgres_08::Postgres> {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        let conn: &mut PgConnection = self;
+        conn.run_statement(sql, params).await
+    }
+}
+
+/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool; a `sqlx::PgConnection` to write with. Dropped, it is
+/// rolled back. Its end is the engine's: do not send a `COMMIT`.
+pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
+
+impl Deref for PostgresTx {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.0
+    }
+}
+
+impl DerefMut for PostgresTx {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for PostgresTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresTx").finish_non_exhaustive()
+    }
+}
+
+impl TxPort<Postgres> for PostgresTx {
+    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+        self.0.run_statement(sql, params).await
+    }
+}
+
+impl OwnedTx<Postgres> for PostgresTx {
+    async fn commit_tx(self) -> Result<()> {
+        self.0.commit().await.map_err(|error| told(&error))
+    }
+
+    async fn roll_back_tx(self) -> Result<()> {
+        self.0.rollback().await.map_err(|error| told(&error))
+    }
+}
+
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is READ COMMITTED unless it
+/// was set otherwise.
+impl TxSource<Postgres> for PgPool {
+    type Tx = PostgresTx;
+
+    async fn begin(&self) -> Result<PostgresTx> {
+        PgPool::begin(self).await.map(PostgresTx).map_err(|error| told(&error))
+    }
+}
+
+fn arguments(params: &[Param<'_>]) -> Result<PgArguments> {
+    let mut arguments = PgArguments::default();
+    for param in params {
+        match *param {
+            Param::Bytes(bytes) => arguments.add(bytes),
+            Param::NoBytes => arguments.add(None::<&[u8]>),
+            Param::Int(number) => arguments.add(number),
+            Param::Bool(truth) => arguments.add(truth),
+            _ => return Err(unbound()),
+        }
+        .map_err(|error| told(&sqlx_core_08::Error::Encode(error)))?;
+    }
+    Ok(arguments)
+}
+
+fn told(error: &sqlx_core_08::Error) -> Error {
+    let code = error.as_database_error().map(|error| error.code().unwrap_or_default());
+    super::refused(code.as_deref())
+}

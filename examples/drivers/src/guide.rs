@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The snippets of the guide on joined transactions, compiled. A test compares the two texts.
+
+use std::error::Error;
+
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::deadpool::Pool;
+use retryproof::{IdempotencyContext, IdempotencyEngine, Outcome};
+use sea_orm::DatabaseConnection;
+
+use crate::{diesel_postgres, sea_orm_postgres};
+
+/// sqlx 0.9.
+///
+/// # Errors
+/// Those of the call.
+pub async fn sqlx_09(
+    engine: IdempotencyEngine,
+    pool: sqlx::PgPool,
+    ctx: IdempotencyContext,
+) -> Result<Outcome<String>, Box<dyn Error>> {
+    use retryproof::postgres::PostgresTx;
+
+    let joined = engine.joined(pool)?; // a `sqlx::PgPool`; once, at start-up
+    let outcome = joined
+        .execute(ctx, async |tx: &mut PostgresTx| {
+            sqlx::query("INSERT INTO ledger VALUES ('alice', 4200)").execute(&mut **tx).await?;
+            Ok::<_, sqlx::Error>("paid".to_owned())
+        })
+        .await?;
+    Ok(outcome)
+}
+
+/// sqlx 0.8.
+///
+/// # Errors
+/// Those of the call.
+pub async fn sqlx_08(
+    engine: IdempotencyEngine,
+    pool: sqlx_of_08::PgPool,
+    ctx: IdempotencyContext,
+) -> Result<Outcome<String>, Box<dyn Error>> {
+    use retryproof::postgres::sqlx_08::PostgresTx;
+
+    let joined = engine.joined(pool)?; // a `sqlx::PgPool` of 0.8; once, at start-up
+    let outcome = joined
+        .execute(ctx, async |tx: &mut PostgresTx| {
+            sqlx_of_08::query("INSERT INTO ledger VALUES ('alice', 4200)").execute(&mut **tx).await?;
+            Ok::<_, sqlx_of_08::Error>("paid".to_owned())
+        })
+        .await?;
+    Ok(outcome)
+}
+
+/// diesel-async.
+///
+/// # Errors
+/// Those of the call.
+pub async fn diesel(
+    engine: IdempotencyEngine,
+    pool: Pool<AsyncPgConnection>,
+    ctx: IdempotencyContext,
+) -> Result<Outcome<String>, Box<dyn Error>> {
+    use diesel_async::RunQueryDsl;
+    use diesel_postgres::{DieselSource, DieselTx}; // the file that you copied
+
+    let joined = engine.joined(DieselSource(pool))?; // a deadpool `Pool<AsyncPgConnection>`
+    let outcome = joined
+        .call(ctx) // for `RunQueryDsl` brings an `execute` of its own
+        .execute(async |tx: &mut DieselTx| {
+            diesel::sql_query("INSERT INTO ledger VALUES ('alice', 4200)").execute(&mut **tx).await?;
+            Ok::<_, diesel::result::Error>("paid".to_owned())
+        })
+        .await?;
+    Ok(outcome)
+}
+
+/// SeaORM.
+///
+/// # Errors
+/// Those of the call.
+pub async fn sea_orm(
+    engine: IdempotencyEngine,
+    db: DatabaseConnection,
+    ctx: IdempotencyContext,
+) -> Result<Outcome<String>, Box<dyn Error>> {
+    use sea_orm::ConnectionTrait;
+    use sea_orm_postgres::{SeaSource, SeaTx}; // the file that you copied
+
+    let joined = engine.joined(SeaSource(db))?; // a `DatabaseConnection`
+    let outcome = joined
+        .execute(ctx, async |tx: &mut SeaTx| {
+            tx.execute_unprepared("INSERT INTO ledger VALUES ('alice', 4200)").await?;
+            Ok::<_, sea_orm::DbErr>("paid".to_owned())
+        })
+        .await?;
+    Ok(outcome)
+}

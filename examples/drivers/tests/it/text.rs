@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is written twice is the same.
+
+/// The adapters of SeaORM 1 are those of SeaORM 2, but for the words that their first lines name.
+#[test]
+fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
+    let pairs = [
+        (include_str!("../../src/sea_orm_postgres.rs"), include_str!("../../src/sea_orm_1_postgres.rs")),
+        (include_str!("../../src/sea_orm_mysql.rs"), include_str!("../../src/sea_orm_1_mysql.rs")),
+    ];
+    for (newer, older) in pairs {
+        let newer = newer.replace("use sea_orm::", "use sea_orm_1::").replace(".execute_raw(", ".execute(");
+        let code = |text: &str| text.split_once("\nuse ").map(|(_, code)| code.to_owned()).unwrap();
+        assert_eq!(code(&newer), code(older));
+    }
+}
+
+/// The snippets of the guide are compiled: each is a part of `src/guide.rs`.
+#[test]
+fn the_snippets_of_the_guide_are_those_that_are_compiled() {
+    let dense = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Here the older sqlx has another name beside the newer one.
+    let compiled = dense(&include_str!("../../src/guide.rs").replace("sqlx_of_08::", "sqlx::"));
+    let page = include_str!("../../../../crates/retryproof/src/guide/guarantees.md");
+    let (_, section) = page.split_once("\n### Driver by driver\n").expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("its end");
+    let snippets: Vec<&str> =
+        section.split("```").filter_map(|part| part.strip_prefix("rust,ignore\n")).collect();
+    assert_eq!(snippets.len(), 4);
+    for snippet in snippets {
+        assert!(compiled.contains(&dense(snippet)), "not compiled:\n{snippet}");
+    }
+}
