@@ -5,16 +5,17 @@
 -- Grants a record that is new, expired or released, or the caller's own once more (ACQ-2, ACQ-7 to ACQ-10), unless another was quicker.
 -- The statement of an acquire calls it only where it has read no live record: so a replay starts no statement that could write.
 -- Answers with the fencing token, negative when it took over an expired lease; 0: another was quicker. Times are in microseconds.
--- `a_there`: a record was seen. The caller's own rights apply.
+-- `a_there`: a record was seen. `a_patience`: milliseconds that it may wait for the lock of an open transaction. The caller's own rights apply.
 CREATE OR REPLACE FUNCTION "retryproof_records_grant"(
-    a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean
+    a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean,
+    a_patience bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $grant$
 DECLARE
     clock   bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
     bucket  bigint := (clock + a_ttl + a_step - 1) / a_step * a_step;
     -- Until the transaction ends. As expressions: a statement of its own, or a SET clause, takes the server twice as long. A plan is kept for as
     -- long as the connection lives: made while the table is nearly empty, it would read all of it ever after.
-    bound   text   := set_config('lock_timeout', '250ms', true);
+    bound   text   := set_config('lock_timeout', a_patience::text, true);
     plan    text   := set_config('enable_seqscan', 'off', true);
     granted bigint;
 BEGIN

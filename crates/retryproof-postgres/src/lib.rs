@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![doc = include_str!("../README.md")]
 
+mod acquire;
 mod call;
 mod config;
 mod courier;
+mod door;
 mod error;
 mod group;
 mod hash;

@@ -71,6 +71,11 @@ impl Pool {
         }
     }
 
+    /// How many connections the calls have.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.size
+    }
+
     pub(crate) fn source(&self) -> &Source {
         &self.source
     }

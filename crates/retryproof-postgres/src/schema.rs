@@ -33,7 +33,7 @@ struct Function {
 const FUNCTIONS: [Function; 2] = [
     Function {
         name: "grant",
-        takes: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean",
+        takes: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean,bigint",
         sets: "",
         script: include_str!("../migrations/R__grant.sql"),
     },

@@ -85,13 +85,13 @@ impl Statement {
             // expired, released, or the caller's own. A live record is neither locked nor written, and the part that could is not even
             // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried. A
             // value that is over is not sent: it may be large.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp -> state, owner, token, rest, fp, result, granted (NULL:
+            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 patience -> state, owner, token, rest, fp, result, granted (NULL:
             // not tried; 0: another was quicker; else the token, negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 rest_us!(),
                 ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,CASE WHEN (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) \
-                 THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL) END \
+                 THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL,$8) END \
                  FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND t.key=$2"
             ),
             // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, rest, fp, result.
@@ -198,7 +198,13 @@ impl Sql {
         self.call(statement, key(id).into())
     }
 
-    pub(crate) fn acquire<'a>(&self, id: &'a Identity, req: &'a AcquireRequest) -> Call<'a> {
+    /// `patience` bounds the wait for the lock of an open transaction.
+    pub(crate) fn acquire<'a>(
+        &self,
+        id: &'a Identity,
+        req: &'a AcquireRequest,
+        patience: Duration,
+    ) -> Call<'a> {
         let [scope, key] = key(id);
         let fp = req.fingerprint.as_ref().map(|fp| fp.as_bytes());
         let (lease, ttl) = (micros(req.lease), micros(req.ttl));
@@ -210,6 +216,7 @@ impl Sql {
             Value::Int(ttl),
             Value::Int(granularity(ttl)),
             Value::Bytes(fp),
+            Value::Int(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1)),
         ];
         self.call(Statement::Acquire, values)
     }
@@ -307,7 +314,7 @@ mod tests {
         let done = Completion::new(Vec::new().into(), Duration::from_secs(1), None);
         let many = [Waiting::of(&id, owner, &done)];
         let calls = [
-            sql.acquire(&id, &req),
+            sql.acquire(&id, &req, req.lease),
             sql.by_key(Statement::Find, &id),
             sql.by_key(Statement::Standing, &id),
             sql.extend(&id, &owner, req.lease),

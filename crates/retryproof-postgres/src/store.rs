@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Fenced, Known, SharedStore, Standing, StoreProfile,
 };
 use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout_at};
@@ -15,11 +15,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::call::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
 use crate::courier::Courier;
-use crate::error::{classify, is_locked, refuses_writes};
+use crate::door::Doors;
+use crate::error::classify;
 use crate::group::{Group, Turn};
 use crate::inspect::BEGINNING;
 use crate::pool::{Failed, Lane, Pool};
-use crate::record::{Answer, Phase, Record};
+use crate::record::{Phase, Record};
 use crate::schema;
 use crate::statement::{Sql, Statement};
 use crate::wake::{ANNOUNCE_AGAIN, Wake};
@@ -28,9 +29,6 @@ use crate::wake::{ANNOUNCE_AGAIN, Wake};
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// The same as the net under notifications.
 const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// How often an acquire is repeated that neither granted nor saw a live record; before each further one a look decides.
-const BLIND: u32 = 3;
-const BLIND_AT_MOST: u32 = 20;
 /// How often it is asked over which connection the server answers.
 const PROBES: u32 = 2;
 /// What a connection of the store's is set to. Its prepared statements are planned once, maybe while the table is nearly empty, and a plan that
@@ -48,10 +46,11 @@ macro_rules! planned {
 pub struct PostgresStore {
     pub(crate) config: PostgresConfig,
     sql: Arc<Sql>,
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) doors: Doors,
     group: Group,
-    wake: Arc<Wake>,
-    known: Known,
+    pub(crate) wake: Arc<Wake>,
+    pub(crate) known: Known,
     /// The bucket in which the purge goes on.
     pub(crate) purged_to: AtomicI64,
     _courier: Option<Courier>,
@@ -85,7 +84,8 @@ impl PostgresStore {
         let sql = Arc::new(Sql::new(&table));
         let group = Group::new(Arc::clone(&pool), Arc::clone(&sql), config.timeout);
         let (known, purged_to) = (Known::new(), AtomicI64::new(BEGINNING));
-        Ok(Self { sql, config, pool, group, wake, known, purged_to, _courier: courier })
+        let doors = Doors::new(pool.calls());
+        Ok(Self { sql, config, pool, doors, group, wake, known, purged_to, _courier: courier })
     }
 
     /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
@@ -113,12 +113,12 @@ impl PostgresStore {
     }
 
     /// The record as it stands.
-    async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
+    pub(crate) async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
         let reply = self.run(Lane::Calls, &self.sql.by_key(statement, id)).await?;
         reply.row.as_ref().map_or(Ok(None), Record::read)
     }
 
-    fn seen(&self, id: &Identity, record: Option<Record>) -> Standing {
+    pub(crate) fn seen(&self, id: &Identity, record: Option<Record>) -> Standing {
         match record {
             Some(Record { phase: Phase::Done(Some((stored, rest))), .. }) => {
                 self.known.note(id, rest);
@@ -128,76 +128,6 @@ impl PostgresStore {
                 Standing::Busy { remaining, token }
             }
             _ => Standing::Absent,
-        }
-    }
-
-    async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        if self.known.has(id) {
-            match self.seen(id, self.record(Statement::Find, id).await?) {
-                Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // A wrong guess is made once: the record was deleted, or is another one by now.
-                Standing::Busy { .. } | Standing::Absent => self.known.forget(id),
-            }
-        }
-        let call = self.sql.acquire(id, req);
-        let began = Instant::now();
-        for blind in 0..BLIND_AT_MOST {
-            if blind >= BLIND {
-                match self.record(Statement::Find, id).await? {
-                    Some(Record { token, phase: Phase::Running(remaining), .. }) => {
-                        return Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token });
-                    }
-                    record => {
-                        if let Standing::Complete(stored) = self.seen(id, record) {
-                            return Ok(Acquired::Complete(stored));
-                        }
-                    }
-                }
-                // Acquired and released again and again: once more, out of step with the others.
-                tokio::time::sleep(self.wake.jitter(Duration::from_millis(1))).await;
-            }
-            let reply = match self.pool.run(Lane::Calls, &call).await {
-                Ok(reply) => reply,
-                Err(Failed::Driver(error)) if is_locked(&error) || refuses_writes(&error) => {
-                    match self.held_back(id, &error).await? {
-                        Some(answer) => return Ok(answer),
-                        // Somebody is about to have it, and is slow to commit.
-                        None if began.elapsed() < self.config.timeout => continue,
-                        None => return Err(classify(&error)),
-                    }
-                }
-                Err(failed) => return Err(failed.into_error()),
-            };
-            let Some(row) = &reply.row else { continue };
-            match Answer::read(row)? {
-                Answer::Granted { token, took_over } => {
-                    self.wake.granted(id);
-                    return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
-                }
-                Answer::Found(record) => match self.seen(id, record) {
-                    Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                    Standing::Busy { remaining, token } => return Ok(Acquired::Busy { remaining, token }),
-                    Standing::Absent => {}
-                },
-                Answer::Lost => {}
-            }
-        }
-        Err(Error::unavailable("the record changed faster than it could be read; try again"))
-    }
-
-    /// An open transaction, most likely a joined completion (CMP-7), holds the row; or the server takes no writes. What is live can be
-    /// told all the same. `None`: the row is held, and nothing live is in it yet.
-    async fn held_back(&self, id: &Identity, error: &sqlx_core::Error) -> Result<Option<Acquired>> {
-        match self.record(Statement::Find, id).await? {
-            Some(Record { token, phase: Phase::Running(None), .. }) if is_locked(error) => {
-                Ok(Some(Acquired::Busy { remaining: Duration::ZERO, token }))
-            }
-            record => match self.seen(id, record) {
-                Standing::Complete(stored) => Ok(Some(Acquired::Complete(stored))),
-                Standing::Busy { remaining, token } => Ok(Some(Acquired::Busy { remaining, token })),
-                Standing::Absent if is_locked(error) => Ok(None),
-                Standing::Absent => Err(classify(error)),
-            },
         }
     }
 

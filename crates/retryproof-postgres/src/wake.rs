@@ -238,7 +238,7 @@ impl Drop for Subscription<'_> {
     }
 }
 
-fn of(id: &Identity) -> u64 {
+pub(crate) fn of(id: &Identity) -> u64 {
     hash(id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
 }
 

@@ -162,7 +162,7 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     assert_eq!(replay(&store, &id("done")).await, "result");
     let old = format!(
         "CREATE OR REPLACE FUNCTION \"{}_grant\"(a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, \
-         a_step bigint, a_fp bytea, a_there boolean) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
+         a_step bigint, a_fp bytea, a_there boolean, a_patience bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
         table.name
     );
     admin.run(old).await;
