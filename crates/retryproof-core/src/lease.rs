@@ -15,9 +15,10 @@ use crate::engine::Inner;
 use crate::error::Result;
 use crate::heartbeat::Lane;
 use crate::identity::Identity;
-use crate::observe::{LeaseEvent, Loss, Observer};
+use crate::observe::{LeaseEvent, Loss};
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::Fenced;
+use crate::told::{self, End};
 
 /// Whether a grant is the first since the key was free, or took over from an owner that died (ACQ-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -235,10 +236,16 @@ impl LeaseState {
     }
 
     /// The terminal event: the first to come is the only one.
-    pub(crate) fn end(&self, event: impl Fn(&dyn Observer, LeaseEvent<'_>)) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            self.engine.observers.tell(|o| event(o, self.event()));
+    pub(crate) fn end(&self, end: End) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
         }
+        told::ended(self, end);
+        self.engine.observers.tell(|o| match end {
+            End::Completed(recorded) => o.completed(self.event(), recorded),
+            End::Failed(phase) => o.failed(self.event(), phase),
+            End::Lost => o.lost(self.event()),
+        });
     }
 
     /// Until when the lease runs as counted here.

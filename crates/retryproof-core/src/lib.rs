@@ -37,6 +37,7 @@ mod outcome;
 mod owner;
 mod payload;
 pub mod store;
+mod told;
 
 pub use blob::Blob;
 pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};

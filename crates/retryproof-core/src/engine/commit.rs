@@ -20,6 +20,7 @@ use crate::outcome::Recorded;
 use crate::payload::Tombstone;
 use crate::store::caught::caught;
 use crate::store::{Completion, Dialect, DynJoin, Fenced, TxPort};
+use crate::told::End;
 
 /// A completion that was written in a transaction and is not committed yet: the answer of [`Held::complete_in`](crate::Held::complete_in).
 ///
@@ -112,7 +113,7 @@ impl PendingCommit {
     /// Dropped, the release is finished in the background.
     pub async fn rolled_back(mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        open.lease.0.end(|o, event| o.failed(event, Phase::RolledBack));
+        open.lease.0.end(End::Failed(Phase::RolledBack));
         let bound = open.bound();
         let work = open.in_background(&self.runtime, open.lease.clone(), release);
         timeout(bound, work).await.unwrap_or_else(|_| Err(not_in_time())).map(drop)
@@ -172,7 +173,7 @@ impl PendingCommit {
         let answer = open.in_background(&self.runtime, open.lease.clone(), release).await;
         let state = &open.lease.0;
         if matches!(answer, Ok(Fenced::Done)) {
-            state.end(|o, event| o.failed(event, Phase::RolledBack));
+            state.end(End::Failed(Phase::RolledBack));
             return true;
         }
         open.refused_for_good();
@@ -236,13 +237,13 @@ impl Open {
         let state = &self.lease.0;
         let recorded = if self.tombstone { Recorded::Tombstone } else { Recorded::Yes };
         self.join.dyn_committed(&state.identity);
-        state.end(|o, event| o.completed(event, recorded));
+        state.end(End::Completed(recorded));
     }
 
     fn refused_for_good(&self) {
         let state = &self.lease.0;
         tracing::warn!(identity = %state.identity, token = %state.token, "completion refused: the lease was lost");
-        state.end(|o, event| o.lost(event));
+        state.end(End::Lost);
     }
 
     /// What became of the transaction, read by owner with the calls that every store has. A release tells the two apart and is what a rolled-back
@@ -258,13 +259,13 @@ impl Open {
         };
         match &committed {
             Ok(true) => self.committed(),
-            Ok(false) => state.end(|o, event| o.failed(event, Phase::RolledBack)),
+            Ok(false) => state.end(End::Failed(Phase::RolledBack)),
             Err(error) => {
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,
                     "nobody knows whether a joined transaction was committed; a retry after the lease finds its result, or runs"
                 );
-                state.end(|o, event| o.failed(event, Phase::Completion));
+                state.end(End::Failed(Phase::Completion));
             }
         }
         drop(self.permit);

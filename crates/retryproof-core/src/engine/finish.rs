@@ -19,6 +19,7 @@ use crate::outcome::Recorded;
 use crate::owner::OwnerId;
 use crate::payload::Tombstone;
 use crate::store::{Completion, Fenced};
+use crate::told::End;
 
 /// The first and the longest rest before a call is repeated.
 const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -68,7 +69,7 @@ pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool
     match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
             engine.gate.answered();
-            state.end(|o, event| o.completed(event, recorded_as(tombstone)));
+            state.end(End::Completed(recorded_as(tombstone)));
             First::Recorded
         }
         Poll::Ready(answer) => First::Open(Some(Box::pin(std::future::ready(answer)))),
@@ -119,12 +120,12 @@ pub(crate) async fn complete(
         };
         let error = match answer {
             Ok(Fenced::Done | Fenced::AlreadyDone) => {
-                state.end(|o, event| o.completed(event, recorded_as(tombstone)));
+                state.end(End::Completed(recorded_as(tombstone)));
                 return refused.map_or(Finished::Recorded, Finished::Tombstoned);
             }
             Ok(Fenced::Lost) => {
                 tracing::warn!(identity = %state.identity, token = %state.token, "completion refused: the lease was lost");
-                state.end(|o, event| o.lost(event));
+                state.end(End::Lost);
                 return Finished::Fenced;
             }
             Err(error) => error,
@@ -147,7 +148,7 @@ pub(crate) async fn complete(
                     identity = %state.identity, token = %state.token, %error,
                     "the action ran, but its result was not recorded; a retry after the lease may run it again"
                 );
-                state.end(|o, event| o.failed(event, Phase::Completion));
+                state.end(End::Failed(Phase::Completion));
                 return Finished::Failed(error);
             }
         }

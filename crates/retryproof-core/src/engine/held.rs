@@ -27,6 +27,7 @@ use crate::observe::Phase;
 use crate::owner::OwnerId;
 use crate::payload::{Payload, Tombstone};
 use crate::store::{Completion, Dialect, DynJoin, Grant, TxPort};
+use crate::told::End;
 
 /// A granted lease. It beats until it is completed, released or dropped.
 ///
@@ -306,7 +307,7 @@ impl Held {
             None
         } else {
             self.consumed = true;
-            lease.0.end(|o, event| o.failed(event, phase));
+            lease.0.end(End::Failed(phase));
             Some(self.finish(release(lease)))
         };
         async move {
@@ -323,7 +324,7 @@ impl Held {
         self.consumed = true;
         let lease = self.lease.clone();
         lease.0.stop_beats();
-        lease.0.end(|o, event| o.failed(event, phase));
+        lease.0.end(End::Failed(phase));
         // A shutdown waits for it.
         let (runtime, running) = self.place();
         let ending = running.ending();
@@ -341,7 +342,7 @@ impl Held {
     fn let_run_out(&mut self, phase: Phase) {
         self.consumed = true;
         self.lease.0.stop_beats();
-        self.lease.0.end(|o, event| o.failed(event, phase));
+        self.lease.0.end(End::Failed(phase));
     }
 
     pub(crate) fn seen(&self) -> Seen {

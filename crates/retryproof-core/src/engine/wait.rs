@@ -17,6 +17,7 @@ use crate::outcome::InFlight;
 use crate::owner::OwnerId;
 use crate::payload::StoredResult;
 use crate::store::Standing;
+use crate::told;
 
 mod acquire;
 
@@ -92,9 +93,9 @@ pub(crate) async fn try_acquire(
     owner: Option<OwnerId>,
 ) -> Result<Acquisition> {
     let attempting = Attempting::new(engine, ctx, tracked)?;
-    let acquisition = attempting.run(owner).await?;
-    attempting.tell(&acquisition);
-    Ok(acquisition)
+    let end = attempting.run(owner).await;
+    attempting.tell(&end);
+    end
 }
 
 /// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is to go on.
@@ -107,9 +108,7 @@ fn try_acquire_now(engine: &Arc<Inner>, ctx: &IdempotencyContext) -> Result<Resu
         Err(error) => return Ok(Err(error)),
     };
     let end = attempting.run_now()?;
-    if let Ok(acquisition) = &end {
-        attempting.tell(acquisition);
-    }
+    attempting.tell(&end);
     Ok(end)
 }
 
@@ -122,13 +121,17 @@ impl<'a> Attempting<'a> {
         Ok(Self { engine, ctx, durations, started, deadline, tracked })
     }
 
-    fn tell(&self, acquisition: &Acquisition) {
+    fn tell(&self, end: &Result<Acquisition>) {
         let observers = &self.engine.observers;
-        match acquisition {
-            Acquisition::Granted(_) => {}
-            Acquisition::Complete(_) => observers.tell(|o| o.duplicate(self.identity())),
-            Acquisition::InFlight(busy) => observers.tell(|o| o.in_flight(self.identity(), busy.remaining)),
+        match end {
+            Ok(Acquisition::Granted(_)) => return,
+            Ok(Acquisition::Complete(_)) => observers.tell(|o| o.duplicate(self.identity())),
+            Ok(Acquisition::InFlight(busy)) => {
+                observers.tell(|o| o.in_flight(self.identity(), busy.remaining))
+            }
+            Err(_) => {}
         }
+        told::not_granted(self.ctx, end, || self.engine.now().saturating_duration_since(self.started));
     }
 
     fn identity(&self) -> &Identity {

@@ -94,7 +94,7 @@ mod tests {
         REASONS.iter().for_each(|why| tally.count(&Verdict::Ack { why: *why }));
         tally.count(&Verdict::failed());
         tally.count(&Verdict::poison(Poison::NoKey));
-        assert_eq!(tally.read(), Tallied { acks: 14, nacks: 1, dead_letters: 1 });
+        assert_eq!(tally.read(), Tallied { acks: 15, nacks: 1, dead_letters: 1 });
         let twice = |why| why == Reason::Failed || why == Reason::Poison(Poison::NoKey);
         assert!(tally.iter().all(|(why, count)| count == if twice(why) { 2 } else { 1 }));
         assert_eq!(tally.because(Reason::Panicked), 1);

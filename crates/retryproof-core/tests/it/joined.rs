@@ -341,6 +341,24 @@ async fn cmp_7_record_and_writes_are_one_commit_and_waiters_are_woken_after_it()
 }
 
 #[tokio::test(start_paused = true)]
+async fn run_7_each_joined_call_tells_its_outcome_once() {
+    let (told, _listening) = crate::outcomes::Told::listen();
+    let world = world();
+    let told_of = IdempotencyContext::builder("told", "k").wait_timeout(Duration::ZERO).build().unwrap();
+    let call = async |fails: bool| {
+        let action = async |_: &mut Tx| if fails { Err("declined") } else { Ok(1_u32) };
+        drop(world.joined.execute(told_of.clone(), action).await);
+        told.outcomes()
+    };
+    assert_eq!(call(true).await, ["failed attempt=first phase=Action"]);
+    world.db.set(Fault::Begin);
+    assert_eq!(call(false).await, ["failed attempt=first phase=RolledBack"]);
+    world.db.set(Fault::None);
+    assert_eq!(call(false).await, ["executed attempt=first recorded=yes"]);
+    assert_eq!(call(false).await, ["replayed"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmp_7_a_failing_action_is_rolled_back_and_the_key_is_free() {
     let world = world();
     let failing = async |tx: &mut Tx| {

@@ -15,6 +15,7 @@ mod fork;
 mod hold;
 mod joined;
 mod observe;
+mod outcomes;
 mod redaction;
 mod runtimes;
 mod toy;
