@@ -76,7 +76,11 @@ pub trait FromRecord: Sized {
 
 /// A stored answer.
 #[derive(Clone, Copy)]
-pub struct Record<'a>(pub(crate) &'a Bytes);
+pub struct Record<'a> {
+    pub(crate) bytes: &'a Bytes,
+    /// Whether the request is one for a head alone: only then a length stands without its bytes.
+    pub(crate) to_head: bool,
+}
 
 impl Record<'_> {
     /// Reads it in one pass: `start` is called with the status and the number of fields, then `field` with each, its code
@@ -90,7 +94,7 @@ impl Record<'_> {
         start: impl FnOnce(u16, usize) -> T,
         mut field: impl FnMut(&mut T, Result<usize, &str>, Bytes) -> Option<()>,
     ) -> Result<(T, Bytes), Corrupt> {
-        let record = self.0;
+        let record = self.bytes;
         let (mut reader, status, tombstone) = Reader::open(record)?;
         if tombstone {
             return Err(Corrupt::bad_field());
@@ -100,6 +104,7 @@ impl Record<'_> {
         for _ in 0..count {
             let (name, value) = reader.named_line()?;
             let name = match name {
+                Name::Common(code) if self.drops(code) => continue,
                 Name::Common(code) => Ok(usize::from(code)),
                 Name::Literal(name) => Err(name),
             };
@@ -114,9 +119,16 @@ impl Record<'_> {
     }
 }
 
+impl Record<'_> {
+    /// Whether a field does not go to this request: the length that a HEAD was told, of a body that is not there.
+    pub(crate) fn drops(&self, code: u8) -> bool {
+        !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
+    }
+}
+
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Record({} bytes)", self.0.len())
+        write!(f, "Record({} bytes)", self.bytes.len())
     }
 }
 
@@ -154,17 +166,22 @@ pub fn admit<'a>(
     key_lines: impl Iterator<Item = &'a [u8]>,
 ) -> Admission {
     // An annotated endpoint guards every method; nothing is converted to ask it.
-    if policy.is_layer() && !policy.guards(&head.asked().0) {
+    let is_guarded = !policy.is_layer() || policy.guards(&head.asked().0);
+    let running = head.running().filter(|Running(outer)| outer.is_told(&head.asked().0, head.target()));
+    if !is_guarded && running.is_none() {
         return Admission::Pass;
-    }
-    if let Some(Running(outer)) = head.running()
-        && outer.is_told(&head.asked().0, head.target())
-    {
-        filter.0.warn_layered(policy.scope());
-        return Admission::Inside;
     }
     let key = key::parse(key_lines);
     let key = key.map(|key| key.map(|key| Key::Decoded(key.into_inner().into())));
+    if running.is_some_and(|Running(outer)| outer.is_under(filter, || key.clone())) {
+        if is_guarded {
+            filter.0.warn_layered(policy.scope());
+        }
+        return Admission::Inside;
+    }
+    if !is_guarded {
+        return Admission::Pass;
+    }
     let render = |problem: &_| {
         let (method, version) = head.asked();
         filter.0.render(problem, &method, version)

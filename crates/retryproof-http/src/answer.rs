@@ -71,19 +71,20 @@ impl FromRecord for Response<ReplayBody> {
     }
 
     fn replay(record: Record<'_>) -> Result<Self, Corrupt> {
-        replay(record.0)
+        replay(record)
     }
 }
 
 /// The stored answer with the marks of a replay (HTTP-8), in one pass over its record.
-fn replay(record: &Bytes) -> Result<Response<ReplayBody>, Corrupt> {
+fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
+    let record = stored.bytes;
     let (mut reader, status, tombstone) = Reader::open(record)?;
     if tombstone {
         return Err(Corrupt::bad_field());
     }
     // Cache-Control, the mark, and Trailer.
-    let mut headers = map_of(record, &mut reader, 3)?;
-    let trailers = map_of(record, &mut reader, 0)?;
+    let mut headers = map_of(stored, &mut reader, 3)?;
+    let trailers = map_of(stored, &mut reader, 0)?;
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
@@ -106,19 +107,20 @@ fn replay(record: &Bytes) -> Result<Response<ReplayBody>, Corrupt> {
 }
 
 /// The next section of lines as fields, with room for some more.
-fn map_of(record: &Bytes, reader: &mut Reader<'_>, spare: usize) -> Result<HeaderMap, Corrupt> {
+fn map_of(stored: Record<'_>, reader: &mut Reader<'_>, spare: usize) -> Result<HeaderMap, Corrupt> {
     let count = reader.count()?;
     let mut map = HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
     for _ in 0..count {
         let (name, value) = reader.named_line()?;
         let name = match name {
+            Name::Common(code) if stored.drops(code) => continue,
             Name::Common(code) => COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?,
             Name::Literal(name) => {
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| Corrupt::bad_field())?
             }
         };
-        let value =
-            HeaderValue::from_maybe_shared(record.slice_ref(value)).map_err(|_| Corrupt::bad_field())?;
+        let value = HeaderValue::from_maybe_shared(stored.bytes.slice_ref(value))
+            .map_err(|_| Corrupt::bad_field())?;
         map.try_append(name, value).map_err(|_| Corrupt::too_many_fields())?;
     }
     Ok(map)

@@ -66,6 +66,23 @@ impl Guarded {
         self.0.route.is_told(method, target)
     }
 
+    /// Whether a request says no other key than the guarded one, where both filters look at one header: a request that is
+    /// made in process for the same route, with a key of its own, is a call of its own.
+    pub(crate) fn is_under(
+        &self,
+        filter: &IdempotencyFilter,
+        key: impl FnOnce() -> Result<Option<Key>, KeyError>,
+    ) -> bool {
+        if self.0.filter.0.key_header != filter.0.key_header {
+            return true;
+        }
+        match key() {
+            Ok(Some(key)) => key.as_bytes() == self.0.key.as_bytes(),
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
     }
@@ -142,14 +159,18 @@ impl Key {
 
 /// Steps 1 to 3: a request for the guard, and not guarded already; key, declared length.
 pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
-    if !policy.guards(request.method()) {
-        return Admission::Pass;
-    }
+    let is_guarded = policy.guards(request.method());
     if let Some(outer) = request.extensions().get::<Guarded>()
         && outer.is_at(&Head::of(request))
+        && outer.is_under(filter, || Key::of(request.headers(), &filter.0.key_header))
     {
-        filter.0.warn_layered(policy.scope());
+        if is_guarded {
+            filter.0.warn_layered(policy.scope());
+        }
         return Admission::Inside;
+    }
+    if !is_guarded {
+        return Admission::Pass;
     }
     admit_key(
         filter,

@@ -112,7 +112,10 @@ impl Judge<'_> {
             Opened::Value(payload) => {
                 let record = record_of(payload)?;
                 match self.asked.decide(Finding::Response) {
-                    Decision::Replay => A::replay(Record(&record)).map_err(unreadable),
+                    Decision::Replay => {
+                        let to_head = *self.asked.method == Method::HEAD;
+                        A::replay(Record { bytes: &record, to_head }).map_err(unreadable)
+                    }
                     Decision::Refuse(problem) => Ok(A::own(self.asked.render(&problem))),
                     Decision::Pass => Err(Error::corrupt("a completed record has no key")),
                 }

@@ -147,6 +147,25 @@ async fn ann_6_a_body_that_is_rejected_is_answered_unstored_and_leaves_the_key_f
 }
 
 #[actix_web::test]
+async fn http_4_a_smaller_limit_of_the_app_holds_with_a_key_too() {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |body: web::Bytes| ready(format!("{} {}", body.len(), runs.next()))
+    };
+    let app = App::new().app_data(web::PayloadConfig::new(1024));
+    let app = test::init_service(app.route("/orders", web::post().to(guarded(&filter(), handler)))).await;
+    for declared in [true, false] {
+        let call = of("ann", "k").set_payload("x".repeat(600_000));
+        let call = if declared { call.insert_header(("content-length", "600000")) } else { call };
+        assert_eq!(send(&app, call.to_request()).await.status, 413);
+    }
+    let small = || of("ann", "k").set_payload("x".repeat(1024)).to_request();
+    assert_eq!(send(&app, small()).await.text(), "1024 1", "nothing ran, and the key is free");
+    assert!(send(&app, small()).await.is_replay());
+}
+
+#[actix_web::test]
 async fn ann_6_a_handler_has_key_and_lease_and_a_pass_through_has_none() {
     let engine = engine();
     let mut web = engine.config().web.clone();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of layers (the rows of the crate's table), and "never twice" (HTTP-15).
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post as on_post};
 use axum::{Extension, Router};
 use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
 use retryproof_http::axum::IdempotencyKey;
 use retryproof_http::{IdempotencyFilter, Policy};
 use tokio::time::sleep;
@@ -273,4 +275,32 @@ async fn http_15_a_nested_route_with_a_template_is_guarded_once() {
     sleep(SEC).await;
     // The inner guard, whose path is stripped, would have replayed.
     assert_eq!(send(&app, post("/ann/api/pay/1", "k", "")).await.text(), "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_15_a_request_made_in_process_to_the_same_route_with_a_key_of_its_own_is_guarded_there() {
+    let (runs, me) = (Runs::default(), Arc::<OnceLock<Router>>::default());
+    let rpc = {
+        let (runs, me) = (runs.clone(), Arc::clone(&me));
+        Annotated(&POLICY, move |request: Request| async move {
+            let (parts, body) = request.into_parts();
+            let batch = body.collect().await.unwrap().to_bytes() == "batch";
+            if !batch {
+                return runs.run().to_string();
+            }
+            // Twice the same sub-call, with all that a careless proxy copies.
+            let mut answers = String::new();
+            for _ in 0..2 {
+                let mut parts = parts.clone();
+                parts.headers.insert("idempotency-key", "sub-1".parse().unwrap());
+                let call = http::Request::from_parts(parts, Body::from("charge"));
+                answers += send(me.get().unwrap(), call).await.text();
+            }
+            answers
+        })
+    };
+    let app = Router::new().route("/rpc", on_post(rpc)).with_state(filter());
+    me.set(app.clone()).unwrap();
+    assert_eq!(send(&app, post("/rpc", "b", "batch")).await.text(), "11");
+    assert_eq!(runs.count(), 1);
 }

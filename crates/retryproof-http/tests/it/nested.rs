@@ -5,10 +5,10 @@
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post as on_post;
+use axum::routing::{any, post as on_post};
 use http::{Request, StatusCode};
 use retryproof_core::Recorded;
-use retryproof_http::{AnswerFate, Policy, Release};
+use retryproof_http::{AnswerFate, Methods, Policy, Release};
 use tower::ServiceExt as _;
 
 use crate::world::{Annotated, Runs, STD, filter, filter_with, post, request, send};
@@ -98,6 +98,26 @@ async fn http_7_http_15_a_mark_of_the_handler_reaches_the_guard_outside_of_its_o
         .with_state(filter);
     for _ in 0..2 {
         assert!(!send(&app, post("/mail", "m", "")).await.is_replay());
+    }
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_7_http_15_a_layer_inside_that_lets_the_method_pass_leaves_the_mark_to_the_one_outside() {
+    let filter = filter();
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move {
+            runs.run();
+            busy(Release)
+        }
+    };
+    let outside = filter.guard(STD.methods(Methods::All));
+    let app = Router::new().route("/mail", any(handler).layer(filter.guard(MAIL))).layer(outside);
+    for _ in 0..2 {
+        let get = request(http::Method::GET, "/mail", &[("idempotency-key", "k")], "");
+        assert!(!send(&app, get).await.is_replay());
     }
     assert_eq!(runs.count(), 2);
 }

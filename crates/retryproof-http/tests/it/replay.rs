@@ -8,9 +8,10 @@ use axum::routing::any;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt as _;
+use retryproof_core::FingerprintMode;
 use retryproof_http::{AnswerFate, IdempotencyFilter, Methods};
 
-use crate::world::{Answer, STD, filter, post, request, send};
+use crate::world::{Answer, STD, filter, filter_with, post, request, send};
 
 fn app(filter: &IdempotencyFilter, answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
     Router::new().route("/pay", any(move || async move { answer() }).layer(filter.guard(STD)))
@@ -270,5 +271,23 @@ async fn http_8_a_head_request_has_a_record_and_a_length_of_its_own() {
         let answer = Answer::of(response).await;
         assert_eq!(answer.header("content-length"), Some("1234"));
         assert_eq!(answer.is_replay(), replayed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_8_the_length_that_a_head_was_told_is_not_said_to_a_get() {
+    // Under `body` the two are one request.
+    let filter = filter_with(|config| config.web.fingerprint = FingerprintMode::Body);
+    let service = tower::service_fn(|_: http::Request<Body>| async {
+        let mut response = http::Response::new(Body::empty());
+        response.headers_mut().insert("content-length", HeaderValue::from_static("1234"));
+        Ok::<_, std::convert::Infallible>(response)
+    });
+    let guarded = tower::Layer::layer(&filter.guard(STD.methods(Methods::All)), service);
+    for (method, length) in [(Method::HEAD, Some("1234")), (Method::GET, None), (Method::HEAD, Some("1234"))]
+    {
+        let request = request(method.clone(), "/pay", &[("idempotency-key", "k")], "");
+        let Ok(response) = tower::ServiceExt::oneshot(guarded.clone(), request).await;
+        assert_eq!(Answer::of(response).await.header("content-length"), length, "{method}");
     }
 }
