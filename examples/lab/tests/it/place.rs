@@ -134,7 +134,7 @@ impl Rest {
                 let options = options.extra_float_digits(None);
                 let mut conn = sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");
                 let sql = format!(
-                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \"{table}_grant\""
+                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \"{table}_grant\", \"{table}_complete\""
                 );
                 let sql = sqlx_core::raw_sql::raw_sql(sqlx_core::sql_str::AssertSqlSafe(sql));
                 conn.execute(sql).await.expect("the tables are dropped");
