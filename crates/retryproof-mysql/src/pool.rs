@@ -10,6 +10,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::Error;
 use sqlx_mysql::MySqlConnectOptions;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Class, Trouble};
@@ -38,13 +39,21 @@ pub(crate) enum Lane {
 pub(crate) struct Pool {
     options: MySqlConnectOptions,
     patience: Duration,
-    shared: Semaphore,
-    reserved: Semaphore,
+    shared: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
     places: usize,
+    shelf: Arc<Shelf>,
+}
+
+/// The connections that wait for their next call.
+#[derive(Default)]
+struct Shelf {
     /// The last one back is the first one out, so that those nobody needs grow old.
     idle: Mutex<Vec<Idle>>,
     /// Raised when connections are found dead: older ones are not believed any more.
     epoch: AtomicU64,
+    /// Tells a call that waits for a new connection of one that came back.
+    returned: Notify,
 }
 
 struct Idle {
@@ -54,13 +63,24 @@ struct Idle {
 }
 
 /// A connection on loan. Dropped without [`give_back`](Self::give_back), the connection is closed.
-pub(crate) struct Loan<'p> {
+pub(crate) struct Loan {
     pub(crate) session: Session,
     /// Whether it has served before: such a one may have died unnoticed.
     pub(crate) reused: bool,
-    pool: &'p Pool,
+    shelf: Arc<Shelf>,
     epoch: u64,
-    _place: SemaphorePermit<'p>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A new connection that no call has taken yet. Where none does, it goes to the others.
+struct Opened(Option<Loan>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(loan) = self.0.take() {
+            loan.give_back();
+        }
+    }
 }
 
 impl Pool {
@@ -75,53 +95,66 @@ impl Pool {
         Self {
             options,
             patience,
-            shared: Semaphore::new(places.saturating_sub(reserved)),
-            reserved: Semaphore::new(reserved),
+            shared: Arc::new(Semaphore::new(places.saturating_sub(reserved))),
+            reserved: Arc::new(Semaphore::new(reserved)),
             places,
-            idle: Mutex::default(),
-            epoch: AtomicU64::new(0),
+            shelf: Arc::default(),
         }
     }
 
     /// Waits for a place and gives an idle connection, or opens one.
-    pub(crate) async fn lend(&self, lane: Lane) -> Result<Loan<'_>, Trouble> {
+    pub(crate) async fn lend(&self, lane: Lane) -> Result<Loan, Trouble> {
         let place = self.place(lane).await?;
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let idle = {
-            let mut idle = self.idle.lock();
-            std::iter::from_fn(|| idle.pop())
-                .find(|idle| idle.epoch == epoch && idle.since.elapsed() < IDLE_MOST)
-        };
-        let (session, reused) = match idle {
-            Some(idle) => (idle.session, true),
-            None => (self.open().await?, false),
-        };
-        Ok(Loan { session, reused, pool: self, epoch, _place: place })
-    }
-
-    /// A connection outside the pool, or for it.
-    pub(crate) async fn open(&self) -> Result<Session, Trouble> {
-        match timeout(self.patience, Session::open(&self.options)).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Trouble {
-                class: Class::Broken,
-                error: Error::unavailable("the MySQL server did not answer a new connection in time")
-                    .with("after", format_args!("{:?}", self.patience)),
-            }),
+        let shelf = Arc::clone(&self.shelf);
+        match shelf.pop() {
+            Some(Idle { session, epoch, .. }) => {
+                Ok(Loan { session, reused: true, shelf, epoch, _place: place })
+            }
+            None => self.open(place).await,
         }
     }
 
-    async fn place(&self, lane: Lane) -> Result<SemaphorePermit<'_>, Trouble> {
+    /// A new connection, or one that comes back earlier. It is opened in a task of its own: a call that ends, or a beat, leaves the
+    /// task running, and the connection goes to the others (RUN-1).
+    async fn open(&self, place: OwnedSemaphorePermit) -> Result<Loan, Trouble> {
+        let (options, patience) = (self.options.clone(), self.patience);
+        let (shelf, epoch) = (Arc::clone(&self.shelf), self.shelf.epoch.load(Ordering::Acquire));
+        let (mut to, opened) = oneshot::channel();
+        tokio::spawn(async move {
+            let mut opening = pin!(timeout(patience, Session::open(&options)));
+            let (opened, epoch, reused) = tokio::select! {
+                opened = &mut opening => (opened, epoch, false),
+                Idle { session, epoch, .. } = shelf.returned() => (Ok(Ok(session)), epoch, true),
+                // What comes back is for those who wait.
+                () = to.closed() => (opening.await, epoch, false),
+            };
+            let answer = match opened {
+                Ok(Ok(session)) => Ok(Opened(Some(Loan { session, reused, shelf, epoch, _place: place }))),
+                Ok(Err(trouble)) => Err(trouble),
+                Err(_) => Err(Trouble {
+                    class: Class::Broken,
+                    error: Error::unavailable("the MySQL server did not answer a new connection in time")
+                        .with("after", format_args!("{patience:?}")),
+                }),
+            };
+            drop(to.send(answer));
+        });
+        let ended = || Error::unavailable("the runtime ended while the store connected; call again");
+        opened.await.map_err(|_| ended())??.0.take().ok_or_else(|| ended().into())
+    }
+
+    async fn place(&self, lane: Lane) -> Result<OwnedSemaphorePermit, Trouble> {
+        let (shared, reserved) = (|| Arc::clone(&self.shared), || Arc::clone(&self.reserved));
         let free = match lane {
-            Lane::Caller => self.shared.try_acquire(),
-            Lane::Holder => self.reserved.try_acquire().or_else(|_| self.shared.try_acquire()),
+            Lane::Caller => shared().try_acquire_owned(),
+            Lane::Holder => reserved().try_acquire_owned().or_else(|_| shared().try_acquire_owned()),
         };
         if let Ok(place) = free {
             return Ok(place);
         }
         let wait = async {
             match lane {
-                Lane::Caller => self.shared.acquire().await,
+                Lane::Caller => shared().acquire_owned().await,
                 Lane::Holder => self.either().await,
             }
         };
@@ -137,8 +170,9 @@ impl Pool {
     }
 
     /// Whichever is free first.
-    async fn either(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        let (mut reserved, mut shared) = (pin!(self.reserved.acquire()), pin!(self.shared.acquire()));
+    async fn either(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let of = |places: &Arc<Semaphore>| Arc::clone(places).acquire_owned();
+        let (mut reserved, mut shared) = (pin!(of(&self.reserved)), pin!(of(&self.shared)));
         poll_fn(|cx| match reserved.as_mut().poll(cx) {
             Poll::Ready(place) => Poll::Ready(place),
             Poll::Pending => shared.as_mut().poll(cx),
@@ -147,23 +181,43 @@ impl Pool {
     }
 }
 
-impl Loan<'_> {
+impl Shelf {
+    fn pop(&self) -> Option<Idle> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let mut idle = self.idle.lock();
+        std::iter::from_fn(|| idle.pop()).find(|idle| idle.epoch == epoch && idle.since.elapsed() < IDLE_MOST)
+    }
+
+    /// The next one to come back that nobody else takes.
+    async fn returned(&self) -> Idle {
+        loop {
+            let returned = self.returned.notified();
+            if let Some(idle) = self.pop() {
+                return idle;
+            }
+            returned.await;
+        }
+    }
+}
+
+impl Loan {
     /// The server at the other end is gone, or not the right one any more: the idle connections are not to be believed either, unless they
     /// are newer than that.
     pub(crate) fn distrust(self) {
         let next = self.epoch + 1;
-        if self.pool.epoch.compare_exchange(self.epoch, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let old = std::mem::take(&mut *self.pool.idle.lock());
+        let Self { shelf, epoch, .. } = &self;
+        if shelf.epoch.compare_exchange(*epoch, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let old = std::mem::take(&mut *shelf.idle.lock());
             drop(old);
         }
     }
 
     /// The answer was read to its end: the connection may serve others.
     pub(crate) fn give_back(self) {
-        let Self { session, pool, epoch, .. } = self;
+        let Self { session, shelf, epoch, _place, .. } = self;
         let now = Instant::now();
-        let mut idle = pool.idle.lock();
-        if pool.epoch.load(Ordering::Acquire) == epoch {
+        let mut idle = shelf.idle.lock();
+        if shelf.epoch.load(Ordering::Acquire) == epoch {
             idle.push(Idle { session, epoch, since: now });
         }
         // The oldest stand first; one at a time is enough.
@@ -173,6 +227,7 @@ impl Loan<'_> {
         };
         drop(idle);
         drop(stale);
+        shelf.returned.notify_one();
     }
 }
 
@@ -180,7 +235,7 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("places", &self.places)
-            .field("idle", &self.idle.lock().len())
+            .field("idle", &self.shelf.idle.lock().len())
             .finish_non_exhaustive()
     }
 }

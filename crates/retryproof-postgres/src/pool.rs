@@ -226,24 +226,55 @@ impl Pool {
         .await
     }
 
-    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that has come back meanwhile.
+    /// A new connection. It is dialed in a task of its own: a call that ends, or a beat, leaves the dial running, and the
+    /// connection goes to the lane (RUN-1).
     async fn connected(
         &self,
         share: &Arc<Share>,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
     ) -> Result<Held, Lack> {
-        let mut opening = pin!(self.prepared_connection());
+        let (source, prelude) = (self.source.clone(), *self.prelude.lock());
+        let dial = Dial { source, prelude, share: Arc::clone(share), deadline };
+        let mut held = tokio::spawn(dial.run(permit)).await.map_err(|_| Lack::Slow)??;
+        held.sound = false;
+        Ok(held)
+    }
+
+    fn size(&self) -> usize {
+        self.calls.permits.available_permits() + self.beats.permits.available_permits()
+    }
+}
+
+/// The way to one more connection of a lane.
+struct Dial {
+    source: Source,
+    prelude: Option<&'static str>,
+    share: Arc<Share>,
+    deadline: Instant,
+}
+
+impl Dial {
+    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that has come back meanwhile. Dropped
+    /// unused, it goes back to its lane.
+    async fn run(self, permit: OwnedSemaphorePermit) -> Result<Held, Lack> {
+        let Self { share, deadline, .. } = &self;
+        let held = |conn, born, reused| {
+            let mut held = share.held(permit, conn, born, reused);
+            held.sound = true;
+            held
+        };
+        let mut opening = pin!(self.open());
         let (mut refused, mut refusals) = (None, 0);
         loop {
-            let round = deadline.min(Instant::now() + TO_RETURN);
+            let round = (*deadline).min(Instant::now() + TO_RETURN);
             if refused.is_some() {
                 let _ = timeout_at(round, share.returned.notified()).await;
             } else {
                 match timeout_at(round, opening.as_mut()).await {
                     Ok(Ok(conn)) => {
                         share.open.fetch_add(1, Ordering::AcqRel);
-                        return Ok(share.held(permit, conn, Instant::now(), false));
+                        return Ok(held(conn, Instant::now(), false));
                     }
                     Ok(Err(error)) if is_crowded(&error) => refused = Some(error),
                     Ok(Err(error)) => return Err(Lack::Driver(error)),
@@ -251,33 +282,28 @@ impl Pool {
                 }
             }
             if let Some(Idle { conn, born, .. }) = share.pop() {
-                return Ok(share.held(permit, conn, born, true));
+                return Ok(held(conn, born, true));
             }
             let waits_for_none = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
-            if round == deadline || (waits_for_none && refusals == REFUSALS) {
+            if round == *deadline || (waits_for_none && refusals == REFUSALS) {
                 return Err(refused.map_or(Lack::Slow, Lack::Driver));
             }
             if waits_for_none {
                 // Of a connection that was closed a moment ago the server may not have heard yet.
-                tokio::time::sleep_until(deadline.min(Instant::now() + TO_RETURN)).await;
+                tokio::time::sleep_until((*deadline).min(Instant::now() + TO_RETURN)).await;
                 refusals += 1;
                 refused = None;
-                opening.set(self.prepared_connection());
+                opening.set(self.open());
             }
         }
     }
 
-    async fn prepared_connection(&self) -> Result<PgConnection, sqlx_core::Error> {
-        let mut conn = Self::open(&self.source).await?;
-        let prelude = *self.prelude.lock();
-        if let Some(prelude) = prelude {
+    async fn open(&self) -> Result<PgConnection, sqlx_core::Error> {
+        let mut conn = Pool::open(&self.source).await?;
+        if let Some(prelude) = self.prelude {
             conn.execute(sqlx_core::raw_sql::raw_sql(prelude)).await?;
         }
         Ok(conn)
-    }
-
-    fn size(&self) -> usize {
-        self.calls.permits.available_permits() + self.beats.permits.available_permits()
     }
 }
 

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Link`]: one shared connection to the primary, made anew when it fails, and calls over it, sent once more where that helps.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redis::{Cmd, Pipeline, Value};
-use retryproof_core::{Error, ErrorKind, Result};
-use tokio::sync::Mutex;
+use retryproof_core::{Error, Result};
+use tokio::sync::watch;
 
 use crate::error::{Failure, Remedy};
 use crate::route::Route;
-use crate::server::{Conn, Purpose};
+use crate::server::{Conn, Purpose, Task};
 
 /// What is sent in one flight.
 #[derive(Clone, Copy)]
@@ -27,30 +25,40 @@ pub(crate) enum Ask<'a> {
 pub(crate) struct Link {
     route: Arc<Route>,
     purpose: Purpose,
-    live: RwLock<Option<Arc<Live>>>,
-    /// Held by whoever dials; what became of the last attempt.
-    dialing: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
-    /// Attempts that have ended.
-    dialed: AtomicU64,
+    live: Slot,
+    /// The last attempt to connect.
+    dial: Mutex<Option<Dial>>,
 }
+
+/// The connection in use.
+type Slot = Arc<RwLock<Option<Arc<Live>>>>;
 
 struct Live {
     conn: Conn,
-    /// Which of the link's connections it is.
-    serial: u64,
     /// How often the primary had moved when it was made.
     epoch: u64,
 }
 
+/// An attempt to connect, shared by all calls that wait for it. It runs in a task of its own: a call that ends leaves it running, so
+/// that a dial which takes longer than a call may, or a beat, still comes to its end (RUN-1, STO-5).
+struct Dial {
+    /// `None` until it has ended; the sender goes with the task.
+    outcome: watch::Receiver<Option<Outcome>>,
+    _task: Task,
+}
+
+type Outcome = Result<Arc<Live>, Arc<Error>>;
+
 impl Link {
     pub(crate) fn new(route: Arc<Route>, purpose: Purpose) -> Self {
-        let (live, dialing) = (RwLock::new(None), Mutex::new(None));
-        Self { route, purpose, live, dialing, dialed: AtomicU64::new(0) }
+        Self { route, purpose, live: Slot::default(), dial: Mutex::new(None) }
     }
 
-    /// Makes the connection, if there is none.
+    /// Makes the first connection.
     pub(crate) async fn open(&self) -> Result<()> {
-        self.connection().await.map(drop)
+        let (conn, epoch) = self.route.open(&self.purpose).await?;
+        *self.live.write() = Some(Arc::new(Live { conn, epoch }));
+        Ok(())
     }
 
     /// Sends and hears. After a failure that another connection cures the call is sent once more.
@@ -65,11 +73,11 @@ impl Link {
             match failure.remedy() {
                 Remedy::None => return Err(failure),
                 Remedy::Reconnect => {
-                    self.forget(live.serial);
+                    self.forget(&live);
                     return Err(failure);
                 }
                 Remedy::Resend => {
-                    self.forget(live.serial);
+                    self.forget(&live);
                     if !first {
                         return Err(failure);
                     }
@@ -124,42 +132,49 @@ impl Link {
     }
 
     /// Takes a connection out of use; calls that wait on it go on waiting.
-    fn forget(&self, serial: u64) {
-        let mut live = self.live.write();
-        if live.as_ref().is_some_and(|live| live.serial == serial) {
-            *live = None;
-        }
+    fn forget(&self, gone: &Arc<Live>) {
+        self.live.write().take_if(|live| Arc::ptr_eq(live, gone));
     }
 
-    /// The connection in use, or a new one. One caller dials, the others share what becomes of it.
+    /// The connection in use, or what comes of the attempt to make one.
     async fn connection(&self) -> Result<Arc<Live>> {
-        if let Some(live) = self.current() {
-            return Ok(live);
-        }
-        let before = self.dialed.load(Ordering::Acquire);
-        let mut last = self.dialing.lock().await;
-        if let Some(live) = self.current() {
-            return Ok(live);
-        }
-        if self.dialed.load(Ordering::Acquire) != before
-            && let Some((kind, message)) = &*last
-        {
-            return Err(Error::new(*kind, message.clone()));
-        }
-        let opened = self.route.open(&self.purpose).await;
-        let serial = self.dialed.fetch_add(1, Ordering::AcqRel) + 1;
-        match opened {
-            Ok((conn, epoch)) => {
-                let live = Arc::new(Live { conn, serial, epoch });
-                *last = None;
-                *self.live.write() = Some(Arc::clone(&live));
-                Ok(live)
+        let mut outcome = {
+            if let Some(live) = self.current() {
+                return Ok(live);
             }
-            Err(error) => {
-                *last = Some((error.kind(), Cow::Owned(format!("no connection: {error}"))));
-                Err(error)
+            let mut dial = self.dial.lock();
+            let running = dial.as_ref().filter(|dial| dial.is_running());
+            // One that ended a moment ago has left its connection behind.
+            match (running, self.current()) {
+                (Some(running), _) => running.outcome.clone(),
+                (None, Some(live)) => return Ok(live),
+                (None, None) => dial.insert(self.dial()).outcome.clone(),
             }
-        }
+        };
+        let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
+        ended
+            .ok_or_else(|| Error::unavailable("the runtime ended while the store connected; call again"))?
+            .map_err(|error| Error::new(error.kind(), format!("no connection: {error}")).because(error))
+    }
+
+    fn dial(&self) -> Dial {
+        let (to, outcome) = watch::channel(None);
+        let (route, purpose, slot) = (Arc::clone(&self.route), self.purpose.clone(), Arc::clone(&self.live));
+        let task = tokio::spawn(async move {
+            let opened = route.open(&purpose).await;
+            let outcome = opened.map(|(conn, epoch)| Arc::new(Live { conn, epoch })).map_err(Arc::new);
+            if let Ok(live) = &outcome {
+                *slot.write() = Some(Arc::clone(live));
+            }
+            to.send_replace(Some(outcome));
+        });
+        Dial { outcome, _task: Task(task.abort_handle()) }
+    }
+}
+
+impl Dial {
+    fn is_running(&self) -> bool {
+        self.outcome.has_changed().is_ok() && self.outcome.borrow().is_none()
     }
 }
 

@@ -111,11 +111,20 @@ impl Route {
     pub(crate) async fn open(&self, purpose: &Purpose) -> Result<(Conn, u64)> {
         match &self.config().target {
             Target::Single(at) => Ok((self.dialer.server(at, purpose).await?, self.epoch())),
-            // Every further round takes somebody who was told of another place during the last one.
+            // Each further round follows news of another place that came in during the last one.
             Target::Sentinel { nodes, service } => loop {
-                let told = self.told();
-                let at = sentinel::primary(self, nodes, service).await?;
-                let conn = self.dialer.server(&at, purpose).await?;
+                let (told, epoch) = (self.told(), self.epoch());
+                let dialed = async {
+                    let at = sentinel::primary(self, nodes, service).await?;
+                    let conn = self.dialer.server(&at, purpose).await?;
+                    Result::Ok((at, conn))
+                };
+                let (at, conn) = tokio::select! {
+                    biased;
+                    dialed = dialed => dialed?,
+                    // What is dialed may be the old primary, which may hang.
+                    () = self.moved(epoch) => continue,
+                };
                 if let Some(epoch) = self.reached(&at, told) {
                     return Ok((conn, epoch));
                 }

@@ -49,7 +49,8 @@ pub(crate) struct Conn {
     _task: Option<Task>,
 }
 
-struct Task(AbortHandle);
+/// A task; the drop ends it.
+pub(crate) struct Task(pub(crate) AbortHandle);
 
 impl Drop for Task {
     fn drop(&mut self) {

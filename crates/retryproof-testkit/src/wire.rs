@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts or stalls the line.
+//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts, stalls or delays the line.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,15 +30,18 @@
 //! # }
 //! ```
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
 /// A TCP proxy on a loopback port of its own.
 ///
@@ -60,6 +63,8 @@ struct Shared {
     cuts: watch::Sender<u64>,
     /// While true nothing is passed on, in either direction.
     stalled: watch::Sender<bool>,
+    /// How long a burst of the client is on its way.
+    delay: watch::Sender<Duration>,
 }
 
 impl WireProxy {
@@ -77,6 +82,7 @@ impl WireProxy {
             refusing: AtomicBool::new(false),
             cuts: watch::Sender::new(0),
             stalled: watch::Sender::new(false),
+            delay: watch::Sender::new(Duration::ZERO),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { addr, shared, accepting })
@@ -115,6 +121,11 @@ impl WireProxy {
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }
+
+    /// Puts the server far away: each round trip takes this much longer, on open lines too. Opening a line is one.
+    pub fn delay(&self, round_trip: Duration) {
+        self.shared.delay.send_replace(round_trip);
+    }
 }
 
 impl Drop for WireProxy {
@@ -145,6 +156,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
     // Whether the client has sent something that the server has not answered.
     let mut open = false;
+    let mut under_way = VecDeque::<(Instant, Vec<u8>)>::new();
+    let opened = Instant::now() + *shared.delay.borrow();
     loop {
         tokio::select! {
             biased;
@@ -156,12 +169,17 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             biased;
             _ = cut.changed() => return,
             _ = stalled.changed() => {}
+            () = until_first(&under_way) => {
+                let Some((_, burst)) = under_way.pop_front() else { continue };
+                open = true;
+                if server.write_all(&burst).await.is_err() {
+                    return;
+                }
+            }
             read = client.read(&mut asked) => match read {
                 Ok(bytes @ 1..) => {
-                    open = true;
-                    if server.write_all(&asked[..bytes]).await.is_err() {
-                        return;
-                    }
+                    let at = Instant::now().max(opened) + *shared.delay.borrow();
+                    under_way.push_back((at, asked[..bytes].to_vec()));
                 }
                 _ => return,
             },
@@ -178,5 +196,13 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
                 _ => return,
             },
         }
+    }
+}
+
+/// Until the first burst has arrived; for ever when none is under way.
+async fn until_first(under_way: &VecDeque<(Instant, Vec<u8>)>) {
+    match under_way.front() {
+        Some((at, _)) => sleep_until(*at).await,
+        None => std::future::pending().await,
     }
 }

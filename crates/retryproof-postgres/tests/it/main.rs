@@ -2,6 +2,7 @@
 //! The PostgreSQL store on a real server: the conformance kit, then what is particular to PostgreSQL.
 
 mod conformance;
+mod far;
 mod hot;
 mod joined;
 #[cfg(feature = "sqlx-08")]

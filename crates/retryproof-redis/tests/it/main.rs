@@ -4,6 +4,7 @@
 mod broken;
 mod conformance;
 mod failover;
+mod far;
 mod processes;
 mod refused;
 mod sentinels;

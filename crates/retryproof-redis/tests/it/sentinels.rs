@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use retryproof_core::store::Standing;
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -172,4 +173,30 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     grant(&late, &id("late"), OwnerId::new()).await;
     assert_eq!((keys(&old).await, keys(&new).await), (0, 3), "records at the old and at the new primary");
+}
+
+/// No call waits for a connection to a primary that is none any more.
+#[tokio::test]
+async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
+    let (old, hung, new) = (Server::start("").await, Server::start("").await, Server::start("").await);
+    hung.signal("-STOP");
+    let sentinel = Sentinel::naming(&old).await;
+    let config = config(&format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port));
+    let config = config.with_connect_timeout(3 * PATIENCE).with_response_timeout(3 * PATIENCE);
+    let store = Arc::new(RedisStore::connect(config).await.expect("it connects"));
+    sentinel.looked(1).await;
+    sentinel.name(&hung);
+    sentinel.hang_up.notify_waiters();
+    sentinel.looked(2).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let call = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.look(&id("k")).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!call.is_finished(), "the primary that was named hangs");
+    sentinel.name(&new);
+    sentinel.hang_up.notify_waiters();
+    let answer = timeout(PATIENCE, call).await.expect("in time").expect("the call ends");
+    assert!(matches!(answer, Ok(Standing::Absent)), "the new primary answers: {answer:?}");
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A server that is far away: a dial takes longer than a beat may.
+
+use std::time::Duration;
+
+use retryproof_core::IdempotencyStore;
+use retryproof_postgres::{PostgresConfig, PostgresStore};
+use retryproof_testkit::wire::WireProxy;
+use tokio::time::timeout;
+
+use crate::support::{Table, id, postgres};
+use crate::wire::proxied;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn store(table: &Table) -> (WireProxy, PostgresStore) {
+    let (proxy, through) = proxied(&postgres()).await;
+    let config = PostgresConfig::from_url(&through).expect("a valid URL").with_table_name(&table.name);
+    (proxy, PostgresStore::connect(config).await.expect("connected"))
+}
+
+/// A dial takes three round trips, and the first statement of a connection two: one of the calls finds the connection made.
+#[tokio::test]
+async fn sto_5_a_dial_outlives_the_call_that_began_it() {
+    let table = Table::new().await;
+    let (proxy, store) = store(&table).await;
+    let round_trip = Duration::from_millis(250);
+    proxy.delay(round_trip);
+    proxy.cut();
+    let reached = async { while timeout(round_trip * 11 / 4, store.look(&id("k"))).await.is_err() {} };
+    timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A server that is far away: a dial takes longer than a beat may.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine, IdempotencyStore};
+use retryproof_redis::{RedisConfig, RedisStore};
+use retryproof_testkit::wire::WireProxy;
+use tokio::time::timeout;
+
+use crate::support::{execute, id, own_prefix, service};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The server for tests, at a distance that a test sets.
+async fn far() -> (WireProxy, RedisConfig) {
+    let url = service("RETRYPROOF_TEST_REDIS", "redis");
+    let at: SocketAddr = url.trim_start_matches("redis://").parse().expect("an address");
+    let proxy = WireProxy::to(at).await.expect("a proxy");
+    let config = RedisConfig::new("127.0.0.1", proxy.addr().port()).with_prefix(own_prefix());
+    (proxy, config)
+}
+
+/// Calls that are given up before a connection can have been made: one of them finds it made.
+#[tokio::test]
+async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
+    let round_trip = Duration::from_millis(100);
+    let (proxy, config) = far().await;
+    let store = RedisStore::connect(config).await.expect("it connects");
+    proxy.delay(round_trip);
+    proxy.cut();
+    let before = proxy.lines();
+    let reached = async { while timeout(round_trip * 3 / 2, store.look(&id("k"))).await.is_err() {} };
+    timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
+    assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
+}
+
+/// A beat of this lease may take 240 ms: less than a dial of two round trips. With the call it fits into the half of the lease that is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_1_a_lease_on_a_far_server_outlives_a_broken_connection() {
+    let (proxy, config) = far().await;
+    let store = RedisStore::connect(config).await.expect("it connects");
+    proxy.delay(Duration::from_millis(130));
+    let engine = IdempotencyEngine::builder(store).build().expect("an engine");
+    let context = IdempotencyContext::builder("redis.far", "k").lease(Duration::from_secs(1));
+    let context = context.wait_timeout(Duration::ZERO).build().expect("a context");
+    let Acquisition::Granted(held) = engine.try_acquire(&context).await.expect("acquired") else {
+        panic!("the key is new")
+    };
+    for _ in 0..2 {
+        proxy.cut();
+        let lost = timeout(Duration::from_millis(1_600), held.lease().lost()).await;
+        assert!(lost.is_err(), "nothing was away: {lost:?}");
+    }
+}
+
+/// What a dial of another runtime leaves behind when that ends is no attempt to wait for.
+#[test]
+fn sto_5_a_dial_that_ends_with_its_runtime_is_begun_again() {
+    let main = tokio::runtime::Runtime::new().expect("a runtime");
+    let (proxy, store) = main.block_on(async {
+        let (proxy, config) = far().await;
+        (proxy, RedisStore::connect(config).await.expect("it connects"))
+    });
+    proxy.delay(Duration::from_millis(100));
+    proxy.cut();
+    let short = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    short.block_on(async {
+        let given_up = timeout(Duration::from_millis(50), store.look(&id("k"))).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+    });
+    drop(short);
+    main.block_on(async {
+        proxy.delay(Duration::ZERO);
+        timeout(PATIENCE, execute(&store, &id("k"), "x")).await.expect("it connects again");
+    });
+}
