@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -57,10 +57,10 @@ impl http_body::Body for HeldBody {
 /// Whether the attempt should last until this answer's body is there. Bodies that no server could replay go on as streams.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let is_events = text(CONTENT_TYPE).is_some_and(|value| value.starts_with("text/event-stream"));
+    let is_events = problem::is_of_type(headers, "text/event-stream");
     // By the header: a decompressed body is longer than it says, and is counted while it is read.
-    let declared: Option<u64> = text(CONTENT_LENGTH).and_then(|value| value.parse().ok());
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let declared: Option<u64> = declared.and_then(|value| value.parse().ok());
     let is_large = declared.is_some_and(|length| length > limit as u64);
     let is_upgrade = response.status().is_informational() || method == Method::CONNECT;
     !is_events && !is_large && !is_upgrade

@@ -26,6 +26,7 @@ pub struct Builder {
     pub(crate) backoff_base: Duration,
     pub(crate) backoff_cap: Duration,
     pub(crate) header: HeaderName,
+    pub(crate) quoted_keys: bool,
     pub(crate) given_keys_only: bool,
     pub(crate) held_bytes: usize,
     pub(crate) bits: Bits,
@@ -41,6 +42,7 @@ impl Builder {
             backoff_base: Duration::from_millis(200),
             backoff_cap: Duration::from_secs(5),
             header: HeaderName::from_static("idempotency-key"),
+            quoted_keys: false,
             given_keys_only: false,
             held_bytes: 8 << 20,
             bits: Arc::new(random_bits),
@@ -78,6 +80,14 @@ impl Builder {
     /// The header that carries the key, as the server's `web.key-header` names it. Default: `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
+        self
+    }
+
+    /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the `Idempotency-Key` header has it; for servers that take
+    /// no other form. Servers guarded by `retryproof` take both for the same key. Default: bare, and quoted where a key holds a space or
+    /// a comma, or begins with a quotation mark.
+    pub fn quoted_keys(mut self) -> Self {
+        self.quoted_keys = true;
         self
     }
 
@@ -140,6 +150,7 @@ impl fmt::Debug for Builder {
             .field("attempt_timeout", &self.attempt_timeout)
             .field("backoff", &(self.backoff_base..=self.backoff_cap))
             .field("header", &self.header)
+            .field("quoted_keys", &self.quoted_keys)
             .field("given_keys_only", &self.given_keys_only)
             .field("held_bytes", &self.held_bytes)
             .finish_non_exhaustive()

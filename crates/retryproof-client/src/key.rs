@@ -49,10 +49,10 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// Bare where every server takes it so, else as an RFC 9651 String. Marked as sensitive: `Debug` of a request hides it, and
-    /// HTTP/2 keeps it out of its tables.
-    pub(crate) fn to_header(&self) -> Option<HeaderValue> {
-        let bare = !self.0.starts_with('"') && !self.0.contains([' ', ',']);
+    /// Bare where every server takes it so, unless it is to be `quoted`; else as an RFC 9651 String. Marked as sensitive: `Debug` of
+    /// a request hides it, and HTTP/2 keeps it out of its tables.
+    pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
+        let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {
             HeaderValue::from_str(&self.0)
         } else {
@@ -62,6 +62,14 @@ impl IdempotencyKey {
         .ok()?;
         value.set_sensitive(true);
         Some(value)
+    }
+}
+
+/// As [`expose`](IdempotencyKey::expose): the key of a [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) is the key
+/// of the next call, `idempotency_key(key)`.
+impl AsRef<str> for IdempotencyKey {
+    fn as_ref(&self) -> &str {
+        self.expose()
     }
 }
 
@@ -138,7 +146,10 @@ mod tests {
             ("order 17, again", "\"order 17, again\""),
             ("\"x\\ y", "\"\\\"x\\\\ y\""),
         ] {
-            assert_eq!(IdempotencyKey::new(key).unwrap().to_header().unwrap().as_bytes(), line.as_bytes());
+            let key = IdempotencyKey::new(key).unwrap();
+            assert_eq!(key.to_header(false).unwrap().as_bytes(), line.as_bytes());
+            let string = format!("\"{}\"", key.expose().replace('\\', "\\\\").replace('"', "\\\""));
+            assert_eq!(key.to_header(true).unwrap().as_bytes(), string.as_bytes());
         }
     }
 
@@ -157,14 +168,14 @@ mod tests {
     fn id_4_no_form_of_debug_shows_a_key() {
         let key = IdempotencyKey::new("canary-key").unwrap();
         assert_eq!(format!("{key:?}"), "IdempotencyKey(10 bytes)");
-        assert!(!format!("{:?}", key.to_header()).contains("canary"));
+        assert!(!format!("{:?}", key.to_header(true)).contains("canary"));
     }
 
     proptest! {
         #[test]
         fn http_2_every_key_that_is_taken_has_a_header(key in "[ -~]{1,255}") {
             if let Ok(key) = IdempotencyKey::new(key) {
-                prop_assert!(key.to_header().is_some());
+                prop_assert!(key.to_header(false).is_some() && key.to_header(true).is_some());
             }
         }
     }

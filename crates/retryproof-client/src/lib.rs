@@ -8,6 +8,7 @@ mod error;
 mod key;
 mod middleware;
 mod problem;
+mod redirect;
 mod report;
 mod retry_after;
 mod verdict;
@@ -16,6 +17,7 @@ pub use builder::Builder;
 pub use error::{CallError, ErrorKind};
 pub use key::{IdempotencyKey, InvalidKey, NoRandom};
 pub use middleware::IdempotencyMiddleware;
+pub use redirect::same_origin_redirects;
 pub use report::{CallReport, GaveUp, IdempotentRequest, IdempotentResponse, SendOnce, WithoutKey};
 /// Of the versions that this crate speaks.
 pub use {reqwest, reqwest_middleware};

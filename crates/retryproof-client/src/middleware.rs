@@ -111,7 +111,7 @@ impl<'a> Call<'a> {
             let drawn = IdempotencyKey::random();
             key = Some(drawn.map_err(|why| CallError::new(ErrorKind::NoRandom, "").because(why))?);
         }
-        if let Some(line) = key.as_ref().and_then(IdempotencyKey::to_header) {
+        if let Some(line) = key.as_ref().and_then(|key| key.to_header(settings.quoted_keys)) {
             request.headers_mut().insert(settings.header.clone(), line);
         }
         let has_key = key.is_some() || by_hand;
@@ -161,9 +161,14 @@ impl<'a> Call<'a> {
     }
 
     async fn attempt(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Attempt {
-        let method = request.method().clone();
+        let (method, origin) = (request.method().clone(), request.url().origin());
         let answered = async {
             let response = next.run(request, extensions).await?;
+            if self.has_key && response.url().origin() != origin {
+                tracing::warn!(
+                    "a redirect has taken the key of a call to another origin; build the client with `redirect(same_origin_redirects())`"
+                );
+            }
             // Without a key an answer may be a download; what it says as a problem is wanted all the same.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {

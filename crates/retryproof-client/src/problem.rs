@@ -17,9 +17,14 @@ pub(crate) struct Problem {
 
 /// Whether the answer says that it is a problem.
 pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
+    is_of_type(headers, "application/problem+json")
+}
+
+/// Whether the body is of that media type, in any case and with any parameters.
+pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
-    essence.trim().eq_ignore_ascii_case("application/problem+json")
+    let said = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    said.trim().eq_ignore_ascii_case(essence)
 }
 
 /// Reads a whole body. What is no JSON object, or has members of other types, says nothing.

@@ -30,6 +30,8 @@ pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => return false,
         // The status of this one is a setting of the server (HTTP-10).
         (Some("in-flight"), _) => return true,
+        // The one 400 that the same bytes may mend: they did not arrive whole.
+        (Some("body-unreadable"), Some(true)) => return true,
         _ => {}
     }
     match seen.status.as_u16() {
@@ -82,7 +84,8 @@ mod tests {
             (400, "key-missing", false, false),
             (400, "key-invalid", false, false),
             (413, "body-too-large", false, false),
-            (400, "body-unreadable", true, false),
+            (400, "body-unreadable", true, true),
+            (400, "body-unreadable", false, false),
             (422, "fingerprint-mismatch", false, false),
             (409, "in-flight", true, true),
             (409, "result-not-replayable", false, false),

@@ -98,7 +98,7 @@ async fn http_13_what_is_too_long_to_be_held_arrives_as_a_stream() {
 #[tokio::test(start_paused = true)]
 async fn http_13_event_streams_and_downloads_without_a_key_are_not_waited_for() {
     let unending = || Body::wrap(Unending(Some(Bytes::from_static(b"event"))));
-    let events = with(200, &[("content-type", "text/event-stream; charset=utf-8")], unending());
+    let events = with(200, &[("content-type", "Text/Event-Stream; charset=utf-8")], unending());
     let server = Server::with([events, with(200, &[], unending())]);
     let client = server.client(|b| b);
     for request in [client.post(URL), client.get(URL)] {

@@ -71,6 +71,30 @@ async fn http_2_the_callers_own_key_is_sent_bare_or_quoted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn http_2_every_key_is_quoted_where_the_server_wants_strings() {
+    let server = Server::with((0..3).map(|_| answer(200)));
+    let client = server.client(Builder::quoted_keys);
+    client.post(URL).idempotency_key("order-17").send().await.unwrap();
+    client.post(URL).idempotency_key("a\"b").send().await.unwrap();
+    let drawn = client.post(URL).send().await.unwrap();
+    let drawn = format!("\"{}\"", drawn.call().unwrap().key.as_ref().unwrap().expose());
+    let sent = server.sent();
+    let keys: Vec<_> = sent.iter().filter_map(Sent::key).collect();
+    assert_eq!(keys, ["\"order-17\"", "\"a\\\"b\"", &drawn]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_2_the_key_of_a_call_that_gave_up_is_that_of_the_next_one() {
+    let server = Server::with([Reply::Silence, answer(200)]);
+    let client = server.client(|b| b.attempts(1));
+    let error = client.post(URL).send().await.unwrap_err();
+    let key = CallError::of(&error).and_then(CallError::key).expect("it was drawn");
+    client.post(URL).idempotency_key(key).send().await.unwrap();
+    let sent = server.sent();
+    assert_eq!((sent[0].key(), sent[1].key()), (Some(key.expose()), Some(key.expose())));
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_2_a_header_written_by_hand_is_left_alone_and_the_call_is_repeated() {
     let server = Server::with([answer(503), answer(200)]);
     let client = server.client(Builder::given_keys_only);

@@ -6,8 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
-use retryproof_client::{CallError, ErrorKind, IdempotencyMiddleware, IdempotentResponse as _};
+use retryproof_client::{
+    CallError, ErrorKind, IdempotencyMiddleware, IdempotentRequest as _, IdempotentResponse as _,
+    same_origin_redirects,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -15,6 +19,8 @@ use tokio::net::{TcpListener, TcpSocket};
 struct Server {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
+    /// The last request, as it came.
+    last: Arc<Mutex<String>>,
 }
 
 impl Server {
@@ -22,7 +28,8 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&requests);
+        let last = Arc::<Mutex<String>>::default();
+        let (count, seen) = (Arc::clone(&requests), Arc::clone(&last));
         tokio::spawn(async move {
             while let Ok((mut line, _)) = listener.accept().await {
                 // The body is a single byte, behind the empty line.
@@ -32,12 +39,13 @@ impl Server {
                         break;
                     }
                 }
+                *seen.lock() = String::from_utf8_lossy(&request).into_owned();
                 let number = count.fetch_add(1, Ordering::SeqCst);
                 let answer = answers[number.min(answers.len() - 1)];
                 let _ = line.write_all(answer.as_bytes()).await;
             }
         });
-        Self { address, requests }
+        Self { address, requests, last }
     }
 }
 
@@ -95,6 +103,32 @@ async fn an_endless_redirect_is_not_tried_again() {
     let error = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
     assert!(error.is_redirect(), "{error}");
     assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
+}
+
+/// A redirect, then an answer.
+fn redirect(to: &str) -> &'static [&'static str] {
+    let head = format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {to}\r\n");
+    let first = format!("{head}content-length: 0\r\nconnection: close\r\n\r\n");
+    let done = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    Box::leak(Box::new([Box::leak(first.into_boxed_str()), done]))
+}
+
+#[tokio::test]
+async fn id_4_a_redirect_to_another_origin_does_not_take_the_key_along() {
+    let client = reqwest::Client::builder().no_proxy().redirect(same_origin_redirects()).build().unwrap();
+    let client = ClientBuilder::new(client).with(IdempotencyMiddleware::default()).build();
+    let stranger = Server::with(redirect("/")).await;
+    let guarded = Server::with(redirect(&format!("http://{}/", stranger.address))).await;
+    let call = client.post(format!("http://{}/", guarded.address)).idempotency_key("canary-17").body("!");
+    let answer = call.send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.call().unwrap().attempts), (307, 1));
+    assert_eq!(stranger.requests.load(Ordering::SeqCst), 0, "{}", stranger.last.lock());
+
+    let own = Server::with(redirect("/moved")).await;
+    let call = client.post(format!("http://{}/", own.address)).idempotency_key("canary-17").body("!");
+    assert_eq!(call.send().await.unwrap().status(), 200);
+    let last = own.last.lock().clone();
+    assert!(last.starts_with("POST /moved ") && last.contains("canary-17"), "{last}");
 }
 
 #[tokio::test]
