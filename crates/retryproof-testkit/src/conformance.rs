@@ -30,9 +30,19 @@
 //! # The factory
 //! It is called once per case and returns a [`Subject`], or `None` where the server it needs is not there: the case is
 //! skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
+//!
+//! # What was not judged
+//! A case that [needs](Need) what the subject does not offer passes without judging anything. One more test, `sto_2_summary_of_the_kit`,
+//! writes one line to the standard error, past the capture of the test harness, that names each of them with its reason (a harness that
+//! hides what passing tests write, as nextest does, shows it by `--success-output final`):
+//!
+//! ```text
+//! it::conformance (redis): 110 of 120 cases judged; not judged for want of purge (8): sto_4_purge_keeps_what_is_live, …
+//! ```
 
 use std::fmt;
 use std::future::Future;
+use std::io::Write as _;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -49,6 +59,7 @@ pub mod identity;
 pub mod inspect;
 pub mod joined;
 pub mod look;
+mod need;
 pub mod property;
 pub mod purge;
 pub mod race;
@@ -59,6 +70,8 @@ pub mod takeover;
 pub mod token;
 pub mod wait;
 
+pub use need::{Need, summary};
+
 /// One case of the kit.
 #[derive(Clone, Copy)]
 pub struct Case {
@@ -66,6 +79,8 @@ pub struct Case {
     pub name: &'static str,
     /// The module of the case.
     pub group: &'static str,
+    /// What it needs beyond the contract.
+    pub needs: Option<Need>,
     #[doc(hidden)]
     pub run: for<'a> fn(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
 }
@@ -100,27 +115,18 @@ where
     Fut: Future<Output = T>,
     T: Into<Option<Subject>>,
 {
-    let mut runtime = match time {
-        Time::Paused => tokio::runtime::Builder::new_current_thread(),
-        Time::Real => tokio::runtime::Builder::new_multi_thread(),
-    };
-    match time {
-        Time::Paused => runtime.start_paused(true),
-        Time::Real => runtime.worker_threads(2),
-    };
-    let runtime = runtime.enable_all().build().expect("a runtime");
+    let runtime = runtime(time);
     runtime.block_on(async {
-        let Some(mut subject) = factory().await.into() else {
-            let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
-            assert!(!required, "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1");
+        let Some(subject) = made(time, factory).await else {
             eprintln!("skipped: the factory gave no store");
             return;
         };
+        if let Some(need) = case.needs.filter(|need| !subject.offers(*need)) {
+            eprintln!("not judged for want of {need}");
+            return;
+        }
         let patience = match time {
-            Time::Paused => {
-                subject.pause();
-                PATIENCE_WHILE_PAUSED
-            }
+            Time::Paused => PATIENCE_WHILE_PAUSED,
             // As long as it takes, when somebody asked for more.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => PATIENCE_WHILE_PAUSED,
             Time::Real => PATIENCE,
@@ -129,6 +135,53 @@ where
         assert!(judged.is_ok(), "the case hangs");
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
+}
+
+fn runtime(time: Time) -> tokio::runtime::Runtime {
+    let mut runtime = match time {
+        Time::Paused => tokio::runtime::Builder::new_current_thread(),
+        Time::Real => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match time {
+        Time::Paused => runtime.start_paused(true),
+        Time::Real => runtime.worker_threads(2),
+    };
+    runtime.enable_all().build().expect("a runtime")
+}
+
+async fn made<F, Fut, T>(time: Time, factory: F) -> Option<Subject>
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let mut made = factory().await.into();
+    let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
+    assert!(made.is_some() || !required, "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1");
+    if let (Some(subject), Time::Paused) = (&mut made, time) {
+        subject.pause();
+    }
+    made
+}
+
+/// Writes the [`summary`] of a subject to the standard error; `place` says of which one.
+#[doc(hidden)]
+pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
+where
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = T>,
+    T: Into<Option<Subject>>,
+{
+    let runtime = runtime(time);
+    let line = runtime.block_on(async {
+        made(time, factory).await.map_or_else(
+            || format!("no case of {} judged: the factory gave no store", cases().len()),
+            |subject| summary(&subject),
+        )
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    // Not `eprintln!`: the harness captures that, and shows it for failed tests alone.
+    let _ = writeln!(std::io::stderr(), "{place} {line}");
 }
 
 /// Every case of the kit, for a harness of one's own; [`conformance!`](crate::conformance!) is the usual way.
@@ -153,20 +206,28 @@ macro_rules! conformance {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __each_case {
-    (@table $($group:ident: $($case:ident)*;)*) => {
+    (@need) => { None };
+    (@need $need:ident) => { Some($crate::conformance::Need::$need) };
+    (@table $($group:ident: $($case:ident $(($need:ident))?)*;)*) => {
         &[$($($crate::conformance::Case {
             name: stringify!($case),
             group: stringify!($group),
+            needs: $crate::__each_case!(@need $($need)?),
             run: |subject| Box::pin($crate::conformance::$group::$case(subject)),
         },)*)*]
     };
-    (@test $time:ident $factory:tt $($group:ident: $($case:ident)*;)*) => {
+    (@test $time:ident $factory:tt $($group:ident: $($case:ident $(($need:ident))?)*;)*) => {
+        #[test]
+        fn sto_2_summary_of_the_kit() {
+            $crate::conformance::say(module_path!(), $crate::conformance::Time::$time, $factory);
+        }
         $($(
             #[test]
             fn $case() {
                 let case = $crate::conformance::Case {
                     name: stringify!($case),
                     group: stringify!($group),
+                    needs: $crate::__each_case!(@need $($need)?),
                     run: |subject| Box::pin($crate::conformance::$group::$case(subject)),
                 };
                 $crate::conformance::run(case, $crate::conformance::Time::$time, $factory);
@@ -231,7 +292,7 @@ macro_rules! __each_case {
                 acq_4_a_wake_up_survives_beats_in_between
                 acq_4_no_wake_up_is_lost_between_look_and_sleep
                 acq_4_no_wake_up_is_lost_in_a_race
-                acq_4_a_waiter_on_another_handle_is_woken
+                acq_4_a_waiter_on_another_handle_is_woken(Another)
                 acq_6_changed_ends_by_its_bound
                 acq_4_changed_sleeps_while_the_holder_is_at_work
                 acq_5_sleeping_waiters_hold_nothing_up;
@@ -239,14 +300,14 @@ macro_rules! __each_case {
                 acq_10_tokens_grow_over_releases
                 acq_10_tokens_grow_over_takeovers
                 acq_10_tokens_grow_over_expired_results
-                acq_10_tokens_grow_over_purges
+                acq_10_tokens_grow_over_purges(Purge)
                 acq_10_a_renewed_lease_keeps_its_place_in_the_order
                 acq_10_busy_shows_the_holders_token
                 acq_10_tokens_grow_in_the_order_of_grants
-                acq_10_tokens_grow_over_handles;
+                acq_10_tokens_grow_over_handles(Another);
             result:
                 cmp_1_results_come_back_byte_for_byte
-                cmp_1_a_large_result_comes_back
+                cmp_1_a_large_result_comes_back(LargeValues)
                 cmp_1_codec_and_schema_are_kept
                 cmp_6_ttl_runs_from_completion
                 cmp_6_a_result_past_its_ttl_counts_as_absent
@@ -256,9 +317,9 @@ macro_rules! __each_case {
                 cmp_6_a_result_never_changes_within_its_ttl
                 cmp_6_completing_again_prolongs_nothing
                 cmp_8_an_unreadable_envelope_fails_closed
-                cmp_8_a_corrupt_record_fails_closed
+                cmp_8_a_corrupt_record_fails_closed(Corrupt)
                 cmp_9_a_tombstone_comes_back_as_one
-                cmp_9_a_value_over_the_limit_is_refused
+                cmp_9_a_value_over_the_limit_is_refused(SmallLimit)
                 cmp_6_a_new_result_has_nothing_of_the_old_one;
             fingerprint:
                 fp_1_the_completions_fingerprint_is_kept
@@ -274,27 +335,27 @@ macro_rules! __each_case {
                 id_3_the_longest_identities_fit
                 id_4_a_store_prints_neither_keys_nor_values;
             purge:
-                sto_4_purge_keeps_what_is_live
-                sto_4_purge_keeps_an_expired_lease_within_its_ttl
-                sto_4_purge_removes_what_is_over
-                sto_4_purge_takes_no_more_than_its_limit
-                sto_4_purge_comes_back_to_what_it_passed
-                sto_4_purge_keeps_a_record_that_was_used_again
-                sto_4_purge_goes_by_the_completions_ttl
-                sto_4_purge_from_two_instances_at_once;
+                sto_4_purge_keeps_what_is_live(Purge)
+                sto_4_purge_keeps_an_expired_lease_within_its_ttl(Purge)
+                sto_4_purge_removes_what_is_over(Purge)
+                sto_4_purge_takes_no_more_than_its_limit(Purge)
+                sto_4_purge_comes_back_to_what_it_passed(Purge)
+                sto_4_purge_keeps_a_record_that_was_used_again(Purge)
+                sto_4_purge_goes_by_the_completions_ttl(Purge)
+                sto_4_purge_from_two_instances_at_once(Purge);
             inspect:
-                sto_2_an_operator_sees_where_a_record_stands
-                sto_2_an_operator_counts_the_records;
+                sto_2_an_operator_sees_where_a_record_stands(Inspect)
+                sto_2_an_operator_counts_the_records(Inspect);
             joined:
-                cmp_7_a_joined_record_and_the_writes_are_one_commit
-                cmp_7_a_joined_action_that_fails_leaves_neither
-                cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither;
+                cmp_7_a_joined_record_and_the_writes_are_one_commit(Joined)
+                cmp_7_a_joined_action_that_fails_leaves_neither(Joined)
+                cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(Joined);
             handles:
-                acq_1_a_holder_is_seen_through_every_handle
-                cmp_1_a_result_is_replayed_through_every_handle
-                cmp_3_an_owner_may_come_through_any_handle
-                cmp_2_a_takeover_through_another_handle_fences
-                acq_2_one_winner_over_all_handles;
+                acq_1_a_holder_is_seen_through_every_handle(Another)
+                cmp_1_a_result_is_replayed_through_every_handle(Another)
+                cmp_3_an_owner_may_come_through_any_handle(Another)
+                cmp_2_a_takeover_through_another_handle_fences(Another)
+                acq_2_one_winner_over_all_handles(Another);
             race:
                 acq_1_a_herd_gets_one_grant
                 acq_9_acquires_of_one_owner_at_once_get_one_lease
@@ -312,8 +373,8 @@ macro_rules! __each_case {
                 cmp_3_a_dropped_completion_may_be_repeated
                 run_4_a_dropped_release_may_be_repeated;
             skew:
-                acq_7_hours_on_the_clients_clock_end_nothing
-                acq_7_the_stores_clock_ends_them;
+                acq_7_hours_on_the_clients_clock_end_nothing(OwnClock)
+                acq_7_the_stores_clock_ends_them(OwnClock);
             forms:
                 sto_2_the_concrete_and_the_shared_form_agree;
             property:

@@ -43,7 +43,8 @@ struct Hooks {
     sequences: Option<u32>,
 }
 
-/// Says what a store can do beyond the contract. Cases that need more than was said are skipped, and say so.
+/// Says what a store can do beyond the contract. Cases that [need](crate::conformance::Need) more than was said judge nothing, and the
+/// [summary](crate::conformance::summary) names them.
 #[must_use = "a builder does nothing until `build`"]
 pub struct SubjectBuilder<S> {
     concrete: Concrete<S>,
@@ -69,7 +70,7 @@ impl Subject {
     pub(crate) async fn another(&self) -> Option<SharedStore> {
         match &self.hooks.another {
             Some(open) => Some(open().await),
-            None => skipped("a second handle on its data"),
+            None => None,
         }
     }
 
@@ -80,16 +81,13 @@ impl Subject {
                 corrupt(id.clone()).await;
                 Some(())
             }
-            None => skipped("a way to spoil a record"),
+            None => None,
         }
     }
 
     /// The transactions that the store joins.
     pub(crate) fn joined(&self) -> Option<&dyn Joined> {
-        match &self.hooks.joined {
-            Some(joined) => Some(&**joined),
-            None => skipped("transactions that it joins"),
-        }
+        self.hooks.joined.as_deref()
     }
 
     /// Runs the script of [`forms`] on the concrete store.
@@ -110,12 +108,17 @@ impl Subject {
         }
     }
 
-    pub(crate) fn can_purge(&self) -> Option<()> {
-        if self.store.can_purge() { Some(()) } else { skipped("purge") }
+    pub(crate) fn has_another(&self) -> bool {
+        self.hooks.another.is_some()
     }
 
-    pub(crate) fn inspected(&self) -> Option<()> {
-        if self.hooks.can_inspect { Some(()) } else { skipped("inspection") }
+    pub(crate) fn has_corrupt(&self) -> bool {
+        self.hooks.corrupt.is_some()
+    }
+
+    /// Whether the store has a clock of its own, beside a paused runtime.
+    pub(crate) fn has_own_clock(&self) -> bool {
+        self.paused && self.hooks.clock.is_some()
     }
 
     pub(crate) fn can_inspect(&self) -> bool {
@@ -149,11 +152,6 @@ impl Subject {
         self.paused
     }
 
-    /// Whether the store has a clock of its own, beside a paused runtime.
-    pub(crate) fn own_clock(&self) -> Option<()> {
-        if self.paused && self.hooks.clock.is_some() { Some(()) } else { skipped("a clock of its own") }
-    }
-
     /// Lets time pass for the runtime alone.
     pub(crate) async fn skew(&self, by: Duration) {
         tokio::time::advance(by).await;
@@ -179,12 +177,6 @@ impl Subject {
             tokio::time::sleep(by).await;
         }
     }
-}
-
-/// Says so, because a case that judged nothing must not look like one that did.
-fn skipped<T>(what: &str) -> Option<T> {
-    eprintln!("skipped: the subject does not offer {what}");
-    None
 }
 
 impl<S: IdempotencyStore> SubjectBuilder<S> {

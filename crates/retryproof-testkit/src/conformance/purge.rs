@@ -33,7 +33,6 @@ impl Subject {
 
 /// Live leases and results within their ttl stay.
 pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     let (held, done) = (s.id("held"), s.id("done"));
     let holder = s.caller(&held).with_ttl(MS);
     let token = granted(holder.acquire(LONG).await).token;
@@ -49,7 +48,6 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
 
 /// An expired lease stays until its ttl is over too: its owner may still complete.
 pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(s.short()).await);
@@ -62,7 +60,6 @@ pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
 
 /// Results past their ttl go, and leases whose end and whose ttl are both over; and they were counted.
 pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     let (done, dead) = (s.id("done"), s.id("dead"));
     let completer = s.caller(&done).with_ttl(s.short());
     granted(completer.acquire(LONG).await);
@@ -90,7 +87,6 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
 
 /// A batch is bounded, and a short one says that nothing is left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     s.purge_all().await;
     let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
     for id in &ids {
@@ -113,7 +109,6 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
 /// A purge that goes on where the last one has stopped comes back to what was alive when it passed: fewer than the limit means that nothing
 /// is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     s.purge_all().await;
     let passed = s.id("passed");
     let holder = s.caller(&passed).with_ttl(MS);
@@ -140,7 +135,6 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
 
 /// A record that was used again is as new: an old date does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     // A result past its ttl, granted again.
     let granted_again = s.id("granted again");
     let old = s.caller(&granted_again).with_ttl(MS);
@@ -185,7 +179,6 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
 
 /// A result stays for the ttl of its completion, however short the ttl of its acquire was.
 pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     let (longer, shorter) = (s.id("longer"), s.id("shorter"));
     let completer = s.caller(&longer).with_ttl(MS);
     granted(completer.acquire(LONG).await);
@@ -204,7 +197,6 @@ pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
 
 /// Purging from two instances at once harms nothing.
 pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
-    let Some(()) = s.can_purge() else { return };
     let live = s.caller(&s.id("live"));
     granted(live.acquire(LONG).await);
     let ids: Vec<_> = (0..40).map(|at| s.id(&format!("k{at}"))).collect();

@@ -4,4 +4,5 @@
 mod books;
 mod defects;
 mod flawed;
+mod needs;
 mod wrappers;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What cases need beyond the contract, and which of them a subject cannot be judged by.
+
+use std::fmt;
+
+use retryproof_core::IdempotencyStore as _;
+
+use super::cases;
+use crate::subject::Subject;
+
+/// The largest limit on values that is tried.
+const TRIED: usize = 16 << 20;
+/// What a store has to take so that a value of 1 MiB can be tried, with its envelope.
+const LARGE: usize = (1 << 20) + 1_024;
+
+/// What a case needs beyond the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// [`with_another`](crate::SubjectBuilder::with_another).
+    Another,
+    /// [`with_purge`](crate::SubjectBuilder::with_purge).
+    Purge,
+    /// [`with_inspect`](crate::SubjectBuilder::with_inspect).
+    Inspect,
+    /// [`with_corrupt`](crate::SubjectBuilder::with_corrupt).
+    Corrupt,
+    /// [`with_clock`](crate::SubjectBuilder::with_clock), under `time = paused`.
+    OwnClock,
+    /// [`with_joined`](crate::SubjectBuilder::with_joined).
+    Joined,
+    /// A limit on values that is small enough to be tried: at most 16 MiB.
+    SmallLimit,
+    /// Values of 1 MiB.
+    LargeValues,
+}
+
+impl Need {
+    const ALL: [Self; 8] = [
+        Self::Another,
+        Self::Purge,
+        Self::Inspect,
+        Self::Corrupt,
+        Self::OwnClock,
+        Self::Joined,
+        Self::SmallLimit,
+        Self::LargeValues,
+    ];
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Another => "a second handle on the same data",
+            Self::Purge => "purge",
+            Self::Inspect => "inspection",
+            Self::Corrupt => "a way to spoil a record",
+            Self::OwnClock => "a clock that the test moves, beside a paused runtime",
+            Self::Joined => "transactions that the store joins",
+            Self::SmallLimit => "a limit on values of at most 16 MiB",
+            Self::LargeValues => "values of 1 MiB",
+        })
+    }
+}
+
+impl Subject {
+    /// Whether a case with this need can judge the subject.
+    pub(crate) fn offers(&self, need: Need) -> bool {
+        let largest = self.store().profile().max_value;
+        match need {
+            Need::Another => self.has_another(),
+            Need::Purge => self.store().can_purge(),
+            Need::Inspect => self.can_inspect(),
+            Need::Corrupt => self.has_corrupt(),
+            Need::OwnClock => self.has_own_clock(),
+            Need::Joined => self.joined().is_some(),
+            Need::SmallLimit => largest <= TRIED,
+            Need::LargeValues => largest >= LARGE,
+        }
+    }
+}
+
+/// How many cases judge the subject, and which do not, by reason: one line.
+#[must_use]
+pub fn summary(subject: &Subject) -> String {
+    let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();
+    let judged = cases().iter().filter(|case| case.needs.is_none_or(|need| !lacking.contains(&need)));
+    let mut line =
+        format!("({}): {} of {} cases judged", subject.store().profile().name, judged.count(), cases().len());
+    let mut link = "; not judged for want of ";
+    for need in lacking {
+        let names: Vec<_> =
+            cases().iter().filter(|case| case.needs == Some(need)).map(|case| case.name).collect();
+        line.push_str(&format!("{link}{need} ({}): {}", names.len(), names.join(", ")));
+        link = "; of ";
+    }
+    line
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was not judged is said by name and reason (STO-2).
+
+use std::process::Command;
+
+use retryproof_core::MemoryStore;
+use retryproof_testkit::Subject;
+use retryproof_testkit::conformance::{Need, Time, cases, run, summary};
+
+fn bare() -> Subject {
+    Subject::of(MemoryStore::new()).build()
+}
+
+/// A case that reaches for what the table does not name would panic on this subject.
+#[test]
+fn sto_2_a_subject_of_the_contract_alone_is_judged_by_the_cases_without_needs() {
+    for case in cases() {
+        run(*case, Time::Paused, async || bare());
+    }
+}
+
+#[test]
+fn sto_2_the_summary_names_each_case_that_did_not_judge_and_its_reason() {
+    let line = summary(&bare());
+    let judged = cases().iter().filter(|case| matches!(case.needs, None | Some(Need::LargeValues))).count();
+    assert!(line.starts_with(&format!("(memory): {judged} of {} cases judged; ", cases().len())), "{line}");
+    for case in cases() {
+        let named = line.contains(case.name);
+        assert_eq!(named, !matches!(case.needs, None | Some(Need::LargeValues)), "{case:?}: {line}");
+    }
+    for reason in ["purge (8): ", "a second handle on the same data (7): ", "inspection (2): "] {
+        assert!(line.contains(reason), "{reason}: {line}");
+    }
+    let offering = summary(&Subject::of(MemoryStore::new()).with_purge().build());
+    assert!(!offering.contains("purge (") && !offering.contains("sto_4_"), "{offering}");
+}
+
+/// Past the capture of a test harness, which hides what passing tests print.
+#[test]
+fn sto_2_the_summary_is_seen_when_all_cases_pass() {
+    let this = std::env::current_exe().expect("the test binary");
+    let ran = Command::new(this).arg("memory::sto_2_summary_of_the_kit").output().expect("it runs");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert_eq!(said.lines().filter(|line| line.contains("cases judged")).count(), 1, "{said}");
+    assert!(said.contains("it::needs::memory (memory): "), "{said}");
+}
+
+mod memory {
+    retryproof_testkit::conformance! { time = paused, factory = async || super::bare() }
+}
