@@ -18,7 +18,8 @@ mod stores;
 #[cfg(feature = "config")]
 pub use load::keys;
 pub use stores::{
-    MemorySettings, MysqlSettings, Pooler, PostgresSettings, RedisSettings, SqliteSettings, Synchronous,
+    CONNECTION_BOUNDS, MemorySettings, MysqlSettings, Pooler, PostgresSettings, REPLICA_BOUNDS,
+    RedisSettings, SqliteSettings, Synchronous, is_store_name,
 };
 
 /// Bounds of a ttl (CTX-2).
@@ -29,7 +30,8 @@ pub const LEASE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(10)..=D
 /// Bounds of a wait (CTX-2). Zero looks once and never blocks.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-const PAUSE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+/// Bounds of the other durations, those of the stores among them: `operation-timeout`, `purge.interval`, `redis.wait-timeout`.
+pub const PAUSE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use retryproof_core::config::{CONNECTION_BOUNDS, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_mysql::MySqlConnectOptions;
@@ -71,7 +72,7 @@ impl MysqlConfig {
             match name {
                 "table" => table = value,
                 "max-connections" => {
-                    let number = value.parse().ok().filter(|number| (2..=10_000).contains(number));
+                    let number = value.parse().ok().filter(|number| CONNECTION_BOUNDS.contains(number));
                     connections = Some(number.ok_or_else(|| {
                         refuse("`max-connections` of a MySQL store takes a number from 2 to 10000")
                     })?);
@@ -127,7 +128,7 @@ impl MysqlConfig {
     /// least one, serves running holders alone (beats, completions, releases), so that a rush of new calls ends no lease (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(2, 10_000);
+        self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
@@ -168,11 +169,7 @@ impl MysqlConfig {
 
 /// `name`, if it may name a table.
 pub(crate) fn valid_table(name: &str) -> Result<&str> {
-    let mut bytes = name.bytes();
-    let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && name.len() <= 48;
-    if fits {
+    if is_store_name(name) {
         Ok(name)
     } else {
         Err(Error::new(ErrorKind::Config, "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47}")

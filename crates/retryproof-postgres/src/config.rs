@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use retryproof_core::config::{CONNECTION_BOUNDS, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
@@ -158,7 +159,7 @@ impl PostgresConfig {
         for (name, value) in ours {
             config = match (name, value, value.parse()) {
                 ("table", ..) => config.with_table_name(value),
-                ("max-connections", _, Ok(connections @ 2..=10_000)) => {
+                ("max-connections", _, Ok(connections)) if CONNECTION_BOUNDS.contains(&connections) => {
                     config.with_max_connections(connections)
                 }
                 ("pooler", "session", _) => config.with_pooler(Pooler::Session),
@@ -187,7 +188,7 @@ impl PostgresConfig {
     /// (RUN-2). Besides there are up to 2 for the wake-ups of waiters. Default 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(2, 10_000);
+        self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
@@ -220,11 +221,7 @@ impl PostgresConfig {
 }
 
 pub(crate) fn valid(name: &str) -> Result<&str> {
-    let mut bytes = name.bytes();
-    let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && name.len() <= 48;
-    if fits {
+    if is_store_name(name) {
         Ok(name)
     } else {
         Err(Error::new(ErrorKind::Config, "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47}")

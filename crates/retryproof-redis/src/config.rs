@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use retryproof_core::config::{PAUSE_BOUNDS, REPLICA_BOUNDS, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 
 /// The default prefix of keys and channels.
@@ -139,7 +140,8 @@ impl RedisConfig {
 
     /// Has grants and completions wait until `replicas` have them, each for at most `timeout` (`WAIT`), so that a fail-over forgets
     /// less. Falling short is `Unavailable`. They go over a connection of their own, one after the other, and an acquire looks
-    /// first: two round trips then. Default: nobody is waited for.
+    /// first: two round trips then. At most 1,000 replicas, for 1 ms to one day, which is checked when the store connects; 0 replicas
+    /// are no wait. Default: none.
     #[must_use]
     pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait = (replicas > 0).then_some((replicas, timeout));
@@ -192,16 +194,23 @@ impl RedisConfig {
                 "`rediss` needs TLS, which this build is without: turn on the feature `tls` of retryproof-redis",
             ));
         }
-        let mut bytes = self.prefix.bytes();
-        let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-            && self.prefix.len() <= 48;
-        if fits {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::Config, "the prefix must match [A-Za-z_][A-Za-z0-9_]{0,47}")
-                .with("prefix", format_args!("{:?}", self.prefix)))
+        if !is_store_name(&self.prefix) {
+            return Err(Error::new(ErrorKind::Config, "the prefix must match [A-Za-z_][A-Za-z0-9_]{0,47}")
+                .with("prefix", format_args!("{:?}", self.prefix)));
         }
+        let Some((replicas, time)) = self.wait else { return Ok(()) };
+        if usize::try_from(replicas).map_or(true, |replicas| !REPLICA_BOUNDS.contains(&replicas)) {
+            return Err(Error::new(ErrorKind::Config, "the number of replicas to wait for is out of bounds")
+                .with("wait", replicas)
+                .with("at_most", REPLICA_BOUNDS.end()));
+        }
+        // The server takes a time of 0 as "for ever".
+        if !PAUSE_BOUNDS.contains(&time) {
+            return Err(Error::new(ErrorKind::Config, "the time to wait for replicas is out of bounds")
+                .with("wait_timeout", format_args!("{time:?}"))
+                .with("bounds", format_args!("{:?} to {:?}", PAUSE_BOUNDS.start(), PAUSE_BOUNDS.end())));
+        }
+        Ok(())
     }
 
     /// How long to wait for `WAIT`, beyond an answer's time.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
+use retryproof_core::config::is_store_name;
 use retryproof_core::{Error, ErrorKind, Result};
 
 /// The default name of the table of records; the two companions append `_meta` and `_purge` to it.
@@ -161,11 +162,8 @@ impl SqliteConfig {
     /// The table's name, validated: the one dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         let name = self.table.as_str();
-        let mut bytes = name.bytes();
-        let fits = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-            && name.len() <= 48
-            && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
+        let fits =
+            is_store_name(name) && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
         if fits {
             Ok(name)
         } else {

@@ -164,10 +164,13 @@ impl SqliteConfig {
     /// [`ErrorKind::Schema`] when a newer version of this library made the tables; else those of
     /// [`SqliteStore::open`](crate::SqliteStore::open).
     pub fn migrate(&self) -> Result<()> {
+        self.migrated().map_err(|error| error.during("migrate"))
+    }
+
+    fn migrated(&self) -> Result<()> {
         let table = self.table()?;
         let mut conn = file::create(self)?;
         file::patiently(self.busy_timeout, || apply(&mut conn, table))
-            .map_err(|error| error.during("migrate"))
     }
 }
 

@@ -135,12 +135,17 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let mut config = IdempotencyConfig::load(options.config.as_deref())
         .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
     let store = options.store.or_else(|| config.store.take()).unwrap_or_else(|| "memory:".to_owned());
-    let unreachable = |error: Error| {
-        Failure::Start(format!("the store {} cannot be used: {}", shown(&store), with_sources(&error)))
+    let unusable = |error: Error| {
+        let problem = format!("the store {} cannot be used: {}", shown(&store), with_sources(&error));
+        // An error of no operation is one of the URL or the settings: no store was asked.
+        match error.operation() {
+            None => Failure::Usage(problem),
+            Some(_) => Failure::Start(problem),
+        }
     };
     config.store = Some(store.clone());
-    retryproof::migrate_with(&config).await.map_err(unreachable)?;
-    let shared = retryproof::connect_with(&config).await.map_err(unreachable)?;
+    retryproof::migrate_with(&config).await.map_err(unusable)?;
+    let shared = retryproof::connect_with(&config).await.map_err(unusable)?;
     let web = config.web.clone();
     let engine = IdempotencyEngine::builder(shared)
         .config(config)

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stores' own settings (CFG-1): data for the facade, which makes the stores. This crate knows none of them but memory.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{PAUSE_BOUNDS, Refusal, refused, within};
+
+/// Bounds of `max-connections` of a store on a server, as a key and in its URL (CFG-1).
+pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
+/// Bounds of the number of replicas that a Redis store waits for, as a key and in its URL (CFG-1).
+pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
+
+/// Whether `name` may name a table of a store, or be its prefix: 1 to 48 ASCII letters, digits and underscores, not beginning with a
+/// digit (STO-3).
+#[must_use]
+pub fn is_store_name(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+        && name.len() <= 48
+}
 
 /// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default (STO-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,12 +94,12 @@ pub struct RedisSettings {
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check names and bounds too; here the message can say where the value came from.
+// The stores check the same names and bounds; here the message can say where the value came from.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
         let Some(name) = &self.table_name else { return Ok(()) };
-        if is_word(name) && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
+        if is_store_name(name) && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
             return Ok(());
         }
         Err(refused(
@@ -98,36 +113,28 @@ impl SqliteSettings {
 impl PostgresSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
         word("postgres.table-name", self.table_name.as_deref())?;
-        connections("postgres.max-connections", self.max_connections)
+        count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl MysqlSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
         word("mysql.table-name", self.table_name.as_deref())?;
-        connections("mysql.max-connections", self.max_connections)
+        count("mysql.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl RedisSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
         word("redis.prefix", self.prefix.as_deref())?;
-        if let Some(replicas) = self.wait_replicas.filter(|replicas| *replicas > 1_000) {
-            return Err(refused("redis.wait-replicas", replicas, "0 to 1000"));
-        }
+        count("redis.wait-replicas", self.wait_replicas, &REPLICA_BOUNDS)?;
         self.wait_timeout.map_or(Ok(()), |time| within("redis.wait-timeout", time, &PAUSE_BOUNDS))
     }
 }
 
-fn is_word(name: &str) -> bool {
-    name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
-        && name.len() <= 48
-}
-
 fn word(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
     match name {
-        Some(name) if !is_word(name) => Err(refused(
+        Some(name) if !is_store_name(name) => Err(refused(
             key,
             format!("{name:?}"),
             "1 to 48 ASCII letters, digits and underscores, not beginning with a digit",
@@ -136,9 +143,11 @@ fn word(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-fn connections(key: &'static str, number: Option<usize>) -> Result<(), Refusal> {
+fn count(key: &'static str, number: Option<usize>, bounds: &RangeInclusive<usize>) -> Result<(), Refusal> {
     match number {
-        Some(number) if !(2..=10_000).contains(&number) => Err(refused(key, number, "2 to 10000")),
+        Some(number) if !bounds.contains(&number) => {
+            Err(refused(key, number, &format!("{} to {}", bounds.start(), bounds.end())))
+        }
         _ => Ok(()),
     }
 }

@@ -119,6 +119,8 @@ async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
     }
 }
 
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+mod parameters;
 #[cfg(all(feature = "postgres", feature = "mysql", feature = "redis"))]
 mod servers;
 

@@ -69,7 +69,7 @@ async fn id_4_a_refused_store_is_named_without_its_password_wherever_that_stands
             (vec![], vec![("IDEMPOTENCY_STORE", url.as_str()), ("RUST_LOG", "trace")]),
         ] {
             let (code, said) = refusal(&args, &variables).await;
-            assert_eq!(code, Some(1), "{said}");
+            assert_eq!(code, Some(2), "{said}");
             assert!(said.contains("nosuch:"), "it names the store: {said}");
             assert!(!said.contains(secret), "{said}");
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stores that cannot be used at the start: exit 1 and one line that names the store, without its password (ID-4).
+//! Stores that cannot be used at the start, named without their passwords (ID-4): exit 1 and one line where the store was asked, exit 2
+//! and the usage where the URL is wrong.
 
 use crate::place::{url, variable, with};
 use crate::server::refusal;
@@ -8,16 +9,27 @@ const SECRET: &str = "canary-4711";
 
 /// Exit 1 and one line, which has all of `says`.
 async fn refused(store: &str, says: &[&str]) {
+    let said = refused_with(1, store, says).await;
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// Exit 2, a line that has all of `says`, and the usage.
+async fn misused(store: &str, says: &[&str]) {
+    let said = refused_with(2, store, says).await;
+    assert!(said.lines().nth(1).is_some_and(|line| line.starts_with("usage: lab")), "{said}");
+}
+
+async fn refused_with(exit: i32, store: &str, says: &[&str]) -> String {
     let (code, said) = refusal(&["--store", store], &[("RUST_LOG", "error")]).await;
     let shown = store.replace(SECRET, "***");
-    assert_eq!(code, Some(1), "{shown}: {said}");
+    assert_eq!(code, Some(exit), "{shown}: {said}");
     assert!(!said.contains(SECRET) && !said.contains("-secret"), "ID-4: {said}");
-    assert_eq!(said.lines().count(), 1, "{shown}: {said}");
     let scheme = store.split(':').next().unwrap_or_default();
     assert!(said.starts_with("lab: ") && said.contains(scheme), "{said}");
     for part in says {
         assert!(said.contains(part), "{shown}: {said}");
     }
+    said
 }
 
 /// `url` with another login, or with one.
@@ -66,13 +78,15 @@ async fn sto_1_a_missing_database_is_said() {
 #[tokio::test]
 async fn cfg_1_a_url_that_is_none_is_refused_by_the_part_that_is_wrong() {
     let own = format!("app:{SECRET}@127.0.0.1");
-    refused(&format!("postgres://{own}:1/app?tabel={SECRET}"), &["tabel"]).await;
-    refused(&format!("mysql://{own}:1/app?tabel={SECRET}"), &["tabel"]).await;
-    refused(&format!("redis://{own}:1?perfix={SECRET}"), &["perfix"]).await;
-    refused(&format!("mysql://{own}:1"), &["database"]).await;
-    refused(&format!("redis+sentinel://{own}:1"), &["service"]).await;
+    misused(&format!("postgres://{own}:1/app?tabel={SECRET}"), &["tabel"]).await;
+    misused(&format!("mysql://{own}:1/app?tabel={SECRET}"), &["tabel"]).await;
+    misused(&format!("redis://{own}:1?perfix={SECRET}"), &["perfix"]).await;
+    misused(&format!("mysql://{own}:1"), &["database"]).await;
+    misused(&format!("redis+sentinel://{own}:1"), &["service"]).await;
     for scheme in ["postgres", "mysql", "redis"] {
-        refused(&format!("{scheme}://{own}:port/1"), &["invalid configuration"]).await;
+        misused(&format!("{scheme}://{own}:port/1"), &["invalid configuration"]).await;
     }
-    refused(&with(&url("redis"), "prefix=a-b"), &["prefix"]).await;
+    misused(&with(&url("redis"), "prefix=a-b"), &["prefix"]).await;
+    misused("nosuch:", &["`nosuch`", "postgres://"]).await;
+    misused("nosuch", &["sqlite:"]).await;
 }
