@@ -32,7 +32,7 @@ pub fn in_blocking_context() -> bool {
 #[cfg(feature = "blocking")]
 pub(crate) use facade::Entry;
 #[cfg(feature = "blocking")]
-pub use facade::{Acquisition, Call, Engine, Held};
+pub use facade::{Acquisition, Call, Engine, Held, run};
 #[cfg(feature = "blocking")]
 pub use joined::{JoinedCall, JoinedEngine, PendingCommit};
 

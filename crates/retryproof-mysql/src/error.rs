@@ -228,10 +228,21 @@ struct ServerError {
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
     // Class 22 are data exceptions, 23 integrity ones; 1300 and 1366 quote strings too, and a syntax error quotes the statement.
-    let quotes =
-        state.starts_with("22") || state.starts_with("23") || matches!(server.number(), 1300 | 1366 | 1411);
-    let text = (!quotes).then(|| server.message().to_owned());
+    // 1203 and 1226 name the user without the host.
+    let quotes = state.starts_with("22")
+        || state.starts_with("23")
+        || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
+    let text = (!quotes).then(|| without_account(server.message()));
     ServerError { number: server.number(), state, text }
+}
+
+/// A server's text without the account that it may name: `'USER'@'HOST'` (ID-4).
+fn without_account(text: &str) -> String {
+    let Some(at) = text.find("'@'") else { return text.to_owned() };
+    // From the first quotation mark on: a name may hold some itself.
+    let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
+    let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
+    format!("{}of the URL{}", &text[..begin], &text[end..])
 }
 
 impl fmt::Display for ServerError {
@@ -253,6 +264,24 @@ mod tests {
     fn of(number: u16, state: &str) -> Trouble {
         let source = ServerError { number, state: state.to_owned(), text: None };
         of_server(number, state, source)
+    }
+
+    #[test]
+    fn id_4_no_text_of_the_server_names_the_account() {
+        for (said, shown) in [
+            (
+                "Access denied for user 'app'@'10.0.0.1' (using password: YES)",
+                "Access denied for user of the URL (using password: YES)",
+            ),
+            (
+                "SELECT command denied to user 'a'b'@'%' for table `d`.`t`",
+                "SELECT command denied to user of the URL for table `d`.`t`",
+            ),
+            ("Access denied for user 'app'@'cut", "Access denied for user of the URL"),
+            ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
+        ] {
+            assert_eq!(without_account(said), shown);
+        }
     }
 
     #[test]

@@ -74,6 +74,11 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
             (Unavailable, "the server is starting up or going down, or ended the connection")
         }
         "XX001" | "XX002" => (Corrupt, "the server found its own data damaged; restore it from a backup"),
+        // What poolers answer to most refusals.
+        "08P01" => (
+            Unavailable,
+            "the pooler before the server refused the connection; see that it knows the database and the user of the URL, and its log",
+        ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" | "53" | "57" | "58" => (Unavailable, "the server is in trouble; see the source"),
             _ => (Unexpected, "PostgreSQL refused the statement; see the source"),

@@ -68,21 +68,13 @@ impl Subject {
 
     /// Another handle on the same data, as another process would hold it.
     pub(crate) async fn another(&self) -> Option<SharedStore> {
-        match &self.hooks.another {
-            Some(open) => Some(open().await),
-            None => None,
-        }
+        Some(self.hooks.another.as_ref()?().await)
     }
 
     /// Spoils the stored record.
     pub(crate) async fn corrupt(&self, id: &Identity) -> Option<()> {
-        match &self.hooks.corrupt {
-            Some(corrupt) => {
-                corrupt(id.clone()).await;
-                Some(())
-            }
-            None => None,
-        }
+        self.hooks.corrupt.as_ref()?(id.clone()).await;
+        Some(())
     }
 
     /// The transactions that the store joins.

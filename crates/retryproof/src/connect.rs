@@ -134,10 +134,7 @@ impl Named {
             #[cfg(not(feature = "redis"))]
             Some((scheme @ ("rediss" | "rediss+sentinel"), _)) => Err(without("`redis-tls`", scheme)),
             Some((scheme, _)) if !scheme.is_empty() => Err(unknown(scheme)),
-            _ => Err(Error::new(
-                ErrorKind::Config,
-                "no store is named; write a URL, for example `memory:` or `sqlite:records.db`",
-            )),
+            _ => Err(unnamed(url.is_empty())),
         }
     }
 
@@ -216,15 +213,37 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     Error::new(ErrorKind::Unsupported, says).because(error)
 }
 
+/// Nothing of it is repeated: what has no scheme may be a mistyped secret (ID-4).
+fn unnamed(is_empty: bool) -> Error {
+    let what = if is_empty { "no store is named" } else { "the URL of the store has no scheme" };
+    let message = format!("{what}; write for example `sqlite:records.db`: {}", forms());
+    Error::new(ErrorKind::Config, message)
+}
+
 fn unknown(scheme: &str) -> Error {
     // Whatever stands before the first colon may be a mistyped secret: only a plain word is repeated (ID-4).
     let plain = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
     let scheme = if plain { scheme } else { "(hidden)" };
-    Error::new(
-        ErrorKind::Config,
-        format!(
-            "store scheme `{scheme}` is not known here; known are `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…`, \
-             `redis://…` and `redis+sentinel://…`"
-        ),
-    )
+    Error::new(ErrorKind::Config, format!("store scheme `{scheme}` is not known here; {}", forms()))
+}
+
+/// What a URL looks like, and which of them this build takes.
+fn forms() -> String {
+    let all = [
+        ("`memory:`", true, ""),
+        ("`sqlite:FILE`", cfg!(feature = "sqlite"), "`sqlite` or `sqlite-bundled`"),
+        ("`postgres://USER:PASSWORD@HOST:PORT/DATABASE`", cfg!(feature = "postgres"), "`postgres`"),
+        ("`mysql://USER:PASSWORD@HOST:PORT/DATABASE`", cfg!(feature = "mysql"), "`mysql`"),
+        ("`redis://HOST:PORT/DB`", cfg!(feature = "redis"), "`redis`"),
+        ("`redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`", cfg!(feature = "redis"), "`redis`"),
+    ];
+    let of = |on: bool| all.iter().filter(move |(_, is_on, _)| *is_on == on);
+    let known: Vec<_> = of(true).map(|(form, ..)| *form).collect();
+    let off: Vec<_> =
+        of(false).map(|(form, _, feature)| format!("{form} with the feature {feature}")).collect();
+    let mut said = format!("this build takes {}", known.join(", "));
+    if !off.is_empty() {
+        said.push_str(&format!("; the crate `retryproof` takes also {}", off.join(", ")));
+    }
+    said
 }

@@ -26,12 +26,12 @@
 
 extern crate self as retryproof;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
 #[cfg(all(doc, feature = "full"))]
 pub mod guide;
 
-#[cfg(feature = "blocking")]
-pub use retryproof_core::blocking;
 pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
     CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,

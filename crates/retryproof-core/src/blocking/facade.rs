@@ -29,12 +29,51 @@ pub struct Engine {
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
+impl Owned {
+    fn start() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("retryproof")
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::Unexpected, "no thread could be started for the heartbeat")
+                    .because(error)
+            })?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// Leave to block on it.
+    fn enter(&self) -> Result<Entry<'_>> {
+        if Handle::try_current().is_ok() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a blocking call was made inside a tokio runtime, which it would stall; use the async form, \
+                 `IdempotencyEngine` and `retryproof::connect`, there, or a thread of `std::thread` (`spawn_blocking` is inside too)",
+            ));
+        }
+        match &self.0 {
+            Some(runtime) => Ok(Entry(runtime)),
+            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime is gone")),
+        }
+    }
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Runs `work` to its end, in a runtime of its own.
+///
+/// # Errors
+/// Those of `work`; `Unsupported` inside a runtime; `Unexpected` when the operating system gives no thread.
+#[doc(hidden)]
+pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    Owned::start()?.enter()?.block_on(work)
 }
 
 /// Leave to block: this thread is in no runtime.
@@ -68,16 +107,18 @@ impl Engine {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn over(engine: IdempotencyEngine) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("retryproof")
-            .enable_all()
-            .build()
-            .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "no thread could be started for the heartbeat")
-                    .because(error)
-            })?;
-        Ok(Self { engine, runtime: Arc::new(Owned(Some(runtime))) })
+        Ok(Self { engine, runtime: Arc::new(Owned::start()?) })
+    }
+
+    /// An engine that `make` makes in the runtime that the blocking form keeps: a store on a server connects there, and its connections
+    /// live for as long as the engine does.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and those of `make`; `Unsupported` inside a runtime.
+    pub fn make(make: impl Future<Output = Result<IdempotencyEngine>>) -> Result<Self> {
+        let runtime = Owned::start()?;
+        let engine = runtime.enter()?.block_on(make)?;
+        Ok(Self { engine, runtime: Arc::new(runtime) })
     }
 
     /// The engine itself.
@@ -87,17 +128,7 @@ impl Engine {
     }
 
     pub(super) fn enter(&self) -> Result<Entry<'_>> {
-        if Handle::try_current().is_ok() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "the blocking engine was called inside a tokio runtime, which it would stall; use \
-                 `IdempotencyEngine` there, or call this one from a thread of `std::thread` (`spawn_blocking` is inside too)",
-            ));
-        }
-        match &self.runtime.0 {
-            Some(runtime) => Ok(Entry(runtime)),
-            None => Err(Error::new(ErrorKind::ShuttingDown, "the engine's runtime is gone")),
-        }
+        self.runtime.enter()
     }
 
     /// As [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's identity.

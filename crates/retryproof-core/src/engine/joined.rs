@@ -237,6 +237,7 @@ async fn end<T: Send>(
             "the lease is one of another engine; make the joined engine from the engine that grants",
         )),
     };
+    let mut freed = true;
     let failed = match written {
         Ok(1) => match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
             Ok(()) => return committed(pending),
@@ -261,11 +262,16 @@ async fn end<T: Send>(
         }
         Err(error) => {
             roll_back(&*source, tx, bound).await;
-            let _ = pending.rolled_back().await;
+            freed = pending.rolled_back().await.is_ok();
             error
         }
     };
-    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back and the key is free");
+    let key = if freed {
+        "is free"
+    } else {
+        "stays taken until the store confirms its release, or the lease is over"
+    };
+    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back and the key {key}");
     Finished::RolledBack(failed.during("commit"))
 }
 

@@ -61,6 +61,8 @@ enum Fault {
     None,
     Begin,
     Statement,
+    /// As of the statement, the database is away: the store is, too.
+    Away,
     /// The commit fails, and nothing is committed.
     Commit,
     /// The commit happens, and its answer is lost.
@@ -127,6 +129,9 @@ impl IdempotencyStore for Db {
     }
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
         self.say("release");
+        if self.fault() == Fault::Away {
+            return Err(down());
+        }
         self.0.records.release(id, owner).await
     }
     fn profile(&self) -> StoreProfile {
@@ -186,6 +191,7 @@ impl TxPort<Toy> for Tx {
         assert_eq!(format!("{params:?}"), "[Bytes(16), NoBytes, Int, Bool]", "ID-4");
         match self.db.fault() {
             Fault::Statement => return Err(Error::new(ErrorKind::Unexpected, "the toy refused")),
+            Fault::Away => return Err(down()),
             Fault::Elsewhere => return Ok(0),
             _ => {}
         }
@@ -528,6 +534,22 @@ async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
     world.db.set(Fault::None);
     assert_eq!(world.pay("b").await.unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!(world.ends(), (1, 2, 0));
+}
+
+/// A release that the store did not confirm has freed nothing yet.
+#[tokio::test(start_paused = true)]
+async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
+    let world = world();
+    for (fault, is_free) in [(Fault::Statement, true), (Fault::Commit, true), (Fault::Away, false)] {
+        world.db.set(fault);
+        let (sink, _guard) = crate::redaction::Sink::start();
+        world.pay("a").await.map(drop).expect_err("it is not recorded");
+        let said = sink.take();
+        assert!(said.contains("a joined completion failed"), "{fault:?}: {said}");
+        assert_eq!(said.contains("the key is free"), is_free, "{fault:?}: {said}");
+        let standing = world.db.0.records.look(ctx("k").identity()).await.unwrap();
+        assert!(!is_free || matches!(standing, Standing::Absent), "{fault:?}: {standing:?}");
+    }
 }
 
 /// What the driver does in a panic is what it does in an error, and the store knows what became of it.

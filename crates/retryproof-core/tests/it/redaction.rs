@@ -10,7 +10,25 @@ use retryproof_core::{Acquisition, IdempotencyContext, IdempotencyEngine, Memory
 
 /// Collects what is logged.
 #[derive(Debug, Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Sink {
+    /// Collects what this thread logs, until the guard is dropped.
+    pub(crate) fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let sink = Self::default();
+        let writer = sink.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        (sink, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// What was logged since the last call.
+    pub(crate) fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap()
+    }
+}
 
 impl io::Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -25,13 +43,7 @@ impl io::Write for Sink {
 
 #[tokio::test(start_paused = true)]
 async fn id_4_no_key_and_no_value_in_any_log_line_or_debug_output() {
-    let sink = Sink::default();
-    let writer = sink.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (sink, _guard) = Sink::start();
 
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let ctx = |key: &str| {

@@ -74,7 +74,7 @@ async fn sto_5_somebody_else_listens() {
 async fn sto_5_a_wrong_user_password_or_database_is_a_matter_of_configuration() {
     let error = refused(&url_as("retryproof", CANARY, None)).await;
     says(&error, ErrorKind::Config, &["password", "URL"]);
-    let error = refused(&url_as("nobody", CANARY, None)).await;
+    let error = refused(&url_as(&format!("{CANARY}-user"), CANARY, None)).await;
     says(&error, ErrorKind::Config, &["user"]);
     let url = url();
     let (place, _) = url.rsplit_once('/').expect("a database in the URL");
@@ -88,7 +88,8 @@ struct Account(String);
 impl Account {
     async fn new(grants: &[String]) -> Self {
         let mut conn = stranger().await;
-        let name = unique("u");
+        // A user is shown as little as a key.
+        let name = unique(CANARY);
         sql(&mut conn, &format!("CREATE USER '{name}'@'%' IDENTIFIED BY '{CANARY}'")).await;
         for grant in grants {
             sql(&mut conn, &format!("{grant} TO '{name}'@'%'")).await;

@@ -151,8 +151,11 @@ async fn sto_5_a_missing_right_is_named() {
     is(&error, ErrorKind::Unavailable, "wanted = 1");
 
     for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
-        made("less", &needed.replace(without, "")).await;
-        let error = match RedisStore::connect(login("less")).await {
+        // A user is shown as little as a key.
+        let less = format!("{CANARY}-user");
+        made(&less, &needed.replace(without, "")).await;
+        is(&refused(login(&less).with_password(CANARY)).await, ErrorKind::Unexpected, "password");
+        let error = match RedisStore::connect(login(&less)).await {
             Ok(store) => {
                 // One that nobody holds: for a duplicate, GET and PTTL are enough.
                 let new = id(&format!("{CANARY} {without}"));

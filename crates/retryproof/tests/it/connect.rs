@@ -60,10 +60,21 @@ async fn cfg_1_the_keys_of_memory_bound_the_store() {
 
 #[tokio::test]
 async fn sto_1_no_store_is_picked_by_itself() {
-    for url in ["", ":", ":memory:", "records.db", "/var/records.db", "memory"] {
+    for url in ["", "hello", ":", ":memory:", "records.db", "/var/records.db", "memory"] {
         let error = refusal(url).await;
         assert_eq!(error.kind(), ErrorKind::Config, "{url}: {error}");
         assert!(error.to_string().contains("sqlite:records.db"), "it says the way out: {error}");
+        let says = if url.is_empty() { "no store is named" } else { "has no scheme" };
+        assert!(error.to_string().contains(says), "{url}: {error}");
+        for (is_on, form) in [
+            (cfg!(feature = "sqlite"), "`sqlite:FILE`"),
+            (cfg!(feature = "postgres"), "`postgres://USER:PASSWORD@HOST:PORT/DATABASE`"),
+            (cfg!(feature = "redis"), "`redis://HOST:PORT/DB`"),
+        ] {
+            let off = format!("{form} with the feature");
+            assert!(error.to_string().contains(form), "{error}");
+            assert_eq!(error.to_string().contains(&off), !is_on, "it says which features are on: {error}");
+        }
     }
     let error = retryproof::connect_with(&IdempotencyConfig::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
@@ -229,3 +240,6 @@ mod sqlite {
         }
     }
 }
+
+#[cfg(all(feature = "blocking", feature = "sqlite"))]
+mod blocking;

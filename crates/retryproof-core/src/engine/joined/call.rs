@@ -113,7 +113,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
                 // Dropped: it held up the beats of other keys.
                 Err(_) => {
                     let error = open_too_long(most).during("commit").for_identity(ctx.identity());
-                    tracing::error!(%error, "a joined completion failed; its transaction was rolled back and the key is free");
+                    tracing::error!(%error, "a joined completion failed; its transaction is rolled back");
                     undo(&joined, guard, tx, Phase::RolledBack).await;
                     return Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)));
                 }
