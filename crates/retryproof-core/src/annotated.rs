@@ -20,6 +20,7 @@ use crate::context::{ContextBuilder, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{MAX_SCOPE_BYTES, Scope};
+use crate::lease::Lease;
 use crate::outcome::{Rejected, settle};
 
 /// One call of an annotated function: its identity and what the attribute says.
@@ -114,12 +115,13 @@ impl<C> Keyed<C> {
         self
     }
 
-    /// Runs the body of an async function, or answers without it.
-    pub async fn run<R, F, Fut>(self, engine: IdempotencyEngine, body: F) -> R
+    /// Runs the body of an async function, or answers without it. An error for which `hold` is true leaves the key to the lease (RUN-4).
+    pub async fn run<R, W, F, Fut>(self, engine: IdempotencyEngine, hold: W, body: F) -> R
     where
         R: Answer,
         C: Codec<R::Value>,
-        F: FnOnce() -> Fut,
+        W: FnOnce(&R::Error) -> bool,
+        F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = R>,
     {
         let ctx = match self.context.and_then(ContextBuilder::build) {
@@ -130,49 +132,58 @@ impl<C> Keyed<C> {
         if let Some(policy) = self.completion {
             call = call.completion(policy);
         }
-        R::from_result(settle(call.execute(|| async { body().await.into_result() }).await))
+        let action = |lease: Lease| async move { ended(&lease, body(lease.clone()).await, hold) };
+        R::from_result(settle(call.execute_with(action).await))
     }
 
-    /// Runs the body of an async function in a transaction that its record joins (CMP-7), or answers without it.
-    pub async fn run_joined<R, T, F>(self, engine: JoinedEngine<T>, body: F) -> R
+    /// As [`run`](Self::run), in a transaction that the record joins (CMP-7).
+    pub async fn run_joined<R, T, W, F>(self, engine: JoinedEngine<T>, hold: W, body: F) -> R
     where
         R: Answer,
         T: Send + 'static,
         C: Codec<R::Value>,
-        F: AsyncFnOnce(&mut T) -> R,
+        W: FnOnce(&R::Error) -> bool,
+        F: AsyncFnOnce(Lease, &mut T) -> R,
     {
         let ctx = match self.context.and_then(ContextBuilder::build) {
             Ok(ctx) => ctx,
             Err(error) => return R::from_result(Err(Rejected::Store(error).into())),
         };
         let call = engine.call(ctx).codec(self.codec);
-        R::from_result(settle(call.execute(async move |tx: &mut T| body(tx).await.into_result()).await))
+        let action = async move |lease: Lease, tx: &mut T| {
+            let answer = body(lease.clone(), tx).await;
+            ended(&lease, answer, hold)
+        };
+        R::from_result(settle(call.execute_with(action).await))
     }
 
-    /// Runs the body of a blocking function in a transaction that its record joins (CMP-7), or answers without it.
+    /// As [`run_joined`](Self::run_joined), for a blocking function.
     #[cfg(feature = "blocking")]
-    pub fn run_blocking_joined<R, T, F>(self, engine: BlockingJoinedEngine<T>, body: F) -> R
+    pub fn run_blocking_joined<R, T, W, F>(self, engine: BlockingJoinedEngine<T>, hold: W, body: F) -> R
     where
         R: Answer,
         T: Send + 'static,
         C: Codec<R::Value>,
-        F: FnOnce(&mut T) -> R,
+        W: FnOnce(&R::Error) -> bool,
+        F: FnOnce(Lease, &mut T) -> R,
     {
         let ctx = match self.context.and_then(ContextBuilder::build) {
             Ok(ctx) => ctx,
             Err(error) => return R::from_result(Err(Rejected::Store(error).into())),
         };
         let call = engine.call(ctx).codec(self.codec);
-        R::from_result(settle(call.execute(|tx| body(tx).into_result())))
+        let action = |lease: Lease, tx: &mut T| ended(&lease, body(lease.clone(), tx), hold);
+        R::from_result(settle(call.execute_with(action)))
     }
 
-    /// Runs the body of a blocking function, or answers without it.
+    /// As [`run`](Self::run), for a blocking function.
     #[cfg(feature = "blocking")]
-    pub fn run_blocking<R, F>(self, engine: BlockingEngine, body: F) -> R
+    pub fn run_blocking<R, W, F>(self, engine: BlockingEngine, hold: W, body: F) -> R
     where
         R: Answer,
         C: Codec<R::Value>,
-        F: FnOnce() -> R,
+        W: FnOnce(&R::Error) -> bool,
+        F: FnOnce(Lease) -> R,
     {
         let ctx = match self.context.and_then(ContextBuilder::build) {
             Ok(ctx) => ctx,
@@ -182,8 +193,22 @@ impl<C> Keyed<C> {
         if let Some(policy) = self.completion {
             call = call.completion(policy);
         }
-        R::from_result(settle(call.execute(|| body().into_result())))
+        let action = |lease: Lease| ended(&lease, body(lease.clone()), hold);
+        R::from_result(settle(call.execute_with(action)))
     }
+}
+
+/// The fate of the body's error (RUN-4).
+fn ended<R: Answer>(
+    lease: &Lease,
+    answer: R,
+    hold: impl FnOnce(&R::Error) -> bool,
+) -> Result<R::Value, R::Error> {
+    answer.into_result().inspect_err(|error| {
+        if hold(error) {
+            lease.hold_on_error();
+        }
+    })
 }
 
 /// The full path of a function as its scope (ANN-4), evaluated at compile time.

@@ -148,7 +148,8 @@ impl IdempotencyEngine {
     /// see [`call`](Self::call) for other codecs and options.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. An action's own error comes back unchanged, and frees the key (RUN-4).
+    /// See [`ExecuteError`]. An action's own error comes back unchanged, and frees the key (RUN-4); one that does not tell what happened is for
+    /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
     ///
     /// # Panics
     /// A panic of the action resumes after the key was freed.

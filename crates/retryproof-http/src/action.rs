@@ -190,7 +190,7 @@ pub(crate) enum Unstored<R, E> {
 }
 
 pub(crate) async fn leave<T: Ended<R>, R, E>(
-    action: Pin<Box<Action<R>>>,
+    mut action: Pin<Box<Action<R>>>,
     unstored: Unstored<R, E>,
 ) -> Result<T, E> {
     match unstored {
@@ -205,7 +205,9 @@ pub(crate) async fn leave<T: Ended<R>, R, E>(
         Unstored::Held(response) => {
             action.roll_back().await;
             // The lease runs out.
-            drop(action);
+            if let Some(held) = action.as_mut().take_held() {
+                held.hold();
+            }
             Ok(T::of(unrecorded(response), None))
         }
         Unstored::Failed(error) => {

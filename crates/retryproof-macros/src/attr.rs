@@ -9,8 +9,19 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Token};
 
 /// The arguments with a value, in the order in which messages list them.
-const NAMES: [&str; 10] =
-    ["key", "fingerprint", "ttl", "lease", "wait_timeout", "scope", "codec", "completion", "engine", "crate"];
+const NAMES: [&str; 11] = [
+    "key",
+    "fingerprint",
+    "ttl",
+    "lease",
+    "wait_timeout",
+    "scope",
+    "codec",
+    "completion",
+    "hold_when",
+    "engine",
+    "crate",
+];
 
 /// `name = value`.
 pub(crate) struct Arg {

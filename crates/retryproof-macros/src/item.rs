@@ -9,6 +9,11 @@ use quote::{ToTokens, TokenStreamExt};
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, FnArg, PatType, Signature, Token, Visibility};
 
+/// The mark of the transaction.
+pub(crate) const TX_MARK: &str = "tx";
+/// The mark of the lease.
+pub(crate) const LEASE_MARK: &str = "lease";
+
 /// A function or method as written.
 pub(crate) struct Function {
     pub(crate) attrs: Vec<Attribute>,
@@ -41,27 +46,25 @@ impl Function {
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {
-            attributes(input).retain(|attr| !is_tx(attr));
+            attributes(input)
+                .retain(|attr| !attr.path().is_ident(TX_MARK) && !attr.path().is_ident(LEASE_MARK));
         }
         self
     }
 
-    /// The arguments that are marked `#[tx]`.
-    pub(crate) fn marked(&self) -> impl Iterator<Item = &FnArg> {
-        self.sig.inputs.iter().filter(|input| match input {
-            FnArg::Receiver(receiver) => receiver.attrs.iter().any(is_tx),
-            FnArg::Typed(input) => input.attrs.iter().any(is_tx),
-        })
+    /// The arguments that carry a mark.
+    pub(crate) fn marked(&self, mark: &'static str) -> impl Iterator<Item = &FnArg> {
+        self.sig.inputs.iter().filter(move |input| is_marked(input, mark))
     }
 
     /// Takes the marked argument out of the signature, without its mark: callers do not pass it.
-    pub(crate) fn take_marked(&mut self) -> Option<PatType> {
+    pub(crate) fn take_marked(&mut self, mark: &str) -> Option<PatType> {
         let mut taken = None;
         let inputs = std::mem::take(&mut self.sig.inputs);
         for input in inputs {
             match input {
-                FnArg::Typed(mut input) if input.attrs.iter().any(is_tx) => {
-                    input.attrs.retain(|attr| !is_tx(attr));
+                FnArg::Typed(mut input) if input.attrs.iter().any(|attr| attr.path().is_ident(mark)) => {
+                    input.attrs.retain(|attr| !attr.path().is_ident(mark));
                     taken = Some(input);
                 }
                 other => self.sig.inputs.push(other),
@@ -87,9 +90,13 @@ fn is_idempotent(attr: &Attribute) -> bool {
     attr.path().segments.last().is_some_and(|last| last.ident == "idempotent")
 }
 
-/// The mark of the transaction.
-pub(crate) fn is_tx(attr: &Attribute) -> bool {
-    attr.path().is_ident("tx")
+/// Whether an argument carries a mark.
+pub(crate) fn is_marked(input: &FnArg, mark: &str) -> bool {
+    let attrs = match input {
+        FnArg::Receiver(receiver) => &receiver.attrs,
+        FnArg::Typed(input) => &input.attrs,
+    };
+    attrs.iter().any(|attr| attr.path().is_ident(mark))
 }
 
 fn attributes(input: &mut FnArg) -> &mut Vec<Attribute> {

@@ -36,6 +36,7 @@ use crate::expand::Framework;
 /// | `wait_timeout` | duration, 0 to 24 h: how long a duplicate waits for the holder; `"PT0S"` looks once | optional | optional |
 /// | `codec` | an expression that is a `Codec` of the returned value; `JsonCodec` unless given | refused | optional |
 /// | `completion` | `"log-and-return"` or `"propagate"`: what happens when the result cannot be recorded; `"joined"`: [it is recorded in the transaction of the writes](#joined-to-a-transaction) | refused | optional |
+/// | `hold_when` | a function of the error, a path or a closure: [which errors hold the key](#errors-and-the-lease) | refused | optional |
 /// | `engine` | an expression that is `AsRef<IdempotencyEngine>`, for blocking functions `AsRef<blocking::Engine>`, for joined ones `AsRef<JoinedEngine<T>>` | refused | required without `self` |
 /// | `crate` | path under which the crate `retryproof` is found, for those who re-export it | optional | optional |
 ///
@@ -102,7 +103,7 @@ use crate::expand::Framework;
 ///
 /// The signature stays. A call returns the value of the first one with its key, and its body does not run
 /// again; where the value is `()`, a duplicate is skipped. An error of the body is returned unchanged and leaves the
-/// key free. What else can happen arrives as `Rejected`, through the error type's `From<Rejected>`: `InFlight` with
+/// key free, [unless it holds it](#errors-and-the-lease). What else can happen arrives as `Rejected`, through the error type's `From<Rejected>`: `InFlight` with
 /// the time after which to try again, the store's errors, a result that cannot be replayed.
 ///
 /// * With a `fingerprint`, a call with a known key and another fingerprint is `Rejected::Mismatch`, and its body does not run. Without one it
@@ -121,6 +122,31 @@ use crate::expand::Framework;
 ///   leaves the key free; dropped later, the key is free when the lease has run out.
 /// * A function that is not `async` takes a `blocking::Engine` (feature `blocking`), which refuses to run inside a
 ///   runtime.
+///
+/// # Errors and the lease
+///
+/// ```
+/// # // The library is out of reach here; the guide page on functions has a program that is compiled and run.
+/// # #[cfg(any())] fn main() {
+/// impl Till { // impl AsRef<IdempotencyEngine> for Till
+///     #[idempotent(key = order.id, scope = "charge", hold_when = |error| matches!(error, PayError::TimedOut))]
+///     async fn charge(&self, order: &Order, #[lease] lease: &Lease) -> Result<Receipt, PayError> {
+///         self.provider.charge(&lease.downstream_key("charge"), order.amount).await
+///     }
+/// }
+///
+/// till.charge(&order).await?; // without the lease: the engine hands it in
+/// # }
+/// # #[cfg(not(any()))] fn main() {}
+/// ```
+///
+/// An error frees the key, and the next call runs at once: right where surely nothing happened. **An error for which `hold_when` is true holds the
+/// key**: nobody knows what happened, so the lease runs out first, and the next run is told that it is a takeover. The caller gets its error
+/// unchanged in both cases.
+///
+/// * An argument marked `#[lease]`, of the type `&Lease` or `Lease`, is the lease of the run: `downstream_key(step)` for calls to others,
+///   `attempt()`, `lost()`; and `hold_on_error()`, which holds from then on whatever the error is, a panic and a drop too. **Callers do not pass it**, and it is no part of the key.
+/// * An endpoint has both by other means: the answer's `AnswerFate`, and an argument that extracts the lease.
 ///
 /// # Joined to a transaction
 ///

@@ -46,7 +46,8 @@ fn refuses(arguments: &str, item: &str, part: &str) {
 #[test]
 fn ann_1_every_argument_is_taken() {
     let every = r#"key = order.id, fingerprint = (order.amount, &order.currency), ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "orders",
-        codec = retryproof::JsonCodec, completion = "propagate", engine = self.engine, crate = ::retryproof"#;
+        codec = retryproof::JsonCodec, completion = "propagate", hold_when = HandlerError::is_unknown, engine = self.engine,
+        crate = ::retryproof"#;
     takes(every, METHOD);
     takes(&format!("{every},"), METHOD);
     takes("key = id::<A, B>(order, |a, b| a)", METHOD);
@@ -61,6 +62,7 @@ fn ann_2_endpoints_refuse_what_functions_take() {
     refuses("http, fingerprint = body", ENDPOINT, "`fingerprint` is not taken on an HTTP endpoint");
     refuses("http, codec = JsonCodec", ENDPOINT, "`codec` is not taken on an HTTP endpoint");
     refuses("http, completion = \"propagate\"", ENDPOINT, "`completion` is not taken on an HTTP endpoint");
+    refuses("http, hold_when = E::is_unknown", ENDPOINT, "by its `AnswerFate`");
     refuses("http, engine = x", ENDPOINT, "`engine` is not taken on an HTTP endpoint");
 }
 
@@ -195,6 +197,17 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(joined, &with("#[tx] tx: &mut Tx<'_, Db>"), "write `'static`");
     refuses(joined, &with("#[tx] a: &mut Tx, #[tx] b: &mut Tx"), "a second `#[tx]`");
     refuses("http", "async fn pay(#[tx] tx: Tx) -> String { String::new() }", "`GuardedTx<..>`");
+    // RUN-4: the lease is handed in as the transaction is.
+    let lease = "key = order.id";
+    takes(lease, &with("#[lease] lease: &Lease"));
+    takes(lease, &with("#[lease] mut lease: retryproof::Lease"));
+    takes(joined, &with("#[lease] lease: &Lease, #[tx] tx: &mut Tx"));
+    refuses(lease, &with("#[lease] a: &Lease, #[lease] b: &Lease"), "a second `#[lease]`");
+    refuses(lease, &with("#[lease] lease: impl Leases"), "is `&Lease` or `Lease`");
+    refuses(joined, &with("#[lease] #[tx] tx: &mut Tx"), "mark one with `#[lease]`");
+    refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is no lease");
+    refuses("http", "async fn pay(#[lease] lease: Lease) -> String { String::new() }", "without a mark");
+    refuses("key = order.id, hold_when = \"timeout\"", METHOD, "`hold_when` is a function of the error");
     refuses("key = order.id, codec = \"json\"", METHOD, "`codec` is an expression");
     refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` is the path");
 }

@@ -3,15 +3,16 @@
 //!
 //! Every message points at the token that is wrong, and says the way out. Nothing here emits code.
 
+mod keyed;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use proc_macro2::Span;
-use syn::{Expr, FnArg, GenericParam, Lit, LitStr, Path, ReturnType, Safety, Signature, Type};
+use syn::{Expr, FnArg, Lit, LitStr, Path, Safety, Type};
 
 use crate::attr::{Arg, Args, Errors};
 use crate::expand::Framework;
-use crate::item::{Function, elides_a_lifetime, is_tx, mentions};
+use crate::item::{Function, LEASE_MARK, TX_MARK, elides_a_lifetime, mentions};
 
 const MOST_SCOPE_BYTES: usize = 255;
 /// As axum: a tuple of 15 arguments and the last one.
@@ -56,6 +57,8 @@ pub(crate) struct Keyed {
     pub(crate) fingerprint: Option<Expr>,
     pub(crate) codec: Option<Expr>,
     pub(crate) completion: Option<Completion>,
+    /// Which errors leave the key to the lease.
+    pub(crate) hold_when: Option<Expr>,
     /// `None`: the method's `self` has it.
     pub(crate) engine: Option<Expr>,
     pub(crate) returns: Type,
@@ -100,7 +103,7 @@ pub(crate) fn validate(
             endpoint(framework, args, function, errors);
             Some(Plan::Endpoint(common))
         }
-        None => keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed))),
+        None => keyed::keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed))),
     }
 }
 
@@ -126,6 +129,7 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         ("fingerprint", "the filter takes that of the request (`web.fingerprint`)"),
         ("codec", "the response is stored as it is"),
         ("completion", "the filter's configuration decides (`completion-failure-policy`)"),
+        ("hold_when", "the answer says it, by its `AnswerFate`"),
         ("engine", engine),
     ] {
         if let Some(arg) = args.get(name) {
@@ -135,10 +139,16 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
             );
         }
     }
-    for marked in function.marked() {
+    for marked in function.marked(TX_MARK) {
         errors.at(
             marked,
             "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an argument of the type `GuardedTx<..>`, and joins by that alone",
+        );
+    }
+    for marked in function.marked(LEASE_MARK) {
+        errors.at(
+            marked,
+            "`#[lease]` is for functions with a `key`; an endpoint takes its lease as an argument, without a mark",
         );
     }
     let sig = &function.sig;
@@ -190,156 +200,6 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
             FnArg::Typed(_) => {}
         }
     }
-}
-
-fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Option<Keyed> {
-    let sig = &function.sig;
-    let key = args.get("key").map(|arg| arg.value.clone());
-    match &key {
-        None => errors.at_span(
-            Span::call_site(),
-            "`key` is missing: give an expression over the parameters, as in `key = order.id`, or write `http` first if this is an HTTP endpoint",
-        ),
-        Some(key) if is_literal(key) => errors.at(
-            key,
-            "a literal key is the same for every call, which would run once in all; write an expression over the parameters, without quotes, as in `key = order.id`",
-        ),
-        Some(_) => {}
-    }
-    let fingerprint = args.get("fingerprint").map(|arg| arg.value.clone());
-    if let Some(text) = fingerprint.as_ref().filter(|value| is_literal(value)) {
-        errors.at(
-            text,
-            "a literal fingerprint is the same for every call, and tells none apart; write an expression over the parameters, without quotes, as in `fingerprint = (order.amount, &order.currency)`",
-        );
-    }
-    let codec = args.get("codec").map(|arg| arg.value.clone());
-    if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
-        errors.at(text, "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal");
-    }
-    let completion = args.get("completion").and_then(|arg| {
-        let completion = completion(arg, errors)?;
-        if completion == Completion::Joined && function.marked().next().is_none() {
-            errors.at(
-                &arg.value,
-                "`completion = \"joined\"` wants a transaction argument: mark one with `#[tx]`, as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and callers do not pass it",
-            );
-            return None;
-        }
-        Some(completion)
-    });
-    transaction(function, args.get("completion").is_some(), completion, errors);
-    let engine = args.get("engine").map(|arg| arg.value.clone());
-    if engine.is_none() && sig.receiver().is_none() {
-        errors.at(
-            &sig.ident,
-            "a function without `self` has no engine at hand; name it, as in `engine = ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
-        );
-    }
-    if args.get("scope").is_none() {
-        generic(sig, errors);
-    }
-    let returns = returns(&sig.output, sig.ident.span(), errors);
-    Some(Keyed { key: key?, fingerprint, codec, completion, engine, returns: returns? })
-}
-
-/// ANN-1: the default scope is the function's path, which its instantiations share. Those of a generic `impl` or trait are told apart by
-/// `Self`; lifetimes make no instantiations.
-fn generic(sig: &Signature, errors: &mut Errors) {
-    const ONE_SCOPE: &str = "instantiations of a generic function would share their records: name the scope, as in `scope = \"orders.consume\"`, and put into the key what tells them apart";
-    for param in &sig.generics.params {
-        match param {
-            GenericParam::Type(param) => errors.at(&param.ident, ONE_SCOPE),
-            GenericParam::Const(param) => errors.at(&param.ident, ONE_SCOPE),
-            GenericParam::Lifetime(_) => {}
-        }
-    }
-    for input in &sig.inputs {
-        match input {
-            // A transaction names its type, whatever the scope.
-            FnArg::Typed(input) if mentions(&input.ty, "impl") && !input.attrs.iter().any(is_tx) => {
-                errors.at(&input.ty, ONE_SCOPE);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// CMP-7: at most one argument is marked, and it can be lent.
-fn transaction(function: &Function, given: bool, completion: Option<Completion>, errors: &mut Errors) {
-    let mut marked = function.marked();
-    let Some(tx) = marked.next() else { return };
-    for second in marked {
-        errors.at(second, "a second `#[tx]`: the record joins one transaction");
-    }
-    // Where `completion` itself was refused, one message is enough.
-    if !given || completion.is_some_and(|completion| completion != Completion::Joined) {
-        errors.at(
-            tx,
-            "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the mark",
-        );
-    }
-    let FnArg::Typed(argument) = tx else {
-        errors.at(tx, "`self` is no transaction; mark another argument with `#[tx]`");
-        return;
-    };
-    match &*argument.ty {
-        Type::Reference(lent) if lent.mutability.is_some() && lent.lifetime.is_none() => {
-            if mentions(&lent.elem, "impl") {
-                errors.at(
-                    &lent.elem,
-                    "name the type of the transaction: it says which joined engine is wanted",
-                );
-            } else if elides_a_lifetime(&lent.elem) {
-                errors.at(
-                    &lent.elem,
-                    "the engine owns the transaction, so that its type borrows nothing: write `'static`",
-                );
-            }
-        }
-        other => errors.at(other, "the transaction is lent by the engine: its type is `&mut ..`"),
-    }
-}
-
-/// The return type, unless it surely is no `Result`; an alias of one is left to the type checker.
-fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
-    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can say that a call is in flight; its error type implements `From<retryproof::Rejected>`";
-    let ReturnType::Type(_, ty) = output else {
-        errors.at_span(name, RESULT);
-        return None;
-    };
-    if mentions(ty, "impl") {
-        errors
-            .at(ty, "a replay returns the stored value, so its type is named: write it instead of `impl ..`");
-        return None;
-    }
-    let possible = match &**ty {
-        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
-            const NEVER: [&str; 12] =
-                ["Option", "Vec", "String", "Box", "Pin", "Arc", "bool", "u8", "u32", "u64", "i64", "usize"];
-            !NEVER.iter().any(|never| last.ident == never)
-        }),
-        Type::Macro(_) | Type::Group(_) | Type::Paren(_) | Type::Verbatim(_) => true,
-        _ => false,
-    };
-    if !possible {
-        errors.at(ty, RESULT);
-        return None;
-    }
-    Some((**ty).clone())
-}
-
-fn completion(arg: &Arg, errors: &mut Errors) -> Option<Completion> {
-    const KNOWN: &str = "it is \"log-and-return\", \"propagate\" or \"joined\"";
-    let text = literal(&arg.value);
-    match text.as_ref().map(LitStr::value).as_deref() {
-        Some("log-and-return") => return Some(Completion::LogAndReturn),
-        Some("propagate") => return Some(Completion::Propagate),
-        Some("joined") => return Some(Completion::Joined),
-        Some(other) => errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}")),
-        None => errors.at(&arg.value, format!("`completion` is a string literal; {KNOWN}")),
-    }
-    None
 }
 
 fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {

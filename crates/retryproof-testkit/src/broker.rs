@@ -15,7 +15,7 @@ pub use running::{Running, Stop};
 pub use seen::{Fate, Seen};
 pub use server::Server;
 pub use verdicts::{lease_lost, not_recorded};
-pub use work::{Gate, counted, gated};
+pub use work::{Gate, counted, gated, unsure};
 
 /// Longer than anything takes that ends well, also on a machine with a lot to do.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -256,7 +256,7 @@ async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
     assert_eq!(default_scope(&long[..255]), &long[..255]);
     let call = Keyed::method::<Orders, _, _>(long, "k", || ());
     let answer: Result<u8, Rejected> =
-        call.run(IdempotencyEngine::new(MemoryStore::new()), async || unreachable!()).await;
+        call.run(IdempotencyEngine::new(MemoryStore::new()), |_| false, async |_| unreachable!()).await;
     let Err(Rejected::Store(error)) = answer else { panic!("an error of the call") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("name the scope"), "{error}");

@@ -120,6 +120,18 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
     assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
 }
 
+/// A function's error does not say what is left of the lease: its message meets `InFlight` when it comes again.
+#[test]
+fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure() {
+    let held = |remaining| ExecuteError::Held { error: Rejected::Mismatch, remaining };
+    for (remaining, after) in [(0, 1), (1_001, 2), (90_000, 90)] {
+        let verdict = Verdict::of::<u8, _>(&Err(held(Duration::from_millis(remaining))));
+        assert_eq!(verdict, Verdict::Nack { after: Duration::from_secs(after), why: Reason::Held });
+        assert!(verdict.is_failure());
+    }
+    assert!(matches!(settle::<u8, _>(Err(held(NOW))), Err(Rejected::Mismatch)), "unchanged");
+}
+
 #[test]
 fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_not() {
     assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { why: Reason::Failed });

@@ -10,7 +10,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, body_fingerprint};
 use retryproof_core::{Acquisition, IdempotencyContext, Tombstone};
 use retryproof_kafka::Delivery;
-use retryproof_testkit::broker::Gate;
+use retryproof_testkit::broker::{Gate, unsure};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
@@ -247,4 +247,24 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
     mock.until_committed(0, 100).await;
     running.stop().await;
     assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
+}
+
+/// LST-2: it comes back when its lease is over, and not before.
+#[tokio::test]
+async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
+    let mock = Mock::new(1);
+    let listener = mock.listener().build().expect("built");
+    let (tally, engine) = (listener.tally(), mock.engine.clone());
+    mock.publish(0, "o-1", "{}").await;
+    let running = start(listener, move |_| {
+        let engine = engine.clone();
+        async move {
+            let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(Duration::from_secs(2));
+            let ctx = ctx.wait_timeout(Duration::ZERO).build().expect("a context");
+            Ok(unsure(&engine, ctx).await)
+        }
+    });
+    mock.until_committed(0, 1).await;
+    running.stop().await;
+    assert_eq!((tally.because(Reason::Held), tally.because(Reason::InFlight)), (1, 0));
 }

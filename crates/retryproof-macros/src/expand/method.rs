@@ -7,12 +7,12 @@ use syn::spanned::Spanned;
 use syn::{PatType, Signature, Type};
 
 use crate::expand::{duration, local, private};
-use crate::item::{Function, mentions};
+use crate::item::{Function, LEASE_MARK, TX_MARK, mentions};
 use crate::validate::{Common, Completion, Keyed};
 
 pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> TokenStream {
     let rp = private(common.root.as_ref());
-    let tx = function.take_marked();
+    let (tx, lease) = (function.take_marked(TX_MARK), function.take_marked(LEASE_MARK));
     let Function { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
@@ -20,20 +20,44 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     // the compiler meets again at the same place is told once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
-    let body = if let Some(tx) = &tx {
-        joined(common, &keyed, &sig, tx, (&call, &engine, &value, &body))
-    } else if sig.asyncness.is_some() {
-        let provider = provider(&quote!(#rp::IdempotencyEngine), common, &keyed);
-        let run = quote_spanned!(place=> #call.run::<#returns, _, _>(#engine, async move || -> #returns #body).await);
+    let (lease, body) = body_with_lease(lease, &body, place);
+    let hold = match &keyed.hold_when {
+        Some(hold) => quote!(#hold),
+        None => quote!(|_| false),
+    };
+    // CMP-7: the action is handed the transaction too, which is no argument of the function any more. Its type says which engine is wanted.
+    let (kind, lent, tx) = match &tx {
+        Some(tx) => {
+            let lent = match &*tx.ty {
+                Type::Reference(lent) => &lent.elem,
+                other => other,
+            };
+            (quote!(<#lent>), Some(quote!(#lent,)), Some(quote!(, #tx)))
+        }
+        None => (quote!(), None, None),
+    };
+    let name = |run: &str| Ident::new(run, place);
+    let (run, kind) = match (sig.asyncness.is_some(), tx.is_some()) {
+        (true, false) => (name("run"), quote!(#rp::IdempotencyEngine)),
+        (true, true) => (name("run_joined"), quote!(#rp::JoinedEngine #kind)),
+        (false, false) => (name("run_blocking"), quote!(#rp::BlockingEngine)),
+        (false, true) => (name("run_blocking_joined"), quote!(#rp::BlockingJoinedEngine #kind)),
+    };
+    let provider = provider(&kind, common, &keyed);
+    let body = if sig.asyncness.is_some() {
+        let future = tx.is_none().then(|| quote!(, _));
+        let run = quote_spanned! {place=>
+            #call.#run::<#returns, #lent _, _ #future>(#engine, #hold, async move |#lease #tx| -> #returns #body).await
+        };
         quote! {
             let #call = #value;
             let #engine = #provider;
             #run
         }
     } else {
-        let provider = provider(&quote!(#rp::BlockingEngine), common, &keyed);
-        let run =
-            quote_spanned!(place=> #call.run_blocking::<#returns, _>(#engine, move || -> #returns #body));
+        let run = quote_spanned! {place=>
+            #call.#run::<#returns, #lent _, _>(#engine, #hold, move |#lease #tx| -> #returns #body)
+        };
         quote! {
             #rp::blocking! {
                 let #call = #value;
@@ -50,43 +74,19 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     }
 }
 
-/// CMP-7: the action is handed the transaction, which is no argument of the function any more. Its type says which engine is wanted.
-fn joined(
-    common: &Common,
-    keyed: &Keyed,
-    sig: &Signature,
-    tx: &PatType,
-    (call, engine, value, body): (&Ident, &Ident, &TokenStream, &Option<Group>),
-) -> TokenStream {
-    let rp = private(common.root.as_ref());
-    let returns = &keyed.returns;
-    let place = returns.span().resolved_at(Span::mixed_site());
-    let lent = match &*tx.ty {
-        Type::Reference(lent) => &lent.elem,
-        other => other,
-    };
-    if sig.asyncness.is_some() {
-        let provider = provider(&quote!(#rp::JoinedEngine<#lent>), common, keyed);
-        let run = quote_spanned! {place=>
-            #call.run_joined::<#returns, #lent, _>(#engine, async move |#tx| -> #returns #body).await
-        };
-        return quote! {
-            let #call = #value;
-            let #engine = #provider;
-            #run
-        };
-    }
-    let provider = provider(&quote!(#rp::BlockingJoinedEngine<#lent>), common, keyed);
-    let run = quote_spanned! {place=>
-        #call.run_blocking_joined::<#returns, #lent, _>(#engine, move |#tx| -> #returns #body)
-    };
-    quote! {
-        #rp::blocking! {
-            let #call = #value;
-            let #engine = #provider;
-            #run
-        }
-    }
+/// The body, with the lease under the name that the function gives it: borrowed or owned, as the argument's type says.
+fn body_with_lease(lease: Option<PatType>, body: &Option<Group>, place: Span) -> (TokenStream, TokenStream) {
+    let Some(PatType { attrs, pat, ty, .. }) = lease else { return (quote!(_), quote!(#body)) };
+    let handed = local("lease", place);
+    let borrow = matches!(&*ty, Type::Reference(_)).then(|| quote!(&));
+    (
+        quote!(#handed),
+        quote! {{
+            #(#attrs)*
+            let #pat: #ty = #borrow #handed;
+            #body
+        }},
+    )
 }
 
 /// Scope, key and options. The key is evaluated here, before the body may move the arguments.

@@ -9,7 +9,7 @@ use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
 use retryproof_nats::Delivery;
-use retryproof_testkit::broker::Gate;
+use retryproof_testkit::broker::{Gate, unsure};
 use tokio::time::Instant;
 
 use crate::support::{Place, SCOPE, counting, start, waiting};
@@ -196,5 +196,26 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
     running.stop().await;
     assert_eq!((looked.load(Ordering::SeqCst), place.info().await.delivered.consumer_sequence), (4, 1));
     assert!(took >= Duration::from_millis(900), "three pauses in {took:?}");
+    place.leave().await;
+}
+
+/// LST-2: it comes back when its lease is over, and not before.
+#[tokio::test]
+async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
+    let place = Place::new().await;
+    let listener = place.listener(Config::default()).await.build().await.expect("built");
+    let (tally, engine) = (listener.tally(), place.engine.clone());
+    place.publish("o-1", "{}").await;
+    let running = start(listener, move |_| {
+        let engine = engine.clone();
+        async move {
+            let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(Duration::from_secs(2));
+            let ctx = ctx.wait_timeout(Duration::ZERO).build().expect("a context");
+            Ok(unsure(&engine, ctx).await)
+        }
+    });
+    place.until_done().await;
+    running.stop().await;
+    assert_eq!((tally.because(Reason::Held), tally.because(Reason::InFlight)), (1, 0));
     place.leave().await;
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use retryproof_core::listener::Reason;
+use retryproof_core::listener::{Backoff, Reason};
 use retryproof_core::{IdempotencyEngine, MemoryStore};
-use retryproof_testkit::broker::{Gate, gated, until};
+use retryproof_testkit::broker::{Gate, gated, unsure, until};
 
 use crate::support::{Desk, Running};
 
@@ -61,6 +61,23 @@ async fn lst_1_with_a_wait_a_redelivery_waits_for_the_first_and_is_skipped() {
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Replayed, 1).await;
     assert_eq!((gate.begun(), running.tally.because(Reason::InFlight)), (1, 0));
+    running.stop().await.expect("stopped");
+    desk.clean().await;
+}
+
+#[tokio::test]
+async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
+    let desk = Desk::new().await;
+    let engine = IdempotencyEngine::new(MemoryStore::new());
+    let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+    let consumer = desk.consumer().lease(LEASE).backoff(soon).build().expect("built");
+    let running = Running::start(&consumer, move |incoming| {
+        let engine = engine.clone();
+        async move { unsure(&engine, incoming.ctx).await }
+    });
+    desk.publish("k", "paid").await;
+    running.answered(Reason::Executed, 1).await;
+    assert_eq!((running.tally.because(Reason::Held), running.tally.because(Reason::InFlight)), (1, 0));
     running.stop().await.expect("stopped");
     desk.clean().await;
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use retryproof_core::listener::Verdict;
-use retryproof_core::{IdempotencyContext, IdempotencyEngine};
+use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine, Lease};
 use tokio::sync::Semaphore;
 
 /// Where work counts itself, and waits until it is let go on.
@@ -62,4 +62,18 @@ pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &G
         Ok::<(), Infallible>(())
     };
     Verdict::of(&engine.execute(ctx, work).await)
+}
+
+/// Handles one message by work whose first run fails and does not know what it did (RUN-4), and whose next one is a takeover that succeeds.
+pub async fn unsure(engine: &IdempotencyEngine, ctx: IdempotencyContext) -> Verdict {
+    let work = |lease: Lease| async move {
+        match lease.attempt() {
+            Attempt::First => {
+                lease.hold_on_error();
+                Err("sent, and no answer")
+            }
+            Attempt::Takeover => Ok(()),
+        }
+    };
+    Verdict::of(&engine.execute_with(ctx, work).await)
 }

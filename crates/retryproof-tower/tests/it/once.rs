@@ -138,6 +138,41 @@ async fn acq_12_the_service_can_have_the_lease_of_its_run() {
     assert_eq!(*seen.lock().unwrap(), [Attempt::First], "a replay has no lease");
 }
 
+/// Hands the lease itself.
+#[derive(Clone)]
+struct WithLease(Arc<Mutex<Option<Lease>>>);
+
+impl Identify<Job> for WithLease {
+    type Context = (&'static str, String);
+
+    fn identify(&self, job: &Job) -> Self::Context {
+        by_id(job)
+    }
+
+    fn granted(&self, _: &mut Job, lease: &Lease) {
+        *self.0.lock().unwrap() = Some(lease.clone());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_4_a_service_that_does_not_know_what_it_did_leaves_the_key_to_the_lease() {
+    let hook = WithLease(Arc::default());
+    let lease = Arc::clone(&hook.0);
+    let unsure = service_fn(move |_: Job| {
+        let lease = lease.lock().unwrap().clone().unwrap();
+        async move {
+            lease.hold_on_error();
+            if lease.attempt() == Attempt::First { Err(JobError::Failed(1)) } else { Ok(2) }
+        }
+    });
+    let jobs = EngineLayer::new(engine(), hook).lease(3 * SEC).wait_timeout(SEC).layer(unsure);
+    assert!(matches!(jobs.clone().oneshot(job("a")).await, Err(JobError::Failed(1))));
+    let early = jobs.clone().oneshot(job("a")).await;
+    assert!(matches!(early, Err(JobError::Rejected(Rejected::InFlight { .. }))), "{early:?}");
+    tokio::time::advance(3 * SEC).await;
+    assert_eq!(jobs.oneshot(job("a")).await.unwrap(), 2, "a takeover");
+}
+
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<EngineLayer<fn(&Job) -> (&'static str, String)>>();

@@ -19,9 +19,10 @@ pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result
         ::retryproof::__private::IdempotencyEngine,
     >::engine(&(ctx.engine));
     retryproof_call
-        .run::<Result<Receipt, Failure>, _, _>(
+        .run::<Result<Receipt, Failure>, _, _, _>(
             retryproof_engine,
-            async move || -> Result<Receipt, Failure> { ctx.ledger.charge(&order, Some(tenant.len())) },
+            |_| false,
+            async move |_| -> Result<Receipt, Failure> { ctx.ledger.charge(&order, Some(tenant.len())) },
         )
         .await
 }

@@ -11,9 +11,10 @@ impl Orders {
             ::retryproof::__private::JoinedEngine<SqliteTx>,
         >::engine(&(till));
         retryproof_call
-            .run_joined::<Result<usize, Failure>, SqliteTx, _>(
+            .run_joined::<Result<usize, Failure>, SqliteTx, _, _>(
                 retryproof_engine,
-                async move |tx: &mut SqliteTx| -> Result<usize, Failure> {
+                |_| false,
+                async move |_, tx: &mut SqliteTx| -> Result<usize, Failure> {
                     let _: &SqliteTx = tx;
                     Ok(self.ledger.write(event.id.clone()))
                 },
@@ -31,7 +32,7 @@ pub(crate) fn book(
             ::retryproof::__private::default_scope(::core::concat!(::core::module_path!(), "::", "book"))
         }, &(order.id), || (),);
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));
-        retryproof_call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _>(retryproof_engine, move | _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
+        retryproof_call.run_blocking_joined::<Result<Receipt, Failure>, SqliteTx, _, _>(retryproof_engine, |_| false, move | _, _tx: &mut SqliteTx | -> Result<Receipt, Failure> {
             ledger.put(order)
         })
     }

@@ -9,9 +9,11 @@ impl Orders {
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);
         retryproof_call
-            .run::<Result<(), Failure>, _, _>(retryproof_engine, async move || -> Result<(), Failure> {
-                self.ledger.note(event).await
-            })
+            .run::<Result<(), Failure>, _, _, _>(
+                retryproof_engine,
+                |_| false,
+                async move |_| -> Result<(), Failure> { self.ledger.note(event).await },
+            )
             .await
     }
 }

@@ -10,9 +10,10 @@ impl Orders {
             ::retryproof::__private::IdempotencyEngine,
         >>::engine(&self);
         retryproof_call
-            .run::<Result<Vec<u8>, Failure>, _, _>(
+            .run::<Result<Vec<u8>, Failure>, _, _, _>(
                 retryproof_engine,
-                async move || -> Result<Vec<u8>, Failure> {
+                |_| false,
+                async move |_| -> Result<Vec<u8>, Failure> {
                     event.id.push('!');
                     self.ledger.note(&event).await?;
                     Ok(event.id.into_bytes())

@@ -5,6 +5,7 @@
 mod blocking;
 #[cfg(feature = "axum")]
 mod endpoint;
+mod fate;
 mod function;
 mod method;
 

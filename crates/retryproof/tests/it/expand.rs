@@ -12,7 +12,7 @@ mod prelude {
     use axum::response::{IntoResponse, Response};
     pub(super) use retryproof::sqlite::SqliteTx;
     pub(super) use retryproof::{
-        BytesCodec, IdempotencyEngine, JoinedEngine, MemoryStore, Rejected, blocking,
+        BytesCodec, IdempotencyEngine, JoinedEngine, Lease, MemoryStore, Rejected, blocking,
     };
     use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,12 @@ mod prelude {
     impl From<Rejected> for Failure {
         fn from(rejected: Rejected) -> Self {
             Self(rejected)
+        }
+    }
+
+    impl Failure {
+        pub(super) fn is_unknown(&self) -> bool {
+            matches!(self.0, Rejected::NotReplayable)
         }
     }
 
@@ -117,6 +123,8 @@ mod endpoint_without_arguments;
 mod function;
 #[path = "../expand/joined.out.rs"]
 mod joined;
+#[path = "../expand/lease.out.rs"]
+mod lease;
 #[expect(
     clippy::needless_borrow,
     reason = "an expansion does not know its receiver's type; as one, it is not linted"
@@ -140,6 +148,9 @@ async fn ann_1_ann_5_recorded_functions_run_once() {
         assert_eq!(receipt, Receipt { order: 7, run: 3 });
     }
     assert_eq!(orders.ledger.lines(), 3);
+    let event = Event { id: "a".to_owned() };
+    let step = orders.on_charge(&event).await.expect("a run");
+    assert_eq!((step.len(), orders.on_charge(&event).await.expect("a replay")), (64, step));
 }
 
 #[test]
@@ -174,6 +185,7 @@ fn ann_1_cmp_7_recorded_joined_functions_run_once() {
     for _ in 0..2 {
         let receipt = joined::book(&till, &orders.ledger, Order { id: 7 }).expect("a run");
         assert_eq!(receipt, Receipt { order: 7, run: 2 });
+        assert_eq!(lease::enter(&till, Order { id: 7 }).expect("a run").len(), 64);
     }
     for suffix in ["", "-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));

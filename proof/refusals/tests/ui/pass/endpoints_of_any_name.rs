@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::Method;
 use axum::routing::post;
 use retryproof::http::IdempotencyFilter;
-use retryproof::{IdempotencyEngine, Rejected, blocking, idempotent};
+use retryproof::{IdempotencyEngine, Lease, Rejected, blocking, idempotent};
 
 macro_rules! endpoints {
     ($($name:ident)*) => {
@@ -35,9 +35,9 @@ impl AsRef<IdempotencyEngine> for Orders {
 }
 
 impl Orders {
-    #[idempotent(key = id, fingerprint = id)]
-    async fn call(&self, id: u8) -> Result<u8, Rejected> {
-        Ok(id)
+    #[idempotent(key = id, fingerprint = id, hold_when = |error| matches!(error, Rejected::Mismatch))]
+    async fn call(&self, id: u8, #[lease] held: &Lease) -> Result<String, Rejected> {
+        Ok(format!("{id} {}", held.downstream_key("call")))
     }
 }
 

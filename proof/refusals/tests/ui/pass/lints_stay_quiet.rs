@@ -25,7 +25,7 @@ use std::future::ready;
 
 use axum::extract::Path;
 use axum::http::StatusCode;
-use retryproof::{IdempotencyEngine, MemoryStore, Rejected, blocking, idempotent};
+use retryproof::{IdempotencyEngine, Lease, MemoryStore, Rejected, blocking, idempotent};
 
 /// Another type named as the expansion's own things might be.
 #[derive(Debug)]
@@ -67,9 +67,14 @@ impl Keyed {
 ///
 /// # Errors
 /// When in flight.
-#[idempotent(key = id, engine = engine)]
-pub fn import(engine: &blocking::Engine, id: u8, names: &mut Vec<String>) -> Result<u8, Rejected> {
-    names.push(id.to_string());
+#[idempotent(key = id, engine = engine, hold_when = |error| matches!(error, Rejected::Mismatch))]
+pub fn import(
+    engine: &blocking::Engine,
+    id: u8,
+    names: &mut Vec<String>,
+    #[lease] lease: Lease,
+) -> Result<u8, Rejected> {
+    names.push(lease.downstream_key("import"));
     Ok(id)
 }
 

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2: an answer states its own fate
+use retryproof::idempotent;
+
+#[idempotent(http, hold_when = |error| error)]
+async fn pay(body: String) -> String {
+    body
+}
+
+fn main() {}

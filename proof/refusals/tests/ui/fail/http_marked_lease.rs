@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ANN-2: an endpoint extracts its lease
+use retryproof::idempotent;
+
+#[idempotent(http)]
+async fn pay(#[lease] lease: retryproof::http::axum::Lease) -> String {
+    format!("{lease:?}")
+}
+
+fn main() {}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// RUN-4: `hold_when` is a function of the error that the function returns
+use retryproof::{IdempotencyEngine, Rejected, idempotent};
+
+struct Other;
+
+impl Other {
+    fn is_unknown(&self) -> bool {
+        true
+    }
+}
+
+#[idempotent(key = id, engine = engine, hold_when = Other::is_unknown)]
+async fn pay(engine: &IdempotencyEngine, id: u64) -> Result<u64, Rejected> {
+    Ok(id)
+}
+
+fn main() {}
