@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
 use retryproof_core::Recorded;
-use retryproof_http::adapter::{FromRecord, Pieces, Ran, Record};
+use retryproof_http::adapter::{FromRecord, NoTx, Pieces, Ran, Record};
 use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 
 use crate::body::{Answer, LengthAlone, Outgoing};
@@ -34,6 +34,7 @@ impl Own {
     pub(crate) fn part<B: MessageBody>(&self, response: HttpResponse<B>) -> Response<Answer<B>> {
         let (mut head, body) = response.into_parts();
         let fate = take_mark(&mut head);
+        let told = head.extensions_mut().remove::<NoTx>();
         let status = http::StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
         let fields = headers(head.headers());
         self.bodiless.set(body.size() == BodySize::None);
@@ -44,6 +45,9 @@ impl Own {
         *response.headers_mut() = fields;
         if let Some(fate) = fate {
             response.extensions_mut().insert(fate);
+        }
+        if let Some(told) = told {
+            response.extensions_mut().insert(told);
         }
         response
     }

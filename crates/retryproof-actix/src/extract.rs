@@ -11,7 +11,7 @@ use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError};
 use retryproof_core::JoinedEngine;
-use retryproof_http::adapter::{LeaseSlot, Running, tx_answer};
+use retryproof_http::adapter::{LeaseSlot, NoTx, Running, tx_answer};
 use retryproof_http::{Fate as _, OpenTx};
 
 use crate::answer::of_filter;
@@ -219,6 +219,12 @@ impl ResponseError for TxError {
     }
 
     fn error_response(&self) -> HttpResponse {
-        of_filter(tx_answer(&self.0).map(Into::into)).with_fate(self.0.fate())
+        let answer = tx_answer(&self.0);
+        let told = answer.extensions().get::<NoTx>().copied();
+        let mut answer = of_filter(answer.map(Into::into)).with_fate(self.0.fate());
+        if let Some(told) = told {
+            answer.extensions_mut().insert(told);
+        }
+        answer
     }
 }

@@ -23,7 +23,7 @@ use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
 use crate::filter::FateHook;
 use crate::guard::Call;
-use crate::joined::Taken;
+use crate::joined::{NoTx, Taken};
 use crate::then::{Either, then};
 
 /// The handler over the request, then its end: what a granted request does from here on. Boxed before it is spawned,
@@ -194,9 +194,13 @@ pub(crate) async fn leave<T: Ended<R>, R, E>(
     unstored: Unstored<R, E>,
 ) -> Result<T, E> {
     match unstored {
-        Unstored::Released(response) => {
+        Unstored::Released(mut response) => {
+            let own = NoTx::take(response.extensions_mut()).map(|what| action.call.no_tx(what));
             action.release(Phase::Released).await;
-            Ok(T::of(unrecorded(response), None))
+            Ok(match own {
+                Some(answer) => T::instead(answer),
+                None => T::of(unrecorded(response), None),
+            })
         }
         Unstored::RolledBack(response) => {
             action.release(Phase::RolledBack).await;

@@ -18,7 +18,6 @@ use http_body::Body;
 use retryproof_core::{Error, JoinedEngine, Lease, Recorded, Scope};
 
 use crate::action::Ended;
-use crate::answer::to_response;
 use crate::ask::{self, Asker, Asking, asked};
 use crate::body::{BoxError, GuardedBody, ReplayBody};
 use crate::caller::CallerHook;
@@ -32,6 +31,7 @@ use crate::scope::default_scope;
 use crate::stored::{Corrupt, Name, Reader};
 
 pub use crate::caller::Answering;
+pub use crate::joined::NoTx;
 pub use crate::policy::AtHand;
 pub use crate::stored::COMMON_NAMES;
 pub use crate::then::{Either, Then, then};
@@ -426,8 +426,9 @@ impl<B> From<ReplayBody> for Pieces<B> {
     }
 }
 
-/// The answer to a handler that got no transaction: a problem, marked as unstored by [`Fate`](crate::Fate).
+/// The answer to a handler that got no transaction: a problem, marked as unstored by [`Fate`](crate::Fate), and by [`NoTx`] as one that the
+/// guard makes anew.
 #[must_use]
 pub fn tx_answer(error: &TxError) -> Response<Bytes> {
-    to_response(&error.problem())
+    error.answer()
 }

@@ -20,10 +20,12 @@
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
+//! | no transaction for the handler | 503 `store-unavailable`; asked for at the wrong time, 500 `store-error` | CMP-7 |
 //! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
 
+use crate::joined::NoTx;
 use crate::key::KeyError;
 use crate::problem::{Code, Problem, retry_after_spread};
 
@@ -63,6 +65,12 @@ pub(crate) enum Finding {
     ResponseFailed,
     /// The completion failed and the policy is to say so.
     CompletionFailed(Recorded),
+    /// The handler got no transaction (CMP-7).
+    NoTx {
+        what: NoTx,
+        /// A counter, which spreads `Retry-After`.
+        ticket: u32,
+    },
     /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No policy makes an answer of it.
     NotCommitted(Uncommitted),
 }
@@ -192,6 +200,7 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
             },
         ),
         Finding::Failed { kind, ticket } => failed(kind, ticket),
+        Finding::NoTx { what, ticket } => no_tx(what, ticket),
         Finding::NoScope => no_scope(),
         Finding::NoCaller => Problem {
             status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
@@ -223,6 +232,19 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
             Problem::new(Code::RecordUnreadable, "what is stored for this key cannot be read; nothing ran")
         }
         _ => Problem::new(Code::StoreError, "the idempotency store refused; nothing ran"),
+    }
+}
+
+/// The answer to a handler that got no transaction.
+pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
+    match what {
+        NoTx::Unavailable => Problem {
+            retry_after: Some(retry_after_spread(ticket)),
+            ..Problem::new(Code::StoreUnavailable, "the database gave no transaction; nothing was written")
+        },
+        NoTx::Misused => {
+            Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
+        }
     }
 }
 

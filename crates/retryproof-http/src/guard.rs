@@ -24,7 +24,7 @@ use crate::ask::{Asker, asked};
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody, declares_more};
 use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::filter::{IdempotencyFilter, Inner};
-use crate::joined::{HandlerTx, Taken};
+use crate::joined::{HandlerTx, NoTx, Taken};
 use crate::judge::{Asked, Judge, Target};
 use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
@@ -351,6 +351,11 @@ impl Call {
     pub(crate) fn asked(&self) -> Asked<'_> {
         let Granted { filter, route, version, .. } = &*self.granted.0;
         Asked { filter: &filter.0, method: route.method(), version: *version }
+    }
+
+    /// The answer to a handler that got no transaction.
+    pub(crate) fn no_tx(&self, what: NoTx) -> Response<ReplayBody> {
+        self.asked().refuse(Finding::NoTx { what, ticket: self.filter().ticket() })
     }
 
     pub(crate) fn judge(&self) -> Judge<'_> {

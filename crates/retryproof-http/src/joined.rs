@@ -9,13 +9,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::Extensions;
+use bytes::Bytes;
+use http::{Extensions, Response};
 use retryproof_core::{Error, Finished, Held, JoinedEngine, Payload, Tombstone};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
+use crate::answer::to_response;
+use crate::decide::no_tx;
 use crate::fate::{AnswerFate, Fate};
 use crate::guard::Guarded;
-use crate::problem::{Code, Problem, retry_after_spread};
 
 /// The transaction of a guarded handler. What is written in it commits with the record of the handler's answer, or not at all.
 ///
@@ -60,7 +62,8 @@ enum Slot<T> {
 /// The open transaction, to write with.
 pub struct OpenTx<T>(OwnedMappedMutexGuard<Slot<T>, T>);
 
-/// Why there is no transaction.
+/// Why there is no transaction. As an answer it is a problem of the filter's own, in the form that
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) gives it; fields that the handler adds to it are not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
@@ -255,25 +258,44 @@ impl<T: Send + 'static> Ending for (JoinedEngine<T>, T) {
     }
 }
 
+/// A response extension: the answer is that of a [`TxError`], and the filter makes its own in the place of it, as of every other
+/// problem (HTTP-11, HTTP-14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoTx {
+    /// The database gave none.
+    Unavailable,
+    /// The program asked for it at the wrong time.
+    Misused,
+}
+
+impl NoTx {
+    /// Takes the word off an answer.
+    pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
+        extensions.remove()
+    }
+}
+
 impl TxError {
-    /// What the client is told; the log hears why.
-    pub(crate) fn problem(&self) -> Problem {
+    /// What the guard hears; the log hears why.
+    fn told(&self) -> NoTx {
         match self {
             Self::Unavailable(error) => {
                 tracing::warn!(%error, "no transaction could be opened; nothing was written");
-                Problem {
-                    retry_after: Some(retry_after_spread(0)),
-                    ..Problem::new(
-                        Code::StoreUnavailable,
-                        "the database gave no transaction; nothing was written",
-                    )
-                }
+                NoTx::Unavailable
             }
             Self::NotGranted | Self::Ended => {
                 tracing::error!("{self}");
-                Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
+                NoTx::Misused
             }
         }
+    }
+
+    /// An answer for the guard, which makes the filter's own of it.
+    pub(crate) fn answer(&self) -> Response<Bytes> {
+        let told = self.told();
+        let mut answer = to_response(&no_tx(told, 0));
+        answer.extensions_mut().insert(told);
+        self.fate().mark(answer)
     }
 }
 
@@ -282,12 +304,10 @@ mod into_response {
     use axum_core::response::{IntoResponse, Response};
 
     use super::TxError;
-    use crate::answer::to_response;
-    use crate::fate::Fate as _;
 
     impl IntoResponse for TxError {
         fn into_response(self) -> Response {
-            self.fate().mark(to_response(&self.problem())).map(axum_core::body::Body::from)
+            self.answer().map(axum_core::body::Body::from)
         }
     }
 }

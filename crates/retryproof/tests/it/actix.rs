@@ -188,6 +188,11 @@ async fn cmp_7_a_handler_of_actix_joins_by_taking_the_transaction() {
     assert_eq!(refused.0, StatusCode::INTERNAL_SERVER_ERROR, "no source of transactions in the app's data");
 }
 
+#[idempotent(http, scope = "stuck")]
+async fn stuck() -> Result<HttpResponse, TxError> {
+    Err(TxError(retryproof::http::TxError::Unavailable(retryproof::Error::unavailable("away"))))
+}
+
 #[actix_web::test]
 async fn cmp_7_no_transaction_is_an_answer_that_leaves_the_key_free() {
     use retryproof::actix::WithFate as _;
@@ -198,6 +203,12 @@ async fn cmp_7_no_transaction_is_an_answer_that_leaves_the_key_free() {
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.extensions().get::<AnswerFate>(), Some(&AnswerFate::Release));
     assert!(answer.headers().contains_key("retry-after"));
+    let filter = filter(&IdempotencyEngine::new(MemoryStore::new())).with_rejections(|problem| {
+        axum::http::Response::builder().status(529).body(problem.code.to_string().into()).expect("valid")
+    });
+    let app = test::init_service(App::new().route("/stuck", web::post().to(stuck(filter)))).await;
+    let own = send(&app, post("/stuck", "k", "").to_request()).await;
+    assert_eq!((own.0.as_u16(), &*own.2), (529, "store-unavailable"), "HTTP-11: by the filter's own form");
     let held = HttpResponse::Ok().finish().with_fate(AnswerFate::Hold);
     assert_eq!(held.extensions().get::<AnswerFate>(), Some(&AnswerFate::Hold));
 }

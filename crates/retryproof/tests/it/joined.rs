@@ -420,6 +420,29 @@ async fn cmp_7_ann_6_no_transaction_is_an_answer_and_the_key_stays_free() {
 }
 
 #[tokio::test]
+async fn http_14_http_11_no_transaction_is_a_problem_of_the_filter_like_any_other() {
+    let mut world = World::new().await;
+    world.fail(NO_BEGIN);
+    let mut seconds = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        let request = Request::post("/pay").header("idempotency-key", "k").body(Body::from("1")).unwrap();
+        let Ok(response) = world.router().oneshot(request).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let after = response.headers()["retry-after"].to_str().unwrap().parse::<u32>().unwrap();
+        seconds.insert(after);
+    }
+    assert_eq!(seconds.into_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5], "spread");
+    world.app.filter = world.app.filter.with_rejections(|problem| {
+        let told = format!("own {} {}", problem.code, problem.retry_after.is_some());
+        axum::http::Response::builder().status(529).body(told.into()).unwrap()
+    });
+    for path in ["/pay", "/layered"] {
+        let own = world.send(path, "1").await;
+        assert_eq!((own.0.as_u16(), &*own.1), (529, "own store-unavailable true"), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn cmp_7_http_a_transaction_that_outlives_its_handler_is_rolled_back() {
     let world = World::new().await;
     let (status, body, _) = world.send("/pay", "kept").await;

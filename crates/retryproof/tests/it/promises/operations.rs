@@ -2,11 +2,19 @@
 //! The operations page against the library: no setting, kind of error, code or log line is missing or wrong.
 
 use std::path::Path;
+use std::sync::Mutex;
 
-use retryproof::http::Code;
-use retryproof::{Error, ErrorKind, IdempotencyConfig, config};
+use axum::Router;
+use axum::routing::post;
+use retryproof::http::{Code, IdempotencyFilter, Policy};
+use retryproof::observe::LeaseEvent;
+use retryproof::{
+    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Observer,
+    Outcome, config,
+};
+use tower::ServiceExt as _;
 
-use super::{repository, rows};
+use super::{blocks, repository, rows};
 
 const PAGE: &str = include_str!("../../../src/guide/operations.md");
 /// Tables of settings whose defaults the stores have themselves.
@@ -97,6 +105,71 @@ fn http_11_every_code_is_on_the_page_with_its_status() {
         assert_eq!(status, code.status().to_string(), "{code}");
     }
     assert_eq!(codes.len(), 16, "and no other");
+}
+
+/// What the store holds after one request with the key `order-17`: its scope and its key's digits.
+async fn identity_of(filter: IdempotencyFilter, tenant: Option<&'static str>) -> String {
+    let scope = Policy::new("s");
+    let app = Router::new().route("/", post(|| async { "done" }).layer(filter.guard(scope)));
+    let request = axum::http::Request::post("/").header("idempotency-key", "order-17");
+    let mut request = request.body(axum::body::Body::empty()).unwrap();
+    if let Some(tenant) = tenant {
+        request.extensions_mut().insert(tenant);
+    }
+    let Ok(answer) = app.oneshot(request).await;
+    assert_eq!(answer.status(), 200);
+    heard()
+}
+
+fn heard() -> String {
+    let heard = HEARD.lock().unwrap().take();
+    heard.expect("an observer hears of each lease")
+}
+
+static HEARD: Mutex<Option<String>> = Mutex::new(None);
+
+/// Keeps the identity as log lines print it.
+struct Hearing;
+
+impl Observer for Hearing {
+    fn acquired(&self, event: LeaseEvent<'_>) {
+        *HEARD.lock().unwrap() = Some(event.identity.to_string());
+    }
+}
+
+#[tokio::test]
+async fn id_4_the_recipe_for_a_keys_digits_finds_the_line_of_every_caller() {
+    let engine = || IdempotencyEngine::builder(MemoryStore::new()).observer(Hearing).build().unwrap();
+    let by_tenant = || {
+        IdempotencyFilter::builder(engine())
+            .caller(|head: &axum::http::request::Parts| {
+                head.extensions.get::<&'static str>().map(ToString::to_string)
+            })
+            .absent_callers_share()
+            .build()
+            .unwrap()
+    };
+    let shared = IdempotencyFilter::builder(engine()).callers_share_keys().build().unwrap();
+    let function = IdempotencyContext::builder("s", "order-17").build().unwrap();
+    let ran = engine().execute(function, || async { Ok::<_, std::io::Error>(()) }).await;
+    assert_eq!(ran.unwrap(), Outcome::Executed(()));
+    let printed = [
+        heard(),
+        identity_of(shared, None).await,
+        identity_of(by_tenant(), Some("alice")).await,
+        identity_of(by_tenant(), None).await,
+        identity_of(by_tenant(), Some("alice\nof accounting")).await,
+    ];
+    let recipes = blocks(PAGE, "sh");
+    let told: String = recipes.iter().take(2).map(|recipe| run(recipe)).collect();
+    let told: Vec<_> = told.lines().map(|digits| format!("s#{digits}")).collect();
+    assert_eq!(told, printed);
+}
+
+fn run(recipe: &str) -> String {
+    let ran = std::process::Command::new("sh").args(["-euc", recipe]).output().unwrap();
+    assert!(ran.status.success(), "{recipe}: {ran:?}");
+    String::from_utf8(ran.stdout).unwrap()
 }
 
 /// The texts of the log lines from `info` upwards in a source file.
