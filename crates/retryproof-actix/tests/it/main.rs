@@ -6,4 +6,5 @@ mod callers;
 mod endpoint;
 mod methods;
 mod middleware;
+mod stream;
 mod world;

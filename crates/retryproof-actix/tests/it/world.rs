@@ -107,3 +107,18 @@ pub(crate) async fn read<B: MessageBody>(response: ServiceResponse<B>) -> Answer
     let body = test::read_body(response).await;
     Answer::new(status, headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())), body)
 }
+
+/// An app with one guarded resource.
+macro_rules! app {
+    ($filter:expr, $handler:expr) => {
+        actix_web::test::init_service(
+            actix_web::App::new().service(
+                actix_web::web::resource("/orders")
+                    .wrap(retryproof_actix::Idempotency::new($filter, $crate::world::POLICY))
+                    .to($handler),
+            ),
+        )
+        .await
+    };
+}
+pub(crate) use app;

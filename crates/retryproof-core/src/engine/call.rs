@@ -2,7 +2,6 @@
 //! [`Call`]: one execution with its options, from acquire to outcome.
 
 use std::any::Any;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -20,44 +19,10 @@ use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
 use crate::payload::{Opened, StoredResult, Tombstone};
 
-/// What dropping a running execution does to its lease (RUN-5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDrop {
-    /// The lease runs out, as with an owner that died: nothing is known of the action's effect.
-    #[default]
-    Expire,
-    /// The key is freed at once: only for actions whose half-done work leaves no trace.
-    Release,
-}
+mod options;
 
-/// Gets the value that a refused completion could not store, for compensation (CMP-2).
-pub trait OnFenced<T> {
-    /// Called at most once, before the call is answered with the taker's result.
-    fn fenced(self, value: T);
-}
-
-/// Drops the refused value.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoHook;
-
-impl<T> OnFenced<T> for NoHook {
-    fn fenced(self, _: T) {}
-}
-
-/// A closure as a hook; made by [`Call::on_fenced`].
-pub struct Hook<F>(F);
-
-impl<F> fmt::Debug for Hook<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hook")
-    }
-}
-
-impl<T, F: FnOnce(T)> OnFenced<T> for Hook<F> {
-    fn fenced(self, value: T) {
-        (self.0)(value);
-    }
-}
+pub(super) use options::Options;
+pub use options::{Hook, NoHook, OnDrop, OnFenced};
 
 /// One call with its options; made by [`IdempotencyEngine::call`].
 #[derive(Debug)]
@@ -66,14 +31,6 @@ pub struct Call<C = JsonCodec, H = NoHook> {
     pub(super) engine: IdempotencyEngine,
     pub(super) ctx: IdempotencyContext,
     pub(super) options: Options<C, H>,
-}
-
-#[derive(Debug)]
-pub(super) struct Options<C, H> {
-    pub(super) codec: C,
-    pub(super) hook: H,
-    pub(super) on_drop: OnDrop,
-    pub(super) policy: CompletionFailurePolicy,
 }
 
 impl Call {

@@ -2,7 +2,6 @@
 //! CFG-1: every key from both sources, what each refuses, and what the messages say and hide.
 
 use std::fmt;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -359,44 +358,4 @@ fn cfg_1_an_unknown_variable_is_a_warning_that_hides_its_value() {
         assert!(said.contains(&format!("variable={name:?}")), "{said}");
     }
     assert!(said.contains("a scope is configured in the file only") && !said.contains("canary"), "{said}");
-}
-
-/// The half of the next test that runs in a process of its own; by itself it has nothing to read.
-#[test]
-fn cfg_1_child_reads_the_process_environment() {
-    if let Ok(path) = std::env::var("RETRYPROOF_TEST_CONFIG") {
-        match IdempotencyConfig::load(Some(path.as_ref())) {
-            Ok(config) => println!("lease {:?} wait {:?}", config.default_lease, config.default_wait),
-            Err(error) => println!("refused: {error}"),
-        }
-    }
-}
-
-#[test]
-fn cfg_1_load_reads_the_file_and_the_process_environment() {
-    let file = std::env::temp_dir().join(format!("retryproof-config-{}.toml", std::process::id()));
-    std::fs::write(&file, "[idempotency]\ndefault-lease = 'PT4S'\ndefault-wait = 'PT4S'").unwrap();
-    let run = |variable: &str, value: &std::ffi::OsStr| {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "config::cfg_1_child_reads_the_process_environment", "--nocapture"])
-            .env("RETRYPROOF_TEST_CONFIG", &file)
-            .env(variable, value)
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let good = run("IDEMPOTENCY_DEFAULT_WAIT", "PT9S".as_ref());
-    let bad = run("IDEMPOTENCY_DEFAULT_WAIT", "9s".as_ref());
-    #[cfg(unix)]
-    {
-        use std::os::unix::ffi::OsStrExt;
-        let said = run("IDEMPOTENCY_STORE", std::ffi::OsStr::from_bytes(b"memory:\xff"));
-        assert!(said.contains("refused") && said.contains("(IDEMPOTENCY_STORE): it is not UTF-8"), "{said}");
-    }
-    std::fs::remove_file(&file).unwrap();
-    assert!(good.contains("lease 4s wait 9s"), "{good}");
-    assert!(bad.contains("refused") && bad.contains("IDEMPOTENCY_DEFAULT_WAIT"), "{bad}");
-    let gone = IdempotencyConfig::load(Some(&file)).unwrap_err();
-    assert_eq!(gone.kind(), ErrorKind::Config);
-    assert!(gone.to_string().contains("cannot be read"), "{gone}");
 }

@@ -45,7 +45,7 @@ fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
     let mut sides = vec![draw()];
     for (child, path) in children {
         let ended = (0..3_000).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::park_timeout(Duration::from_millis(10));
             waitpid_nohang(child).unwrap()
         });
         assert_eq!(ended, Some(0), "the child ends, and well");

@@ -6,6 +6,7 @@ mod awkward;
 mod blocking;
 #[cfg(feature = "config")]
 mod config;
+mod config_process;
 mod conformance;
 mod eager;
 mod engine;

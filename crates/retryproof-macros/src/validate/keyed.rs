@@ -80,11 +80,10 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
     for input in &sig.inputs {
         match input {
+            // What the engine hands in names its type, whatever the scope.
+            FnArg::Typed(_) if is_marked(input, TX_MARK) || is_marked(input, LEASE_MARK) => {}
             FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
-                // What the engine hands in names its type, whatever the scope.
-                if !is_marked(input, TX_MARK) && !is_marked(input, LEASE_MARK) {
-                    errors.at(&argument.ty, ONE_SCOPE);
-                }
+                errors.at(&argument.ty, ONE_SCOPE);
             }
             _ => {}
         }

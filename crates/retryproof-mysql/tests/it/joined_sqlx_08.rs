@@ -138,7 +138,7 @@ async fn cmp_7_sqlx_08_mysql_a_transaction_that_is_gone_is_not_taken_for_the_one
     let Err(ExecuteError::Completion(failed)) = gone else { panic!("{gone:?}") };
     assert!(failed.error.to_string().contains("no longer open"), "{failed}");
     assert_eq!(world.rows().await, 0);
-    write(&mut *pool.acquire().await.unwrap(), &ledger, "alone").await;
+    write(&mut pool.acquire().await.unwrap(), &ledger, "alone").await;
     assert_eq!(world.rows().await, 1, "autocommit is as it was");
     assert!(world.pay("k").await.unwrap().is_executed());
     world.end().await;

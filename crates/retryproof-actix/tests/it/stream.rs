@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers that are sent as they come: event streams, upgrades, and bodies that are marked or take too long.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::StatusCode;
+use actix_web::test;
+use actix_web::web::Bytes;
+use retryproof_actix::WithFate as _;
+use retryproof_core::Recorded;
+use retryproof_http::{AnswerFate, IdempotencyFilter};
+
+use crate::world::{app, engine, filter, post, read, send};
+
+#[actix_web::test]
+async fn http_13_a_stream_reaches_its_client_whole_and_is_not_replayable() {
+    let app = app!(&filter(), || async {
+        let events = futures_stream([Bytes::from_static(b"data: 1\n\n"), Bytes::from_static(b"data: 2\n\n")]);
+        HttpResponse::Ok().content_type("text/event-stream").streaming(events)
+    });
+    let first = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!(first.text(), "data: 1\n\ndata: 2\n\n");
+    let again = send(&app, post("/orders", "k").to_request()).await;
+    assert_eq!((again.status, &*again.code()), (409, "result-not-replayable"));
+}
+
+#[actix_web::test]
+async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
+    struct Endless(bool);
+    impl MessageBody for Endless {
+        type Error = std::convert::Infallible;
+
+        fn size(&self) -> BodySize {
+            BodySize::Stream
+        }
+
+        fn poll_next(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+            match std::mem::replace(&mut self.0, true) {
+                false => Poll::Ready(Some(Ok(Bytes::from_static(b"line\n")))),
+                true => Poll::Pending,
+            }
+        }
+    }
+    let engine = engine();
+    let mut web = engine.config().web.clone();
+    web.collect_timeout = Duration::from_millis(50);
+    let late = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    // The default is too long for this test to see its end.
+    for (fate, filter) in [(AnswerFate::Stream, filter()), (AnswerFate::Store, late)] {
+        let app = app!(&filter, move || async move {
+            HttpResponse::Ok().message_body(Endless(false)).unwrap().with_fate(fate)
+        });
+        let call = test::call_service(&app, post("/orders", "k").to_request());
+        let response =
+            tokio::time::timeout(Duration::from_secs(4), call).await.expect("it is not waited for");
+        assert_eq!(response.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
+        let mut body = Box::pin(response.into_body());
+        let line = poll_fn(|cx| body.as_mut().poll_next(cx)).await;
+        assert_eq!(line.unwrap().ok().unwrap(), "line\n");
+        assert_eq!(send(&app, post("/orders", "k").to_request()).await.code(), "result-not-replayable");
+    }
+}
+
+fn futures_stream<const N: usize>(
+    pieces: [Bytes; N],
+) -> impl futures_core::Stream<Item = Result<Bytes, actix_web::Error>> {
+    struct Pieces<const N: usize>(std::array::IntoIter<Bytes, N>);
+    impl<const N: usize> futures_core::Stream for Pieces<N> {
+        type Item = Result<Bytes, actix_web::Error>;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Ready(self.0.next().map(Ok))
+        }
+    }
+    Pieces(pieces.into_iter())
+}
+
+#[actix_web::test]
+async fn http_13_an_upgrade_keeps_what_the_head_knows_beside_its_fields() {
+    let app = app!(&filter(), || async {
+        HttpResponse::SwitchingProtocols().upgrade("echo").reason("As You Wish").finish()
+    });
+    let first = test::call_service(&app, post("/orders", "k").to_request()).await;
+    assert_eq!(first.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert!(first.response().upgrade());
+    assert_eq!(first.response().head().reason(), "As You Wish");
+    assert_eq!(first.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
+    assert_eq!(read(test::call_service(&app, post("/orders", "k").to_request()).await).await.status, 409);
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a call may be told beside its action: what a drop means, and where a refused value goes.
+
+use std::fmt;
+
+use crate::config::CompletionFailurePolicy;
+
+/// What dropping a running execution does to its lease (RUN-5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDrop {
+    /// The lease runs out, as with an owner that died: nothing is known of the action's effect.
+    #[default]
+    Expire,
+    /// The key is freed at once: only for actions whose half-done work leaves no trace.
+    Release,
+}
+
+/// Gets the value that a refused completion could not store, for compensation (CMP-2).
+pub trait OnFenced<T> {
+    /// Called at most once, before the call is answered with the taker's result.
+    fn fenced(self, value: T);
+}
+
+/// Drops the refused value.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHook;
+
+impl<T> OnFenced<T> for NoHook {
+    fn fenced(self, _: T) {}
+}
+
+/// A closure as a hook; made by [`Call::on_fenced`](crate::Call::on_fenced).
+pub struct Hook<F>(pub(super) F);
+
+impl<F> fmt::Debug for Hook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl<T, F: FnOnce(T)> OnFenced<T> for Hook<F> {
+    fn fenced(self, value: T) {
+        (self.0)(value);
+    }
+}
+
+/// All of them, with the codec and the policy.
+#[derive(Debug)]
+pub(in crate::engine) struct Options<C, H> {
+    pub(in crate::engine) codec: C,
+    pub(in crate::engine) hook: H,
+    pub(in crate::engine) on_drop: OnDrop,
+    pub(in crate::engine) policy: CompletionFailurePolicy,
+}
