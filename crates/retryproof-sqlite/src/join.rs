@@ -47,7 +47,7 @@ impl Join for SqliteStore {
 }
 
 /// For programs that own their transactions: `held.complete_in(&mut tx, value)`, from the blocking facade or on one thread, for the driver's
-/// transaction does not leave its thread. In async programs take [`SqliteTxSource`].
+/// transaction does not leave its thread. In async programs take [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<Sqlite> for Transaction<'_> {
     fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send {
         ready(run(self, sql, params))
