@@ -51,8 +51,8 @@ impl Mysql {
 /// An open transaction from the application's pool; a [`MySqlConnection`] to write with. Dropped, its connection is closed, and the server rolls
 /// back. Its end is the engine's: send neither a `COMMIT` nor a statement that commits by itself, as `CREATE TABLE` does.
 ///
-/// A transaction that the server has rolled back after a deadlock, or that was ended by hand, is not committed, whatever the action did after it: writes and
-/// record are one commit or none.
+/// A transaction that the server has rolled back after a deadlock, or that was ended by hand, is not committed, whatever the action did after it: the
+/// call fails. What the action had committed by hand stands.
 ///
 /// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that borrow from crossing threads.
 pub struct MysqlTx {

@@ -74,8 +74,10 @@ impl TxPort<Postgres> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// An open transaction from the application's pool; a [`PgConnection`] to write with. Dropped, it is rolled back. Its end is the engine's: do not send a
-/// `COMMIT`.
+/// An open transaction from the application's pool; a [`PgConnection`] to write with. Dropped, it is rolled back. Its end is the engine's: send
+/// neither `COMMIT` nor `ROLLBACK`. After either of them PostgreSQL goes on in autocommit and nothing notices: the later writes, and the record, would each be
+/// a commit of its own. To give up, return an error; to take back a part, use a savepoint. A transaction that an error has aborted is not committed,
+/// whatever the action did after it.
 ///
 /// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that borrow from crossing threads.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres::Postgres>);

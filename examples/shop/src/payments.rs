@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
-use retryproof::client::{CallError, IdempotencyMiddleware, IdempotentRequest as _, IdempotentResponse as _};
+use retryproof::client::{
+    IdempotencyMiddleware, IdempotentRequest as _, IdempotentResponse as _, same_origin_redirects,
+};
 use serde::{Deserialize, Serialize};
+
+use crate::BoxError;
 
 /// What the payments service is asked to charge.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -42,13 +46,15 @@ pub(crate) struct Payments {
 
 impl Payments {
     /// A charge is waited for up to `patience`, all attempts together.
-    pub(crate) fn at(url: &str, patience: Duration) -> Result<Self, CallError> {
+    pub(crate) fn at(url: &str, patience: Duration) -> Result<Self, BoxError> {
         let middleware = IdempotencyMiddleware::builder()
             .deadline(patience)
             // It is called inside of guarded actions, where a key has to come from the lease.
             .given_keys_only()
             .build()?;
-        let client = ClientBuilder::new(reqwest::Client::new()).with(middleware).build();
+        // A redirect to another origin would take the key along.
+        let direct = reqwest::Client::builder().redirect(same_origin_redirects()).build()?;
+        let client = ClientBuilder::new(direct).with(middleware).build();
         Ok(Self { url: format!("{}/payments", url.trim_end_matches('/')), client })
     }
 

@@ -35,7 +35,7 @@ impl TxPort<Postgres> for Transaction<'_, sqlx_postgres_08::Postgres> {
 }
 
 /// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool; a `sqlx::PgConnection` to write with. Dropped, it is
-/// rolled back. Its end is the engine's: do not send a `COMMIT`.
+/// rolled back. Its end is the engine's: send neither `COMMIT` nor `ROLLBACK`, which would go unnoticed.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {
