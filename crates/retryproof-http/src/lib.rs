@@ -5,6 +5,14 @@
 //! The first request with a key runs the handler, once, whatever happens to its client; its answer is recorded before
 //! the first byte of it goes out; every retry gets that answer again, marked `Idempotent-Replayed: true`.
 //!
+//! ```sh
+//! cargo add retryproof --features axum
+//! cargo add axum@0.8
+//! ```
+//!
+//! It stands on axum 0.8 and tower 0.5; its gRPC form is tested with tonic 0.14. In a program, `retryproof_http` of the
+//! examples is `retryproof::http`, and `retryproof_core` is `retryproof`.
+//!
 //! ```
 //! # #[cfg(feature = "axum")] {
 //! use axum::{Router, routing::post};

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQLite store of `retryproof`: records in one local file, for one process or several on the same machine.
 //!
+//! ```sh
+//! cargo add retryproof --features sqlite-bundled # or `sqlite`, linked to the host's SQLite
+//! cargo add rusqlite@0.41 # only for transactions that the program opens itself
+//! ```
+//!
+//! It stands on rusqlite 0.37 to 0.41. In a program, `retryproof_sqlite` of the examples is `retryproof::sqlite`, and
+//! `retryproof_core` is `retryproof`.
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = std::env::temp_dir().join(format!("retryproof-doc-{}", std::process::id()));

@@ -20,7 +20,9 @@ pub trait Ledger<T>: Send + Sync + 'static {
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Has the database end the transaction, or make it one that cannot be committed, as the database does by itself after an error: a deadlock on MySQL,
-    /// `INSERT OR ROLLBACK` on SQLite. A plain `ROLLBACK` behind the driver's back comes to the same. A row may be written afterwards, and must not stay.
+    /// `INSERT OR ROLLBACK` on SQLite. A plain `ROLLBACK` behind the driver's back comes to the same on these.
+    /// On PostgreSQL, where a `ROLLBACK` would go unnoticed, it is a statement that fails: `SELECT 1/0`. A row may be written
+    /// afterwards, and must not stay.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
     /// How many rows another connection sees.

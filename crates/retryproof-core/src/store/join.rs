@@ -103,6 +103,7 @@ pub trait TxPort<D: Dialect> {
     ///
     /// Where the connection is in no transaction any more, it fails and runs nothing: in autocommit the record would be a commit of its own,
     /// without the writes (CMP-7). Some databases end a transaction by themselves after an error: MySQL after a deadlock, SQLite on a full disk.
+    /// PostgreSQL aborts it, and refuses every statement by itself; the ports for it do not look whether the action ended the transaction.
     ///
     /// # Errors
     /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The transaction will be rolled back.
