@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! The engine, the store contract and the memory store of `retryproof`. Applications use the facade crate; this one is
 //! for authors of stores and adapters, who want nothing else in their tree.
 //!

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! The HTTP filter of retryproof: `Idempotency-Key` for [tower](https://docs.rs/tower) and
-//! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate `retryproof`.
+//! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate `retryproof`, where `retryproof_http::…` of the
+//! examples is `retryproof::http::…` and `retryproof_core::…` is `retryproof::…`.
 //!
 //! The first request with a key runs the handler, once, whatever happens to its client; its answer is recorded before
 //! the first byte of it goes out; every retry gets that answer again, marked `Idempotent-Replayed: true`.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(feature = "full"),
     doc = "Runs a unit of work once per key. The manual is in the documentation that is built with the feature `full`."
@@ -16,7 +17,9 @@
     doc = "[guide-guarantees]: guide::guarantees",
     doc = "[guide-store]: guide::writing_a_store",
     doc = "[guide-operations]: guide::operations",
-    doc = "[timeline]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg",
+    doc = "[timeline]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg?sanitize=true",
+    doc = "[checkout]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/checkout.png",
+    doc = "[contributing]: https://github.com/retryproof/retryproof/blob/main/CONTRIBUTING.md",
     doc = "[spec]: https://github.com/retryproof/retryproof/blob/main/SPEC.md",
     doc = "[design]: https://github.com/retryproof/retryproof/blob/main/DESIGN.md",
     doc = "[architecture]: https://github.com/retryproof/retryproof/blob/main/ARCHITECTURE.md",

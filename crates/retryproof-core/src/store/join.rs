@@ -133,6 +133,12 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 }
 
 /// Opens transactions: a pool of the application, on the database that the store is in.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` opens no transactions that a record can join",
+    label = "not a source of transactions",
+    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a `MySqlPool` of the sqlx version that the store \
+            stands on; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
+)]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     /// What it opens.
     type Tx: OwnedTx<D>;

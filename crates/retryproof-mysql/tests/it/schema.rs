@@ -2,7 +2,7 @@
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
 use retryproof_core::store::Standing;
-use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::{MysqlConfig, MysqlStore, schema_sql};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
@@ -150,4 +150,16 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     // Back again, without a restart.
     table.config().migrate().await.expect("migrated");
     execute(&store, &id, "result").await;
+}
+
+#[tokio::test]
+async fn sto_4_the_sql_of_the_guide_finds_a_record_by_scope_and_key() {
+    const PAGE: &str = include_str!("../../../retryproof/src/guide/operations.md");
+    let table = Table::new().await;
+    let sought = Identity::of("payments", "-:order-17").expect("valid");
+    execute(&table.store().await, &sought, "result").await;
+    let (_, sql) = PAGE.split_once("```sql\n-- MySQL, MariaDB\n").expect("on the page");
+    let sql = sql.split_once("```").expect("its end").0.replace("retryproof_records", &table.name);
+    let row = stranger().await.fetch_one(AssertSqlSafe(sql)).await.expect("found");
+    assert_eq!(row.get::<i8, _>("state"), 1);
 }

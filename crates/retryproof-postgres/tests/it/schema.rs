@@ -2,8 +2,9 @@
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
 use retryproof_core::store::Standing;
-use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
+use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_postgres::{PostgresStore, schema_sql};
+use sqlx_core::row::Row as _;
 
 use crate::support::{CANARY, Table, assert_masked, execute, id, postgres, replay, request};
 
@@ -129,4 +130,16 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     table.stranger().await.run(format!("DROP TABLE \"{}_meta\"", table.name)).await;
     table.config().migrate().await.expect("made again");
     execute(&store, &id, "result").await;
+}
+
+#[tokio::test]
+async fn sto_4_the_sql_of_the_guide_finds_a_record_by_scope_and_key() {
+    const PAGE: &str = include_str!("../../../retryproof/src/guide/operations.md");
+    let table = Table::new().await;
+    let sought = Identity::of("payments", "-:order-17").expect("valid");
+    execute(&table.store().await, &sought, "result").await;
+    let (_, sql) = PAGE.split_once("```sql\n-- PostgreSQL\n").expect("on the page");
+    let sql = sql.split_once("```").expect("its end").0.replace("retryproof_records", &table.name);
+    let row = table.stranger().await.row(sql).await;
+    assert_eq!(row.try_get::<i16, _>("state").expect("a number"), 1);
 }

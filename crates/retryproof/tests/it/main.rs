@@ -13,3 +13,5 @@ mod joined;
 #[cfg(all(feature = "macros", feature = "axum", feature = "sqlite"))]
 mod manual;
 mod promises;
+#[cfg(feature = "axum")]
+mod stack;

@@ -166,6 +166,28 @@ async fn id_4_the_recipe_for_a_keys_digits_finds_the_line_of_every_caller() {
     assert_eq!(told, printed);
 }
 
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn sto_4_the_sql_of_the_page_finds_a_record_by_scope_and_key() {
+    use retryproof::sqlite::{SqliteConfig, SqliteStore, SqliteTxSource};
+    use retryproof::store::TxSource as _;
+
+    let file = std::env::temp_dir().join(format!("retryproof-find-{}.db", std::process::id()));
+    SqliteStore::migrate(&file).unwrap();
+    let engine = IdempotencyEngine::new(SqliteStore::open(&file).unwrap());
+    let done = IdempotencyContext::builder("payments", "-:order-17").build().unwrap();
+    let ran = engine.execute(done, || async { Ok::<_, std::io::Error>(()) }).await;
+    assert_eq!(ran.unwrap(), Outcome::Executed(()));
+    let sql = blocks(PAGE, "sql").into_iter().find(|sql| sql.starts_with("-- SQLite")).unwrap();
+    let tx = SqliteTxSource::open_with(&SqliteConfig::new(&file)).unwrap().begin().await.unwrap();
+    let state: i64 = tx.query_row(sql, (), |row| row.get(0)).unwrap();
+    assert_eq!(state, 1);
+    drop(tx);
+    for more in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{more}", file.display()));
+    }
+}
+
 fn run(recipe: &str) -> String {
     let ran = std::process::Command::new("sh").args(["-euc", recipe]).output().unwrap();
     assert!(ran.status.success(), "{recipe}: {ran:?}");
@@ -217,7 +239,8 @@ fn every_log_line_is_on_the_page_and_no_other() {
     ] {
         walk(&root.join("crates").join(published).join("src"), &mut |path, source| {
             for line in log_lines(source) {
-                // What is shown as a whole is named by its beginning.
+                // A word that is filled in ends what the page repeats.
+                let line = line.split(" {").next().unwrap_or_default().to_owned();
                 assert!(
                     line == "{self}" || PAGE.contains(&line),
                     "{}: {line:?} is not explained",
@@ -234,7 +257,7 @@ fn every_log_line_is_on_the_page_and_no_other() {
         .filter(|line| ["| info", "| warn", "| error"].iter().any(|level| line.starts_with(level)))
     {
         let cell = row.split(" | ").nth(1).unwrap();
-        let line = cell.trim_end_matches(" …").trim_matches('`').trim();
+        let line = cell.trim_end_matches(" …").trim_matches('`').trim().trim_end_matches(" …");
         assert!(
             said.iter().any(|said| said == line) || line == "the request is not guarded",
             "{line:?} is not said anywhere"
