@@ -13,6 +13,11 @@ use crate::lock::Mutex;
 pub use tokio::time::Instant;
 
 /// Tells the monotonic time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a clock",
+    label = "a clock is wanted here",
+    note = "give `SystemClock`, or in tests `ManualClock`; one of your own implements `Clock`"
+)]
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now. Never runs backwards.
     fn now(&self) -> Instant;

@@ -349,6 +349,12 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "the error type `{Self}` does not tell a refused call from failed work",
+    label = "it wants to be a `Refusal`",
+    note = "implement `Refusal` for it: the `Rejected` inside, or `None` for an error of the \
+            work itself"
+)]
 pub trait Refusal {
     /// The [`Rejected`] inside; `None` for an error of the work itself.
     fn rejected(&self) -> Option<&Rejected>;

@@ -63,6 +63,12 @@ pub struct LeaseEvent<'a> {
 /// Each lease that was granted has exactly one terminal event: [`completed`](Self::completed),
 /// [`failed`](Self::failed) or [`lost`](Self::lost). Calls are made in line, so return quickly; a panic is caught and
 /// logged, and harms nothing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an observer",
+    label = "an observer is wanted here",
+    note = "implement `Observer`; it is `Send`, `Sync` and `'static`, and every method may be \
+            left out"
+)]
 pub trait Observer: Send + Sync + 'static {
     /// A lease was granted; with `took_over`, [`taken_over`](Self::taken_over) follows.
     fn acquired(&self, event: LeaseEvent<'_>) {

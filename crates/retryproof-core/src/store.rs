@@ -227,6 +227,12 @@ impl StoreProfile {
 }
 
 /// The pluggable storage contract (STO-1). The [module's page](self) says what holds for all methods.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    label = "a store of records is wanted here",
+    note = "give a store by value, such as `MemoryStore`, or a `SharedStore` as \
+            `retryproof::connect` makes it"
+)]
 pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Grants a lease, or says why not.
     ///

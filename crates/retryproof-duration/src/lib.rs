@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! Strict ISO 8601 durations (CTX-4), the one form in which retryproof's annotations and configuration write time.
 //!
 //! The grammar is `PnW` or `P[nD][T[nH][nM][n[.f]S]]`: upper case, a dot before the fraction, at most nine

@@ -225,6 +225,12 @@ impl<B> fmt::Debug for GuardedBody<B> {
 ///
 /// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`], which makes one of
 /// any other: `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
+#[diagnostic::on_unimplemented(
+    message = "the request body `{Self}` cannot be given to the service again",
+    label = "this service takes a body that the guard cannot make",
+    note = "take `retryproof::http::GuardedBody`, axum's body or a boxed body of \
+            `http-body-util`, or implement `FromReplay`"
+)]
 pub trait FromReplay: Body<Data = Bytes> + Sized {
     /// A body that yields the buffered bytes again.
     fn from_replay(body: ReplayBody) -> Self;

@@ -82,6 +82,12 @@ impl fmt::Debug for RequestParts<'_> {
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not digest requests",
+    label = "a way to digest requests is wanted here",
+    note = "implement `FingerprintRequest` for it, or name one of the built-in ways by the \
+            setting `web.fingerprint`"
+)]
 pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
     /// Names the algorithm in each record: 128 to 255, a constant, never reused for another one.
     fn algorithm(&self) -> u8;

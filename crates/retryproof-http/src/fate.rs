@@ -44,6 +44,11 @@ pub enum AnswerFate {
 /// ```
 /// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is no default and no blanket
 /// implementation on purpose: freeing the key of a charge that may have happened is a decision.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what becomes of its answer",
+    label = "it wants to be a `Fate`",
+    note = "implement `Fate` for it: `Store`, `Release` or `Hold`, for each of its values"
+)]
 pub trait Fate {
     /// What becomes of the answer that is made of `self`.
     fn fate(&self) -> AnswerFate;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! `#[idempotent]`, the attribute of `retryproof`. Use it from there (`retryproof::idempotent`); its page here is its
 //! manual.
 //!

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! The SQLite store of `retryproof`: records in one local file, for one process or several on the same machine.
 //!
 //! ```sh

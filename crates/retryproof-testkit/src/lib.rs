@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! What a store of `retryproof` is judged by (STO-2), and stores that fail on purpose.
 //!
 //! For authors of stores: [`conformance!`] makes one `#[test]` per case of the [conformance kit](mod@conformance) out of

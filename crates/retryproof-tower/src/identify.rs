@@ -28,6 +28,11 @@ use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Leas
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the scope and the key of a `{Req}`",
+    label = "a function of the request is wanted here",
+    note = "give a closure `|request: &{Req}| (scope, key)`, or implement `Identify<{Req}>`"
+)]
 pub trait Identify<Req> {
     /// A scope and a key, a context, or a `Result` of these.
     type Context: IntoContext;
@@ -56,6 +61,12 @@ where
 
 /// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a `Result` of
 /// these whose error refuses the request.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` names no scope and key",
+    label = "not what identifies a call",
+    note = "return `(scope, key)` with a scope that is code, a `ContextBuilder`, or a `Result` \
+            of these"
+)]
 pub trait IntoContext {
     /// The context so far; the layer adds its own durations and checks it whole.
     ///

@@ -10,6 +10,12 @@ use crate::identity::Identity;
 use crate::owner::FencingToken;
 
 /// Deletes expired records. Hygiene, never part of correctness: expired counts as absent, purged or not (CMP-6).
+#[diagnostic::on_unimplemented(
+    message = "the store `{Self}` cannot delete expired records",
+    label = "a store that can purge is wanted here",
+    note = "implement `Purge`, or leave `with_purge()` out where the store reclaims expired \
+            records by itself"
+)]
 pub trait Purge: IdempotencyStore {
     /// Deletes up to `limit` records: COMPLETE past its ttl, and IN_PROGRESS only when both its lease and its ttl,
     /// counted from the acquire, are over (STO-4). Says how many went; fewer than `limit` means that none is left.
@@ -81,6 +87,11 @@ impl StoreStats {
 }
 
 /// Lets an operator look at records. Never shows a value.
+#[diagnostic::on_unimplemented(
+    message = "the store `{Self}` cannot show its records",
+    label = "a store that can be inspected is wanted here",
+    note = "implement `Inspect`, or leave `with_inspect()` out"
+)]
 pub trait Inspect: IdempotencyStore {
     /// Describes one record, expired or not.
     ///

@@ -18,6 +18,12 @@ use crate::identity::Identity;
 use crate::owner::OwnerId;
 
 /// A database's way to write SQL: a marker that a store and the drivers of its database share.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a dialect of SQL that a store and its drivers share",
+    label = "a dialect is wanted here",
+    note = "name that of the store, such as `Sqlite` or `Postgres`; a store of your own declares \
+            one by implementing `Dialect`"
+)]
 pub trait Dialect: Send + Sync + 'static {
     /// A short name for messages: `"sqlite"`.
     const NAME: &'static str;
@@ -74,6 +80,11 @@ impl<'a> JoinStatement<'a> {
 }
 
 /// A store whose completion can be written in the caller's transaction (CMP-7).
+#[diagnostic::on_unimplemented(
+    message = "the store `{Self}` cannot complete a record in a transaction",
+    label = "a store that can join is wanted here",
+    note = "use SQLite, PostgreSQL, MySQL or MariaDB; a store of your own implements `Join`"
+)]
 pub trait Join: IdempotencyStore {
     /// What its statements are written in.
     type Dialect: Dialect;
@@ -96,6 +107,12 @@ pub trait Join: IdempotencyStore {
 }
 
 /// A transaction of a database driver, as far as a completion needs it: ten lines for most drivers.
+#[diagnostic::on_unimplemented(
+    message = "no record can join `{Self}`",
+    label = "not a transaction on the database of the store",
+    note = "take a transaction of a driver that the store knows, on its database, or implement \
+            `TxPort` for a wrapper of your driver's"
+)]
 pub trait TxPort<D: Dialect> {
     /// Runs one statement inside the transaction and says how many rows it matched.
     ///
@@ -111,6 +128,12 @@ pub trait TxPort<D: Dialect> {
 }
 
 /// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be committed by the engine",
+    label = "not a transaction that can be handed over",
+    note = "take the transaction type of your `TxSource`: `SqliteTx`, `PostgresTx` or `MysqlTx`; \
+            for another driver implement `OwnedTx`"
+)]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
     /// How long an action may have it open, counted from its begin, in a database where an open transaction holds up the beats of other keys: SQLite, which has
     /// one writer. The engine drops an async action that takes longer, and rolls back. `None`, the default, is no bound.
@@ -136,8 +159,8 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions that a record can join",
     label = "not a source of transactions",
-    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a `MySqlPool` of the sqlx version that the store \
-            stands on; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
+    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a `MySqlPool`, of sqlx 0.9, or of 0.8 with the \
+            features `postgres-sqlx-08` and `mysql-sqlx-08`; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
 )]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     /// What it opens.

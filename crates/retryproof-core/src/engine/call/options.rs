@@ -16,6 +16,11 @@ pub enum OnDrop {
 }
 
 /// Gets the value that a refused completion could not store, for compensation (CMP-2).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not take the value `{T}` that a refused completion could not store",
+    label = "not a hook for this call",
+    note = "give `on_fenced` a closure that takes the action's value: `|value: {T}| ..`"
+)]
 pub trait OnFenced<T> {
     /// Called at most once, before the call is answered with the taker's result.
     fn fenced(self, value: T);
