@@ -5,7 +5,7 @@ use std::error::Error;
 
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
-use retryproof::{IdempotencyContext, IdempotencyEngine, Outcome};
+use retryproof::{IdempotencyContext, IdempotencyEngine, JoinedEngine, Outcome};
 use sea_orm::DatabaseConnection;
 
 use crate::{diesel_postgres, sea_orm_postgres};
@@ -29,6 +29,18 @@ pub async fn sqlx_09(
         })
         .await?;
     Ok(outcome)
+}
+
+/// One URL for store and pool.
+///
+/// # Errors
+/// Those of the URL and of the database.
+pub async fn one_url() -> Result<JoinedEngine<retryproof::postgres::PostgresTx>, Box<dyn Error>> {
+    let url = std::env::var("DATABASE_URL")?;
+    let engine = IdempotencyEngine::new(retryproof::connect(&url).await?);
+    let pool = sqlx::PgPool::connect(&url).await?; // the application's own connections
+    let joined = engine.joined(pool)?;
+    Ok(joined)
 }
 
 /// sqlx 0.8.

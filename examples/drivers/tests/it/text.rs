@@ -26,7 +26,7 @@ fn the_snippets_of_the_guide_are_those_that_are_compiled() {
     let (section, _) = section.split_once("\n## ").expect("its end");
     let snippets: Vec<&str> =
         section.split("```").filter_map(|part| part.strip_prefix("rust,ignore\n")).collect();
-    assert_eq!(snippets.len(), 4);
+    assert_eq!(snippets.len(), 5);
     for snippet in snippets {
         assert!(compiled.contains(&dense(snippet)), "not compiled:\n{snippet}");
     }
