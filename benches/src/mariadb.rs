@@ -232,7 +232,7 @@ pub(crate) fn run() -> Result<Report, String> {
     report.note(
         "*Known key*: the process has seen the record complete, and reads it by primary key; *first contact*: it has not, and the upsert finds it, at the \
          price of a row lock. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded \
-         result in the waiter's hands; nothing is pushed, a waiter polls every 50 ms at last. Statements of a thousand callers are all that the \
+         result in the waiter's hands; nothing is pushed, a waiter polls every 40 ms at last. Statements of a thousand callers are all that the \
          server executed; the goal is 1,000 first looks and three times the polls of one waiter for each process."
             .to_owned(),
     );
@@ -374,7 +374,7 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })?;
     let name = place.table("across");
     across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 30.0)?;
-    // After 2 ms, 4 ms and so on up to 50 ms, or a fifth less.
+    // After 2 ms, 4 ms and so on up to 40 ms.
     let polls = u64::try_from(HOLD.as_millis()).map_err(text)? / 40 + 5;
     across::crowds(report, SUITE, &name, polls, 20, || runtime.block_on(place.counter("COM_STMT_EXECUTE")))
 }

@@ -25,7 +25,7 @@ use crate::sql::{Sql, Statement};
 use crate::wake::Wake;
 
 /// Between two looks of a waiter: at first, and at most (ACQ-4).
-const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(40));
 /// How often a statement of a holder is sent again after a wait of a second for a lock, and an acquire whose row nobody can see.
 const AGAIN: u32 = 2;
 /// Room in a packet for the other columns and their lengths.

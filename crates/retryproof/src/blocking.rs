@@ -14,9 +14,9 @@
 //! # let url = &format!("sqlite:{}", file.display());
 //! blocking::migrate(url)?; // where your other migrations run
 //! let engine = blocking::connect(url)?;
-//! let run = || {
+//! let run = || -> Result<_, Box<dyn std::error::Error>> {
 //!     let ctx = IdempotencyContext::builder("exports", "2026-11").build()?;
-//!     engine.execute(ctx, || Ok::<_, retryproof::Error>("exports/2026-11.csv".to_owned()))
+//!     Ok(engine.execute(ctx, || Ok::<_, std::io::Error>("exports/2026-11.csv".to_owned()))?)
 //! };
 //! assert_eq!(run()?, Outcome::Executed("exports/2026-11.csv".to_owned()));
 //! assert_eq!(run()?, Outcome::Replayed("exports/2026-11.csv".to_owned()));

@@ -169,7 +169,7 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
                 }
             })
         };
-        // Anywhere in the waiter's pace of up to 50 ms.
+        // Anywhere in the waiter's pace of up to 40 ms.
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
         assert_eq!(here.complete(&key, owner, &completion("result")).await.expect("completed"), Fenced::Done);
         let done = Instant::now();

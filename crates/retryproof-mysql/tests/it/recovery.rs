@@ -125,7 +125,7 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
                     Instant::now()
                 })
             };
-            // By then it looks every 50 ms, at another moment of them in each round.
+            // By then it looks every 40 ms, at another moment of them in each round.
             tokio::time::sleep((150 + 7 * round) * MS).await;
             for (store, said) in [(&other, Fenced::Done), (&*holder, Fenced::AlreadyDone)] {
                 let fenced = match release {
