@@ -141,7 +141,7 @@ impl Lease {
         })
     }
 
-    /// **Nobody knows from here on what happened, unless this run returns a value**: say so when a request is on its way, or when its error
+    /// **From here on the effect is unknown, unless this run returns a value**: say so when a request is on its way, or when its error
     /// does not tell whether it was carried out. An error or a panic of the action, or its drop, then frees nothing: the key stays taken until the
     /// lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover) (RUN-4). Without it they free the key, and the next
     /// call runs at once. The answer of an HTTP handler states its own fate (`AnswerFate`).

@@ -93,7 +93,7 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
 /// What the head of a request decides.
 #[derive(Debug)]
 pub enum Admission {
-    /// Hand the request on, untouched: it is none of the guard's. A mark that its answer carries is nobody's.
+    /// Hand the request on, untouched: it is none of the guard's. A mark that its answer carries belongs to no call.
     Pass,
     /// Hand the request on to the part of a guarded call that stands further inside, whose answer keeps its mark (HTTP-15).
     Inside,

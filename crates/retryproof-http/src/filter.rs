@@ -352,7 +352,7 @@ impl<C> FilterBuilder<C> {
     ///     .fate(|response| match response.status {
     ///         // This service answers 429 before it does anything.
     ///         StatusCode::TOO_MANY_REQUESTS => AnswerFate::Release,
-    ///         // Nobody knows what happened behind the gateway.
+    ///         // It is not known what happened behind the gateway.
     ///         StatusCode::GATEWAY_TIMEOUT => AnswerFate::Hold,
     ///         _ => AnswerFate::Store,
     ///     })

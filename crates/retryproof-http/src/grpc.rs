@@ -55,7 +55,7 @@
 //! # What becomes of an answer
 //! A status other than `OK` that the handler returns is an answer: it is stored and replayed (HTTP-7). A handler says otherwise by
 //! [`AnswerFate`](crate::AnswerFate) in the extensions of its response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when
-//! surely nothing happened, `hold` when nobody knows, `stream` when it is done and its messages are to flow. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
+//! surely nothing happened, `hold` when that is not known, `stream` when it is done and its messages are to flow. The entry does not leave the server. In tonic: `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes of a [`GuardedTx`](crate::GuardedTx), `GuardedTx::of(request.extensions(), &joined)` in tonic, commit with the record of an answer that is `OK`. Any other
 //! status takes them back, and is recorded alone (CMP-7). What is recorded before its status is known commits: a stream, and an answer over

@@ -38,7 +38,7 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
 /// Calls `then` with a key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
 ///
 /// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no choice of keys makes two of
-/// them meet. Always with a prefix, so that `.caller(..)` added later meets no old record of somebody else. The guide tells
+/// them meet. Always with a prefix, so that `.caller(..)` added later meets no old record of another caller. The guide tells
 /// operators how it is made (`guide/operations.md`).
 pub(crate) fn folded<T>(by: &By, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match by {

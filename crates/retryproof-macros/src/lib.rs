@@ -142,7 +142,7 @@ use crate::expand::Framework;
 /// ```
 ///
 /// An error frees the key, and the next call runs at once: right where surely nothing happened. **An error for which `hold_when` is true holds the
-/// key**: nobody knows what happened, so the lease runs out first, and the next run is told that it is a takeover. The caller gets its error
+/// key**: the effect is unknown, so the lease runs out first, and the next run is told that it is a takeover. The caller gets its error
 /// unchanged in both cases.
 ///
 /// * An argument marked `#[lease]`, of the type `&Lease` or `Lease`, is the lease of the run: `downstream_key(step)` for calls to others,

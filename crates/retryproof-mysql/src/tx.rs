@@ -114,7 +114,7 @@ impl OwnedTx<Mysql> for MysqlTx {
         match self.end(Mysql::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // What has been written since then is in a transaction that nobody commits.
+                // What has been written since then is in a transaction that is never committed.
                 let _ = self.end(Mysql::ROLL_BACK).await;
                 Err(gone(classify(error).error))
             }

@@ -4,7 +4,7 @@
 //! An acquire of a record whose row an open transaction has locked sits in the server until it gives up, and its connection with it. Without a
 //! bound, the callers of one such record take every connection of the store, and the callers of all others wait behind them. So the acquires
 //! of one record have at most half of the connections; of a record that was found locked a moment ago, one at a time; of all these records
-//! together, a quarter. Whoever is outside waits without a connection.
+//! together, a quarter. Acquires outside wait without a connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -304,7 +304,7 @@ mod tests {
         assert_eq!((messages, b.announced.lock().len()), (3, 1_000));
     }
 
-    /// Says that somebody waits for each of them, in messages of 400.
+    /// Says that each of them has waiters, in messages of 400.
     fn said(waiter: &Wake, keys: std::ops::Range<usize>) -> Vec<String> {
         let mut messages = Vec::new();
         for at in keys {

@@ -95,7 +95,7 @@ impl SqliteTxSource {
     }
 
     /// Takes a connection that the application has opened and set up: functions, pragmas, attached files. Its `synchronous` decides how durable a
-    /// joined commit is, record included. Its busy time-out is set to zero; here nobody sleeps inside SQLite. Its commit hook and its roll-back
+    /// joined commit is, record included. Its busy time-out is set to zero; no call sleeps inside SQLite. Its commit hook and its roll-back
     /// hook are replaced.
     ///
     /// # Errors

@@ -170,7 +170,7 @@ impl<'a> Attempting<'a> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // The leader may be in a future that nobody polls, so this caller asks once for itself (ACQ-5).
+            // The leader may be in a future that is not polled, so this caller asks once for itself (ACQ-5).
             return Ok(match self.pass(seat, self.leave()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(seat.flight.seen()),
@@ -224,7 +224,7 @@ impl<'a> Attempting<'a> {
         seat: &Seat<'_>,
         leave: Result<Option<Leave<'_>>, ErrorKind>,
     ) -> Result<Option<Found>> {
-        // Whoever joined until now saw a holder that the answer comes behind.
+        // Waiters that joined until now saw a holder that the answer comes after.
         let behind = seat.flight.seen();
         let found = match leave {
             Ok(leave) => self.acquire(leave, self.engine.now(), Some(OwnerId::new())).await?,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A panic of a store, or of a driver's transaction, is a failed call (STO-5): whoever made it goes on.
+//! A panic of a store, or of a driver's transaction, is a failed call (STO-5); the caller goes on.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -103,7 +103,7 @@ impl OwnedTx<Mysql> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
         let Err(error) = self.end(Mysql::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
-            // What has been written since then is in a transaction that nobody commits.
+            // What has been written since then is in a transaction that is never committed.
             let _ = self.end(Mysql::ROLL_BACK).await;
         }
         Err(refused(error))
