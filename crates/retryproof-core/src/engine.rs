@@ -19,8 +19,9 @@ use crate::identity::Identity;
 use crate::lease::Lease;
 use crate::observe::Observers;
 use crate::outcome::{ExecuteError, InFlight, Outcome};
+use crate::owner::OwnerId;
 use crate::payload::StoredResult;
-use crate::store::{AcquireRequest, Acquired, Dialect, DynStore, OwnedTx, SharedStore, Standing, TxSource};
+use crate::store::{AcquireRequest, Acquired, Dialect, DynStore, OwnedTx, SharedStore, TxSource};
 
 mod builder;
 mod call;
@@ -141,7 +142,7 @@ impl IdempotencyEngine {
     /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once where it can
     /// (ACQ-11). A waiter that is dropped passes its place on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        wait::try_acquire(&self.0, ctx, false, None).await
+        wait::try_acquire(&self.0, ctx, false, self.0.owner()).await
     }
 
     /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON carries the value;
@@ -344,15 +345,9 @@ impl Inner {
         if self.at_once { self.erased.dyn_acquire_now(id, request) } else { None }
     }
 
-    /// A look at a store that answers at once, so that no owner id is made for a duplicate: that takes longer than a replay.
-    pub(crate) fn look_now(&self, id: &Identity) -> Option<Standing> {
-        if !self.at_once {
-            return None;
-        }
-        // An acquire will fail as this look did, and is repeated (ACQ-9).
-        let standing = self.erased.dyn_look_now(id)?.ok()?;
-        self.gate.answered();
-        Some(standing)
+    /// An owner id, unique among all that the store can meet (ACQ-9).
+    pub(crate) fn owner(&self) -> OwnerId {
+        if self.at_once { OwnerId::of_this_process() } else { OwnerId::new() }
     }
 
     /// The runtime of the caller.

@@ -177,10 +177,11 @@ pub struct StoreProfile {
     pub max_duration: Duration,
     /// Whether expired records go away without [`Purge`] (STO-4).
     pub reclaims: bool,
-    /// Whether an acquire is ready at its first poll, always: a store in this process, which nobody has to be asked for.
-    /// The engine then polls it in place instead of on the heap, and looks before it acquires, so that a duplicate costs no
-    /// owner id. A wrapper that waits for something says [`waiting`](Self::waiting); where it does not, its acquires are made
-    /// twice by the same owner, which ACQ-9 makes harmless.
+    /// Whether an acquire is always ready at its first poll and no other process shares the records: a store in the memory
+    /// of this process. The engine then polls it in place instead of on the heap, and makes owner ids without the operating
+    /// system (ACQ-9), which would repeat in the store of a forked process. A wrapper that waits for something says
+    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same owner, which ACQ-9 makes
+    /// harmless.
     pub at_once: bool,
 }
 
@@ -211,7 +212,7 @@ impl StoreProfile {
         self
     }
 
-    /// States that an acquire never waits for anything.
+    /// States that an acquire never waits for anything, and that no other process shares the records.
     #[must_use]
     pub const fn with_answers_at_once(mut self) -> Self {
         self.at_once = true;

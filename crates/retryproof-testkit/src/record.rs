@@ -164,8 +164,7 @@ impl Drop for Open<'_> {
 /// let engine = IdempotencyEngine::new(SharedStore::new(Recorder::new(MemoryStore::new(), log.clone())));
 /// let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
 /// engine.execute(ctx, || async { Ok::<_, std::io::Error>("receipt".to_owned()) }).await?;
-/// // A store that answers at once is looked at first; one on a server is sent the acquire alone.
-/// assert_eq!(log.operations(), [Operation::Look, Operation::Acquire, Operation::Complete]);
+/// assert_eq!(log.operations(), [Operation::Acquire, Operation::Complete]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```

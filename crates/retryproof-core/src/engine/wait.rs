@@ -54,7 +54,7 @@ impl IdempotencyEngine {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true, None).await
+        try_acquire(&self.0, ctx, true, self.0.owner()).await
     }
 
     /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call. An `Err` is for
@@ -82,7 +82,7 @@ impl IdempotencyEngine {
         ctx: &IdempotencyContext,
         owner: OwnerId,
     ) -> Result<Acquisition> {
-        try_acquire(&self.0, ctx, true, Some(owner)).await
+        try_acquire(&self.0, ctx, true, owner).await
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn try_acquire(
     engine: &Arc<Inner>,
     ctx: &IdempotencyContext,
     tracked: bool,
-    owner: Option<OwnerId>,
+    owner: OwnerId,
 ) -> Result<Acquisition> {
     let attempting = Attempting::new(engine, ctx, tracked)?;
     let end = attempting.run(owner).await;
@@ -101,7 +101,7 @@ pub(crate) async fn try_acquire(
 /// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is to go on.
 fn try_acquire_now(engine: &Arc<Inner>, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
     if !engine.at_once {
-        return Err(OwnerId::new());
+        return Err(engine.owner());
     }
     let attempting = match Attempting::new(engine, ctx, true) {
         Ok(attempting) => attempting,
@@ -138,7 +138,7 @@ impl<'a> Attempting<'a> {
         self.ctx.identity()
     }
 
-    async fn run(&self, owner: Option<OwnerId>) -> Result<Acquisition> {
+    async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
         let leave = match self.leave() {
             Ok(leave) => leave,
             // Nothing new may run, but what is done is still replayed (HTTP-14).
@@ -227,7 +227,7 @@ impl<'a> Attempting<'a> {
         // Waiters that joined until now saw a holder that the answer comes after.
         let behind = seat.flight.seen();
         let found = match leave {
-            Ok(leave) => self.acquire(leave, self.engine.now(), Some(OwnerId::new())).await?,
+            Ok(leave) => self.acquire(leave, self.engine.now(), self.engine.owner()).await?,
             // The result may still come (RUN-5).
             Err(kind) => match self.stands(self.look().await?) {
                 Some(found) => found,

@@ -30,8 +30,6 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at once](StoreProfile::at_once).
     /// `None` when it did not.
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
-    /// [`IdempotencyStore::look`], polled once, in place, as [`dyn_acquire_now`](Self::dyn_acquire_now).
-    fn dyn_look_now(&self, id: &Identity) -> Option<Result<Standing>>;
     /// [`IdempotencyStore::look`].
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
     /// [`IdempotencyStore::changed`].
@@ -53,10 +51,6 @@ impl<S: IdempotencyStore> DynStore for S {
 
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>> {
         polled_once(|cx| pin!(self.acquire(id, req)).poll(cx))
-    }
-
-    fn dyn_look_now(&self, id: &Identity) -> Option<Result<Standing>> {
-        polled_once(|cx| pin!(self.look(id)).poll(cx))
     }
 
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {

@@ -7,11 +7,25 @@ use std::io::Write;
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid_nohang};
-use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, OwnerId};
+use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, OwnerId, SharedStore};
+use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
-/// Draws, as one side of a fork.
+/// Draws, as one side of a fork: an engine on a store that other processes share, then the id itself.
 fn draw() -> Vec<u8> {
-    (0..8).flat_map(|_| *OwnerId::new().as_bytes()).collect()
+    let log = CallLog::new();
+    let store = Recorder::new(FaultStore::new(MemoryStore::new(), Faults::none()), log.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let engine = IdempotencyEngine::new(SharedStore::new(store));
+        for key in 0..4 {
+            let ctx = IdempotencyContext::builder("fork", format!("{key}")).build().unwrap();
+            drop(engine.try_acquire(&ctx).await.unwrap());
+        }
+    });
+    let sent = log.entries().into_iter().filter(|entry| entry.operation == Operation::Acquire);
+    let sent: Vec<_> = sent.filter_map(|entry| entry.owner).collect();
+    assert_eq!(sent.len(), 4);
+    sent.into_iter().chain((0..4).map(|_| OwnerId::new())).flat_map(|id| *id.as_bytes()).collect()
 }
 
 #[test]

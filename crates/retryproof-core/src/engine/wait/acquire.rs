@@ -24,8 +24,7 @@ use crate::owner::OwnerId;
 use crate::store::{AcquireRequest, Acquired};
 
 impl Attempting<'_> {
-    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer was lost (ACQ-9). An owner that
-    /// a store may know already goes on; else one is made where a grant is possible.
+    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer was lost (ACQ-9).
     ///
     /// What waits for nothing is done in functions of their own, so that the future keeps none of it: every guarded request
     /// carries its room.
@@ -33,16 +32,10 @@ impl Attempting<'_> {
         &self,
         leave: Option<Leave<'_>>,
         sent: Instant,
-        owner: Option<OwnerId>,
+        owner: OwnerId,
     ) -> Result<Found> {
         let pass = self.engine.enter().map_err(|error| self.failed(error))?;
         let runtime = self.engine.runtime()?;
-        if owner.is_none()
-            && let Some(found) = self.found_now()
-        {
-            return Ok(found);
-        }
-        let owner = owner.unwrap_or_else(OwnerId::new);
         let (answer, counted_from) = match poll_fn(|cx| Poll::Ready(self.begin(owner, cx))).await {
             First::Answer(answer) => (answer, sent),
             First::Open(open) => Box::pin(self.ask(owner, runtime.clone(), sent, open)).await,
@@ -56,30 +49,20 @@ impl Attempting<'_> {
     /// at once after all, and for a holder to wait for.
     pub(super) fn run_now(&self) -> Result<Result<Acquisition>, OwnerId> {
         let may = self.leave().ok().zip(self.engine.enter().ok());
-        let Some((leave, pass)) = may else { return Err(OwnerId::new()) };
-        let found = match self.found_now() {
-            Some(found) => Ok(found),
-            None => {
-                let owner = OwnerId::new();
-                let answer = self.acquired_now(owner).ok_or(owner)?;
-                self.found(answer, self.started, owner, leave, || {
-                    // A lease cannot beat outside of a runtime.
-                    self.engine.runtime().inspect_err(|_| self.forget(owner))
-                })
-            }
-        };
+        let owner = self.engine.owner();
+        let (leave, pass) = may.ok_or(owner)?;
+        let answer = self.acquired_now(owner).ok_or(owner)?;
+        let found = self.found(answer, self.started, owner, leave, || {
+            // A lease cannot beat outside of a runtime.
+            self.engine.runtime().inspect_err(|_| self.forget(owner))
+        });
         drop(pass);
         match found {
             Ok(Found::End(end)) => Ok(Ok(end)),
             Ok(Found::Busy(seen)) if self.durations.wait.is_zero() => Ok(Ok(self.in_flight(seen))),
-            Ok(Found::Busy(_)) => Err(OwnerId::new()),
+            Ok(Found::Busy(_)) => Err(owner),
             Err(error) => Ok(Err(error)),
         }
-    }
-
-    /// What a look finds at once, unless the key is free.
-    fn found_now(&self) -> Option<Found> {
-        self.stands(self.engine.look_now(self.identity())?)
     }
 
     /// An acquire of a store that answers at once, with its repetition.
