@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `actix`: server CPU per request of guarded endpoints beside a plain handler of actix-web in the same server, measured as
-//! suite `http` measures axum's.
+//! Suite `actix`: server CPU per request of guarded endpoints beside a plain handler of actix-web
+//! in the same server, measured as suite `http` measures axum's.
 
 use std::net::TcpListener;
 
@@ -42,21 +42,24 @@ pub(crate) fn run() -> Result<Report, String> {
     latency(&mut report, &load, PLAIN)?;
     inside_rows(&mut report)?;
     report.note(format!(
-        "{}plain actix-web is sent the same request as its neighbours, with a key or without; one worker; user and system time of the server process, \
-         pinned to one core. The annotated handler takes its body as `Bytes`, which a replay does not read; one that takes `Json` or a form has it \
-         read before the key is looked up, and pays for that.",
+        "{}plain actix-web is sent the same request as its neighbours, with a key or without; \
+         one worker; user and system time of the server process, pinned to one core. The \
+         annotated handler takes its body as `Bytes`, which a replay does not read; one that \
+         takes `Json` or a form has it read before the key is looked up, and pays for that.",
         how()
     ));
     Ok(report)
 }
 
-/// Counted inside one process, without a socket. SHA-256 is left out of the instructions, for valgrind runs it in software.
+/// Counted inside one process, without a socket. SHA-256 is left out of the instructions, for
+/// valgrind runs it in software.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["actix", "inside"])?;
     let mut plain = None;
     for (number, (name, ..)) in inside::WAYS.iter().enumerate() {
         let number = number.to_string();
-        let allocations = counts.get(&number).ok_or_else(|| format!("the child did not count {name}"))?;
+        let allocations =
+            counts.get(&number).ok_or_else(|| format!("the child did not count {name}"))?;
         report.row(Row::new(format!("allocations in the app: {name}"), *allocations, ""));
         let what = format!("instructions in the app, SHA-256 left out: {name}");
         callgrind::row(report, what, &["actix", "call", &number], (PLAIN, &mut plain))?;
@@ -85,7 +88,9 @@ async fn annotated(body: Bytes) -> (&'static [u8], StatusCode) {
 }
 
 /// All routes of an app, for each worker anew.
-fn routes((strict, optional): (IdempotencyFilter, IdempotencyFilter)) -> impl Fn(&mut ServiceConfig) + Clone {
+fn routes(
+    (strict, optional): (IdempotencyFilter, IdempotencyFilter),
+) -> impl Fn(&mut ServiceConfig) + Clone {
     let policy = Policy::new("bench.layered");
     move |config| {
         let wrapped = |path: &str, filter| {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions per operation by callgrind: exact, repeatable, and blind to what else the machine does.
+//! Instructions per operation by callgrind: exact, repeatable, and blind to what else the machine
+//! does.
 
 use std::collections::HashSet;
 use std::process::Command;
 
 use crate::report::{Report, Row};
 
-/// Instructions per operation of `child ARGS.. COUNT`: the difference of a run with `many` and one with `few`, divided
-/// by the difference of the counts. Set-up, which both runs share, falls out.
+/// Instructions per operation of `child ARGS.. COUNT`: the difference of a run with `many` and one
+/// with `few`, divided by the difference of the counts. Set-up, which both runs share, falls out.
 ///
 /// `None` where valgrind is missing, after saying so.
 ///
@@ -32,17 +33,23 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// As [`instructions`], without those of functions whose name contains `part`: for code that valgrind runs in software
-/// where a processor has instructions of its own (SHA-256).
+/// As [`instructions`], without those of functions whose name contains `part`: for code that
+/// valgrind runs in software where a processor has instructions of its own (SHA-256).
 ///
 /// # Errors
 /// As [`instructions`].
-pub fn instructions_without(part: &str, args: &[&str], few: u64, many: u64) -> Result<Option<f64>, String> {
+pub fn instructions_without(
+    part: &str,
+    args: &[&str],
+    few: u64,
+    many: u64,
+) -> Result<Option<f64>, String> {
     let Some(all) = instructions(args, few, many)? else { return Ok(None) };
     let profile = std::env::temp_dir().join(format!("retryproof-callgrind-{}", std::process::id()));
     let own = |operations| {
         run(args, operations, &profile.display().to_string())?;
-        let text = std::fs::read_to_string(&profile).map_err(|error| format!("the profile: {error}"))?;
+        let text =
+            std::fs::read_to_string(&profile).map_err(|error| format!("the profile: {error}"))?;
         Ok::<_, String>(spent_in(part, &text))
     };
     let counted = own(few).and_then(|less| Ok((less, own(many)?)));
@@ -53,8 +60,8 @@ pub fn instructions_without(part: &str, args: &[&str], few: u64, many: u64) -> R
     Ok(Some(all - more.saturating_sub(less) as f64 / many.saturating_sub(few).max(1) as f64))
 }
 
-/// A row of the instructions of `child ARGS.. COUNT` without SHA-256, which valgrind runs in software, beside those of the first such
-/// row, which `plain` remembers.
+/// A row of the instructions of `child ARGS.. COUNT` without SHA-256, which valgrind runs in
+/// software, beside those of the first such row, which `plain` remembers.
 ///
 /// # Errors
 /// As [`instructions`].
@@ -71,7 +78,8 @@ pub fn row(
     Ok(())
 }
 
-/// The instructions of a callgrind profile that were spent in functions whose name contains `part`, callees left out.
+/// The instructions of a callgrind profile that were spent in functions whose name contains `part`,
+/// callees left out.
 fn spent_in(part: &str, profile: &str) -> u64 {
     // A name is spelled out once, behind its number, and is the number alone after that.
     let mut wanted = HashSet::new();

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-/// One way of doing the work. Each call of `batch` does some of it and says what one operation cost, in whatever unit
-/// the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
+/// One way of doing the work. Each call of `batch` does some of it and says what one operation
+/// cost, in whatever unit the suite compares: nanoseconds, microseconds of a server's CPU, bytes.
 pub struct Contender<'a> {
     name: &'static str,
     batch: Box<dyn FnMut() -> f64 + 'a>,
@@ -43,9 +43,10 @@ impl Median {
     }
 }
 
-/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; each round begins
-/// with another one, so that a drift of the machine's speed hits all alike. They follow each other in the same order always:
-/// nobody runs twice in a row, on what it has warmed for itself. The first one is the floor.
+/// Runs `rounds` rounds after one that warms up. In each, every contender runs one batch; each
+/// round begins with another one, so that a drift of the machine's speed hits all alike. They
+/// follow each other in the same order always: nobody runs twice in a row, on what it has warmed
+/// for itself. The first one is the floor.
 pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Median> {
     let mut costs = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {
@@ -58,11 +59,18 @@ pub fn interleave(rounds: usize, mut contenders: Vec<Contender<'_>>) -> Vec<Medi
         }
     }
     let floor = costs.first().cloned().unwrap_or_default();
-    let ratio = |costs: &[f64]| median(costs.iter().zip(&floor).map(|(cost, floor)| cost / floor).collect());
+    let ratio = |costs: &[f64]| {
+        median(costs.iter().zip(&floor).map(|(cost, floor)| cost / floor).collect())
+    };
     let names = contenders.iter().map(|contender| contender.name);
     names
         .zip(costs)
-        .map(|(name, costs)| Median { name, ratio: ratio(&costs), cost: median(costs.clone()), costs })
+        .map(|(name, costs)| Median {
+            name,
+            ratio: ratio(&costs),
+            cost: median(costs.clone()),
+            costs,
+        })
         .collect()
 }
 
@@ -120,6 +128,9 @@ mod tests {
         assert!((medians[0].ratio - 1.0).abs() < 1e-9);
         assert!((medians[1].ratio - 2.0).abs() < 1e-9);
         assert!((medians[0].times(&medians[1]) - 0.5).abs() < 1e-9);
-        assert!((medians[1].cost - 12.0).abs() < 1e-9, "the warm-up round is left out: {medians:?}");
+        assert!(
+            (medians[1].cost - 12.0).abs() < 1e-9,
+            "the warm-up round is left out: {medians:?}"
+        );
     }
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `http`: server CPU per request of guarded endpoints beside a plain axum handler of the same server.
+//! Suite `http`: server CPU per request of guarded endpoints beside a plain axum handler of the
+//! same server.
 //!
-//! One server process on one core, one load generator on another. The cost of a request is what the server's threads
-//! spent on a CPU, by the kernel's account, so it does not depend on how loaded the machine is.
+//! One server process on one core, one load generator on another. The cost of a request is what the
+//! server's threads spent on a CPU, by the kernel's account, so it does not depend on how loaded
+//! the machine is.
 
 use std::net::SocketAddr;
 
@@ -18,8 +20,8 @@ pub(crate) mod server;
 use load::{Keys, Load};
 use server::Server;
 
-/// Requests of one batch. Short batches and many rounds: a neighbour on a shared machine then spoils a few ratios, of which
-/// the median takes no notice.
+/// Requests of one batch. Short batches and many rounds: a neighbour on a shared machine then
+/// spoils a few ratios, of which the median takes no notice.
 pub(crate) const BATCH: u64 = 4_000;
 /// What they go over.
 pub(crate) const CONNECTIONS: usize = 64;
@@ -28,8 +30,8 @@ pub(crate) const ROUNDS: usize = 61;
 const PLAIN: &str = "plain axum";
 const PLAIN_KEYLESS: &str = "plain axum, keyless";
 
-/// One way of asking: a name, the path, which keys. Each stands beside plain axum sent the same request, key and all: to
-/// read the header is no work of the guard's.
+/// One way of asking: a name, the path, which keys. Each stands beside plain axum sent the same
+/// request, key and all: to read the header is no work of the guard's.
 pub(crate) type Way = (&'static str, &'static str, Keys);
 
 const KEYED: [Way; 5] = [
@@ -53,20 +55,26 @@ pub(crate) fn run() -> Result<Report, String> {
     latency(&mut report, &load, PLAIN)?;
     inside_rows(&mut report)?;
     instruction_rows(&mut report)?;
-    report.note(format!("{}plain axum is sent the same request as its neighbours, with a key or without; user and system time of the server process, pinned to one core.", how()));
+    report.note(format!(
+        "{}plain axum is sent the same request as its neighbours, with a key or \
+         without; user and system time of the server process, pinned to one core.",
+        how()
+    ));
     Ok(report)
 }
 
 /// How a batch is made, for the note of a report.
 pub(crate) fn how() -> String {
     format!(
-        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} connections, HTTP/1.1, memory store; \
-         the client looks at its sockets instead of sleeping, since to wake it would be charged to the server, and more to a slower one; \
+        "POST with a 180-byte body, the answer is 180 bytes of the handler's own; {CONNECTIONS} \
+         connections, HTTP/1.1, memory store; the client looks at its sockets instead of \
+         sleeping, since to wake it would be charged to the server, and more to a slower one; \
          {ROUNDS} rounds of {BATCH} requests each, in turn; "
     )
 }
 
-/// Rows and plot of the server's CPU per request; the first way of each group is the floor of the others.
+/// Rows and plot of the server's CPU per request; the first way of each group is the floor of the
+/// others.
 pub(crate) fn per_request(
     report: &mut Report,
     unit: &'static str,
@@ -83,7 +91,8 @@ pub(crate) fn per_request(
             let row = Row::new(median.name, median.cost, "us").beside(floor, median.ratio);
             report.row(goal(row, median.name));
         }
-        plot = medians.iter().skip(1).fold(plot, |plot, median| plot.bar(median.name, median.ratio));
+        plot =
+            medians.iter().skip(1).fold(plot, |plot, median| plot.bar(median.name, median.ratio));
     }
     report.plot(plot.bar(plain, 1.0));
     Ok(())
@@ -133,7 +142,9 @@ pub(crate) fn latency(report: &mut Report, load: &Load, plain: &'static str) -> 
 /// Counted inside one process, without a socket.
 fn inside_rows(report: &mut Report) -> Result<(), String> {
     let counts = counted(&["http", "inside"])?;
-    let get = |name: &str| counts.get(name).copied().ok_or_else(|| format!("the child did not count {name}"));
+    let get = |name: &str| {
+        counts.get(name).copied().ok_or_else(|| format!("the child did not count {name}"))
+    };
     let held = Row::new("kept for a 180-byte response", get("held_bytes")?, "bytes");
     report.row(held.value_at_most(700.0));
     for (what, name) in [
@@ -147,8 +158,8 @@ fn inside_rows(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions of a call straight into the router, without a socket: what does not wander with the machine. SHA-256 is
-/// left out, which valgrind runs in software.
+/// Instructions of a call straight into the router, without a socket: what does not wander with the
+/// machine. SHA-256 is left out, which valgrind runs in software.
 fn instruction_rows(report: &mut Report) -> Result<(), String> {
     let mut plain = None;
     for way in ["plain", "first", "replay", "keyless"] {

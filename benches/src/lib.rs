@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The benchmarks: every figure beside a raw floor, measured in the same loop of the same run.
 //!
-//! `cargo xtask bench` runs all suites but `growth`, which takes long; `cargo xtask bench memory` runs one. Each suite writes its table into
-//! `BENCHMARKS.md` and its plot into `docs/bench/<suite>.svg`; the exit code says whether all goals were met.
+//! `cargo xtask bench` runs all suites but `growth`, which takes long; `cargo xtask bench memory`
+//! runs one. Each suite writes its table into `BENCHMARKS.md` and its plot into
+//! `docs/bench/<suite>.svg`; the exit code says whether all goals were met.
 //!
 //! # Adding a suite
-//! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add `mod <name>;` and a line to
-//! `SUITES`. Nothing else is needed:
-//! - [`compare::interleave`] runs contenders in turn, the floor first, and gives medians and ratios;
-//! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT` with two counts and
-//!   divides the difference, so set-up costs nothing; `None`, and a loud line, where valgrind is missing;
-//! - [`heap::counted`] starts the same child under a counting allocator and reads what it [`heap::answer`]s;
-//! - `servers` is what the suites of the stores on servers share: tasks that ask at once, waiters in child processes, tables that grow;
+//! Write `src/<name>.rs` with `run` and, where it measures in child processes, `child`; add
+//! `mod <name>;` and a line to `SUITES`. Nothing else is needed:
+//! - [`compare::interleave`] runs contenders in turn, the floor first, and gives medians and
+//!   ratios;
+//! - [`callgrind::instructions`] starts this program under valgrind as `child <suite> ARGS.. COUNT`
+//!   with two counts and divides the difference, so set-up costs nothing; `None`, and a loud line,
+//!   where valgrind is missing;
+//! - [`heap::counted`] starts the same child under a counting allocator and reads what it
+//!   [`heap::answer`]s;
+//! - `servers` is what the suites of the stores on servers share: tasks that ask at once, waiters
+//!   in child processes, tables that grow;
 //! - [`report::Report`] holds rows, notes and plots, and is what `run` returns.
 //!
 //! Absolute times belong to the machine of the day: state a goal on a ratio or on a counted thing
@@ -70,7 +75,8 @@ const SUITES: &[Suite] = &[
     Suite { by_name: true, ..Suite::new("growth", servers::long::run, servers::long::child) },
 ];
 
-/// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that measures.
+/// What both programs do: `[SUITE ..]` measures, `child SUITE ARGS ..` is a child of one that
+/// measures.
 #[must_use]
 pub fn main(heap: HeapCounter) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -102,7 +108,9 @@ fn run(names: &[String]) -> Result<bool, String> {
         println!("\n== {} ==", suite.name);
         let report = (suite.run)()?;
         print!("{}", report.to_text());
-        report.write(&root()).map_err(|error| format!("writing the report of {}: {error}", suite.name))?;
+        report
+            .write(&root())
+            .map_err(|error| format!("writing the report of {}: {error}", suite.name))?;
         met &= report.met();
     }
     Ok(met)

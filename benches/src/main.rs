@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask bench [SUITE ..]`, or `cargo run --release -p retryproof-benches -- [SUITE ..]`. See the library.
+//! `cargo xtask bench [SUITE ..]`, or `cargo run --release -p retryproof-benches -- [SUITE ..]`.
+//! See the library.
 
 use std::process::ExitCode;
 

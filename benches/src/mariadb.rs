@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `mariadb`: the MySQL store on MariaDB beside bare prepared statements by the same driver.
 //!
-//! The floor writes and reads a table of the same schema on the same server, each statement a transaction of its own, as durable
-//! as ours, under the same isolation level.
+//! The floor writes and reads a table of the same schema on the same server, each statement a
+//! transaction of its own, as durable as ours, under the same isolation level.
 //!
-//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured on them belong together.
+//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
+//! on them belong together.
 
 use std::fmt::Write as _;
 use std::str::FromStr as _;
@@ -23,8 +24,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, HOT, LEASE, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay,
-    runtime, sorted_keys, text, url,
+    Filled, HOT, LEASE, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate,
+    replay, runtime, sorted_keys, text, url,
 };
 
 const SUITE: &str = "mariadb";
@@ -109,7 +110,8 @@ impl Place {
             )
             .into(),
             update: format!(
-                "UPDATE `{table}` SET state=1,expires_at=UTC_TIMESTAMP(6)+INTERVAL 1 DAY,result=? WHERE scope=? AND k=?"
+                "UPDATE `{table}` SET state=1,expires_at=UTC_TIMESTAMP(6)+INTERVAL 1 \
+                 DAY,result=? WHERE scope=? AND k=?"
             )
             .into(),
             select: format!("SELECT fp,result FROM `{table}` WHERE scope=? AND k=?").into(),
@@ -124,7 +126,8 @@ impl Place {
     /// A counter of the server.
     async fn counter(&self, name: &str) -> Result<u64, String> {
         let sql = format!(
-            "SELECT CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME='{name}'"
+            "SELECT CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE \
+             VARIABLE_NAME='{name}'"
         );
         let mut control = self.control.lock().await;
         let row = control.fetch_one(query::<MySql>(AssertSqlSafe(sql))).await.map_err(text)?;
@@ -137,7 +140,8 @@ impl Place {
         let table = self.table(part);
         for chunk in sorted_keys(records).chunks(2_000) {
             let mut sql = format!(
-                "INSERT INTO `{table}` (scope,k,state,owner,token,taken,expires_at,purge_after,result) VALUES "
+                "INSERT INTO `{table}` \
+                 (scope,k,state,owner,token,taken,expires_at,purge_after,result) VALUES "
             );
             for (at, key) in chunk.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
@@ -221,19 +225,27 @@ pub(crate) fn run() -> Result<Report, String> {
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     report.note(
-        "MariaDB as `cargo xtask services up mariadb` starts it: `innodb_flush_log_at_trx_commit=1`, a buffer pool of a quarter of the memory (at most 4 GiB), on the same disk as the \
-         build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
-         connection for each task as the store has, by prepared statements in autocommit with the same durability and isolation, on a table of the \
-         same schema and indexes: one INSERT and one UPDATE by primary key, one SELECT of fingerprint and result by primary key. Both ran in turn in one \
-         loop; a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. While a single one asks, a process of the scheduler's idle class keeps \
-         each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time by chance."
+        "MariaDB as `cargo xtask services up mariadb` starts it: \
+         `innodb_flush_log_at_trx_commit=1`, a buffer pool of a quarter of the memory (at most 4 \
+         GiB), on the same disk as the build. 16-byte scope, 36-byte keys scattered like UUIDs, \
+         200-byte values. The floor goes through the same driver (`sqlx`), on one connection for \
+         each task as the store has, by prepared statements in autocommit with the same \
+         durability and isolation, on a table of the same schema and indexes: one INSERT and one \
+         UPDATE by primary key, one SELECT of fingerprint and result by primary key. Both ran in \
+         turn in one loop; a ratio is the median of the ratios of the rounds. One thread runs \
+         the client's tasks. While a single one asks, a process of the scheduler's idle class \
+         keeps each core awake: a virtual core that sleeps between two calls comes back late and \
+         cold, which doubled either side's time by chance."
             .to_owned(),
     );
     report.note(
-        "*Known key*: the process has seen the record complete, and reads it by primary key; *first contact*: it has not, and the upsert finds it, at the \
-         price of a row lock. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded \
-         result in the waiter's hands; nothing is pushed, a waiter polls every 40 ms at last. Statements of a thousand callers are all that the \
-         server executed; the goal is 1,000 first looks and three times the polls of one waiter for each process."
+        "*Known key*: the process has seen the record complete, and reads it by primary key; \
+         *first contact*: it has not, and the upsert finds it, at the price of a row lock. A \
+         waiter's time runs from before the completing call is sent, in another process than the \
+         waiter's, to the decoded result in the waiter's hands; nothing is pushed, a waiter \
+         polls every 40 ms at last. Statements of a thousand callers are all that the server \
+         executed; the goal is 1,000 first looks and three times the polls of one waiter for \
+         each process."
             .to_owned(),
     );
     Ok(report)
@@ -297,14 +309,22 @@ fn one_task(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(),
 fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     let (store, bare, strange) = runtime.block_on(async {
         let strange = (place.store("strange", TASKS).await?, place.bare("strange", TASKS).await?);
-        Ok::<_, String>((place.store("many", TASKS).await?, place.bare("floors", TASKS).await?, strange))
+        Ok::<_, String>((
+            place.store("many", TASKS).await?,
+            place.bare("floors", TASKS).await?,
+            strange,
+        ))
     })?;
     let shape = Shape { rounds: 31, tasks: TASKS, each: 8 };
-    let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
+    let writes =
+        measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
     report.row(rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]));
     let shape = Shape { each: 30, ..shape };
-    let known =
-        measure(runtime, shape, vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)])?;
+    let known = measure(
+        runtime,
+        shape,
+        vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)],
+    )?;
     report.row(rate(format!("replays, known key, {TASKS} tasks"), &known[1], &known[0]));
     let ways = vec![strange.1.selects(STRANGE), Way::replays("replay", &strange.0, STRANGE)];
     let first = measure(runtime, shape, ways)?;
@@ -319,7 +339,8 @@ fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(
     Ok(())
 }
 
-/// 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A deadlock is a lost race, and nobody's error.
+/// 16 tasks on 4 keys: acquires, takeovers of short leases, completions and releases. A deadlock is
+/// a lost race, and nobody's error.
 fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     const ROUNDS: u64 = 300;
     runtime.block_on(async {
@@ -376,7 +397,9 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 30.0)?;
     // After 2 ms, 4 ms and so on up to 40 ms.
     let polls = u64::try_from(HOLD.as_millis()).map_err(text)? / 40 + 5;
-    across::crowds(report, SUITE, &name, polls, 20, || runtime.block_on(place.counter("COM_STMT_EXECUTE")))
+    across::crowds(report, SUITE, &name, polls, 20, || {
+        runtime.block_on(place.counter("COM_STMT_EXECUTE"))
+    })
 }
 
 /// With 10 k and with many records.

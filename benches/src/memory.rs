@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `memory`: the memory store beside a bare map behind a mutex (the floor) and dashmap (a peer).
+//! Suite `memory`: the memory store beside a bare map behind a mutex (the floor) and dashmap (a
+//! peer).
 //!
-//! It takes about five minutes; the ten million records take 4 GiB, and are left out where those are missing.
+//! It takes about five minutes; the ten million records take 4 GiB, and are left out where those
+//! are missing.
 
 use std::hint::black_box;
 use std::pin::pin;
@@ -20,9 +22,11 @@ mod work;
 
 use work::{Ask, DAY, Floor, Item, Keeper, Peer, Reader, Time, VALUE, item, items};
 
-/// Identities that a hot run goes round in: with all that belongs to them they fit the nearest cache.
+/// Identities that a hot run goes round in: with all that belongs to them they fit the nearest
+/// cache.
 const HOT: u64 = 32;
-/// Identities that counted work goes round in: enough that it does not matter how they fall into shards and chains.
+/// Identities that counted work goes round in: enough that it does not matter how they fall into
+/// shards and chains.
 const MANY: u64 = MANY_ITEMS as u64;
 const MANY_ITEMS: usize = 256;
 const MILLION: u64 = 1_000_000;
@@ -70,19 +74,23 @@ pub(crate) fn run() -> Result<Report, String> {
     allocations(&mut report)?;
     times(&mut report)?;
     report.note(format!(
-        "A scope of 16 bytes, a key of 36, a value of {VALUE}; no fingerprint unless it says so. A first execution is an acquire \
-         and a completion of a fresh key; *again* is one on a key whose last result is past its ttl. Identities are made \
-         beforehand, with the keyed hash that each carries. The floor is a `HashMap` behind one `std::sync::Mutex`, with the \
-         same hash function; `{PEER}` is a `DashMap` as it comes, with SipHash, whose acquire is one atomic `entry`. Both are \
-         keyed by scope and key, check an owner and a time on every call and share the value, and do nothing else: no bounds, \
-         no reclaiming, no waiters, no tokens. {READER:?} does even less: it knows that it is a duplicate and only looks. \
-         Everybody reads the clock on every call, some 25 ns that nobody can save: so the goal is set where it stands still. \
-         *Hot* goes round in {HOT} identities, *cold* in a random order through a million. Instructions are counted by callgrind \
-         as the difference of two counts of the same work, the loop around it included.",
+        "A scope of 16 bytes, a key of 36, a value of {VALUE}; no fingerprint unless it says so. \
+         A first execution is an acquire and a completion of a fresh key; *again* is one on a \
+         key whose last result is past its ttl. Identities are made beforehand, with the keyed \
+         hash that each carries. The floor is a `HashMap` behind one `std::sync::Mutex`, with \
+         the same hash function; `{PEER}` is a `DashMap` as it comes, with SipHash, whose \
+         acquire is one atomic `entry`. Both are keyed by scope and key, check an owner and a \
+         time on every call and share the value, and do nothing else: no bounds, no reclaiming, \
+         no waiters, no tokens. {READER:?} does even less: it knows that it is a duplicate and \
+         only looks. Everybody reads the clock on every call, some 25 ns that nobody can save: \
+         so the goal is set where it stands still. *Hot* goes round in {HOT} identities, *cold* \
+         in a random order through a million. Instructions are counted by callgrind as the \
+         difference of two counts of the same work, the loop around it included.",
     ));
     report.note(
-        "Bytes are those asked of the allocator; its own share comes on top, and the resident size with it stands beside. The \
-         index grows by one bucket a record, so the figure does not depend on how many records there are.",
+        "Bytes are those asked of the allocator; its own share comes on top, and the resident \
+         size with it stands beside. The index grows by one bucket a record, so the figure does \
+         not depend on how many records there are.",
     );
     Ok(report)
 }
@@ -98,7 +106,8 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     ];
     let mut plots = Vec::new();
     for (work, what, goal) in works {
-        let count = |who: &str| callgrind::instructions(&["memory", work, who], 20 * MANY, 200 * MANY);
+        let count =
+            |who: &str| callgrind::instructions(&["memory", work, who], 20 * MANY, 200 * MANY);
         let Some(ours) = count("ours")? else {
             report.row(Row::missing(what, "valgrind is not installed"));
             continue;
@@ -125,7 +134,9 @@ fn instructions(report: &mut Report) -> Result<(), String> {
 /// Allocations per operation and bytes per record, by a counting allocator in a child.
 fn allocations(report: &mut Report) -> Result<(), String> {
     let count = heap::counted(&["memory", "allocations"])?;
-    let get = |name: &str| count.get(name).copied().ok_or(format!("the counting child did not say `{name}`"));
+    let get = |name: &str| {
+        count.get(name).copied().ok_or(format!("the counting child did not say `{name}`"))
+    };
     report.row(Row::new("replay, allocations", get("replay")?, "").value_at_most(0.0));
     report.row(Row::new("first execution, allocations", get("execute")?, "").value_at_most(2.0));
     report.row(Row::new("execution again, allocations", get("again")?, "").value_at_most(2.0));
@@ -215,8 +226,9 @@ fn at(ids: &[Item], n: u64) -> &Item {
     &ids[n % ids.len()]
 }
 
-/// Nanoseconds per operation of one thread, all contenders in turn. One thread runs in short batches, which a machine
-/// that is shared seldom interrupts; more threads need longer ones, because they have to be started.
+/// Nanoseconds per operation of one thread, all contenders in turn. One thread runs in short
+/// batches, which a machine that is shared seldom interrupts; more threads need longer ones,
+/// because they have to be started.
 fn race(field: &Field, threads: u64, work: &(dyn Fn(&dyn Keeper, u64, u64) + Sync)) -> Vec<Median> {
     let (rounds, operations) = if threads == 1 { (501, 5_000) } else { (61, 50_000) };
     let contenders = field.all().map(|(name, keeper)| {
@@ -253,8 +265,8 @@ fn rows(report: &mut Report, what: &str, medians: &[Median], goal: Option<f64>) 
     report.plot(plot);
 }
 
-/// `WORK WHO COUNT` does a work so many times, for callgrind; `allocations` and `fill WHO COUNT` answer from the
-/// counting allocator.
+/// `WORK WHO COUNT` does a work so many times, for callgrind; `allocations` and `fill WHO COUNT`
+/// answer from the counting allocator.
 pub(crate) fn child(args: &[String], heap: HeapCounter) -> Result<(), String> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
@@ -347,14 +359,16 @@ impl<'a> Bench<'a> {
     ) -> Result<(), String> {
         let Self { field, keep, blink, hot, fresh, .. } = self;
         let keeper = pick(field);
-        let (start, count) = (usize::try_from(range.start), usize::try_from(range.end - range.start));
+        let (start, count) =
+            (usize::try_from(range.start), usize::try_from(range.end - range.start));
         let (Ok(start), Ok(count)) = (start, count) else { return Err("too many".into()) };
         match work {
             "replay" => rounds(hot, count, |id| keeper.replay(id, keep)),
             "execute" => rounds(&fresh[start..start + count], count, |id| keeper.execute(id, keep)),
             "again" => rounds(&fresh[..MANY_ITEMS], count, |id| keeper.execute(id, blink)),
             "look" => rounds(hot, count, |id| {
-                let answer = pin!(field.ours.look(&id.id)).poll(&mut Context::from_waker(Waker::noop()));
+                let answer =
+                    pin!(field.ours.look(&id.id)).poll(&mut Context::from_waker(Waker::noop()));
                 matches!(black_box(&answer), Poll::Ready(Ok(Standing::Complete(_))))
             }),
             "replay-fingerprint" => {
@@ -369,8 +383,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Goes round in `ids` until `work` was done `count` times, rounded down to whole rounds; the loop itself costs a few
-/// instructions.
+/// Goes round in `ids` until `work` was done `count` times, rounded down to whole rounds; the loop
+/// itself costs a few instructions.
 #[inline(always)]
 fn rounds(ids: &[Item], count: usize, work: impl Fn(&Item) -> bool) {
     for _ in 0..count / ids.len() {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `postgres`: the PostgreSQL store beside bare prepared statements by the same driver.
 //!
-//! The floor writes and reads a table of the same schema on the same server, each statement a transaction of its own, as durable
-//! as ours: what the store adds is what it says in SQL, its own connections, and the checks of the answer.
+//! The floor writes and reads a table of the same schema on the same server, each statement a
+//! transaction of its own, as durable as ours: what the store adds is what it says in SQL, its own
+//! connections, and the checks of the answer.
 //!
-//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured on them belong together.
+//! Over 400 lines because the floor, the tables that it shares with the store, and what is measured
+//! on them belong together.
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -27,8 +29,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate, replay,
-    runtime, sorted_keys, text, url,
+    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, execution, growth, key, measure, own_name, rate,
+    replay, runtime, sorted_keys, text, url,
 };
 
 const SUITE: &str = "postgres";
@@ -60,7 +62,10 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 
 fn config(url: &str, table: &str) -> Result<PostgresConfig, String> {
     // What it finds out about a pooler by itself costs a few statements more.
-    Ok(PostgresConfig::from_url(url).map_err(text)?.with_table_name(table).with_pooler(Pooler::Session))
+    Ok(PostgresConfig::from_url(url)
+        .map_err(text)?
+        .with_table_name(table)
+        .with_pooler(Pooler::Session))
 }
 
 impl Place {
@@ -105,7 +110,8 @@ impl Place {
             )
             .into(),
             select: format!(
-                "SELECT state,owner,token,taken,expires_at,fp,result FROM \"{table}\" WHERE scope=$1 AND key=$2"
+                "SELECT state,owner,token,taken,expires_at,fp,result FROM \"{table}\" WHERE \
+                 scope=$1 AND key=$2"
             )
             .into(),
         }))
@@ -126,10 +132,11 @@ impl Place {
     async fn fill(&self, part: &str, records: u64, rest: &str) -> Result<(), String> {
         self.migrated(part).await?;
         let sql = format!(
-            "INSERT INTO \"{}\" (scope,key,state,owner,token,taken,expires_at,purge_bucket,result) \
-             SELECT $1,k,1,decode(md5(k::text),'hex'),1,false,clock_timestamp()+interval '{rest}',\
-             (extract(epoch FROM clock_timestamp()+interval '{rest}')*1000000)::bigint/3600000000*3600000000,$3 \
-             FROM unnest($2::bytea[]) AS k",
+            "INSERT INTO \"{}\" \
+             (scope,key,state,owner,token,taken,expires_at,purge_bucket,result) SELECT \
+             $1,k,1,decode(md5(k::text),'hex'),1,false,clock_timestamp()+interval \
+             '{rest}',(extract(epoch FROM clock_timestamp()+interval \
+             '{rest}')*1000000)::bigint/3600000000*3600000000,$3 FROM unnest($2::bytea[]) AS k",
             self.table(part)
         );
         let sql: Arc<str> = sql.into();
@@ -154,7 +161,8 @@ impl Place {
             ("FUNCTION", "pg_proc WHERE pronamespace=current_schema()::regnamespace", "proname"),
         ] {
             let names = format!(
-                "SELECT coalesce(string_agg(format('%I',{name}),','),'') FROM {all} AND starts_with({name}::text,'{}_')",
+                "SELECT coalesce(string_agg(format('%I',{name}),','),'') FROM {all} AND \
+                 starts_with({name}::text,'{}_')",
                 self.name
             );
             let names: String = {
@@ -206,7 +214,8 @@ impl Bare {
 
     async fn one(&self, turn: Turn) -> Result<(), String> {
         let mut connection = self.connections[turn.task].lock().await;
-        let row = connection.fetch_one(query::<Postgres>("SELECT 1::bigint")).await.map_err(text)?;
+        let row =
+            connection.fetch_one(query::<Postgres>("SELECT 1::bigint")).await.map_err(text)?;
         row.try_get::<i64, _>(0).map(drop).map_err(text)
     }
 
@@ -245,21 +254,29 @@ pub(crate) fn run() -> Result<Report, String> {
     let measured = all(&mut report, &runtime, &place);
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
-    let version = runtime
-        .block_on(place.number("SELECT current_setting('server_version_num')::bigint/10000".into()))?;
+    let version = runtime.block_on(
+        place.number("SELECT current_setting('server_version_num')::bigint/10000".into()),
+    )?;
     report.note(format!(
-        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and `synchronous_commit` on, shared buffers of a quarter of the memory (at most 4 GiB), on the same disk as the \
-         build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor goes through the same driver (`sqlx`), on one \
-         connection for each task as the store has, by prepared statements in autocommit with the same durability, on a table of the same schema \
-         and indexes: one INSERT and one UPDATE by primary key, one SELECT of the same columns by primary key. Both ran in turn in one loop; \
-         a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Where one task asks, a process of the scheduler's idle class \
-         keeps each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time by chance."
+        "PostgreSQL {version} as `cargo xtask services up postgres` starts it: `fsync` and \
+         `synchronous_commit` on, shared buffers of a quarter of the memory (at most 4 GiB), on \
+         the same disk as the build. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte \
+         values. The floor goes through the same driver (`sqlx`), on one connection for each \
+         task as the store has, by prepared statements in autocommit with the same durability, \
+         on a table of the same schema and indexes: one INSERT and one UPDATE by primary key, \
+         one SELECT of the same columns by primary key. Both ran in turn in one loop; a ratio is \
+         the median of the ratios of the rounds. One thread runs the client's tasks. Where one \
+         task asks, a process of the scheduler's idle class keeps each core awake: a virtual \
+         core that sleeps between two calls comes back late and cold, which doubled either \
+         side's time by chance."
     ));
     report.note(
-        "*Known key*: the process has seen the record complete, and reads it by primary key; *first contact*: it has not, and the statement that \
-         would grant finds it. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded \
-         result in the waiter's hands. Statements of a thousand callers are those of the whole database, connecting included; \
-         the goal is 1,000 first looks, three times the polls of one waiter for each process, and what connecting takes."
+        "*Known key*: the process has seen the record complete, and reads it by primary key; \
+         *first contact*: it has not, and the statement that would grant finds it. A waiter's \
+         time runs from before the completing call is sent, in another process than the \
+         waiter's, to the decoded result in the waiter's hands. Statements of a thousand callers \
+         are those of the whole database, connecting included; the goal is 1,000 first looks, \
+         three times the polls of one waiter for each process, and what connecting takes."
             .to_owned(),
     );
     Ok(report)
@@ -298,8 +315,11 @@ fn one_task(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(),
     let shape = Shape { each: 100, ..shape };
     let ways = vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)];
     let known = measure(runtime, shape, ways)?;
-    let ways =
-        vec![strange.1.ones(), strange.1.selects(STRANGE), Way::replays("replay", &strange.0, STRANGE)];
+    let ways = vec![
+        strange.1.ones(),
+        strange.1.selects(STRANGE),
+        Way::replays("replay", &strange.0, STRANGE),
+    ];
     let first = measure(runtime, shape, ways)?;
     report.row(Row::new(SELECT, known[0].cost, "us"));
     let row = Row::new("replay, known key, 1 task", known[1].cost, "us");
@@ -328,16 +348,30 @@ fn one_task(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(),
 fn many_tasks(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), String> {
     let (store, bare, strange) = runtime.block_on(async {
         let strange = (place.store("strange", TASKS).await?, place.bare("strange", TASKS).await?);
-        Ok::<_, String>((place.store("many", TASKS).await?, place.bare("floors", TASKS).await?, strange))
+        Ok::<_, String>((
+            place.store("many", TASKS).await?,
+            place.bare("floors", TASKS).await?,
+            strange,
+        ))
     })?;
     let shape = Shape { rounds: 31, tasks: TASKS, each: 8 };
-    let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
-    report.row(rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]).ratio_at_least(0.9));
+    let writes =
+        measure(runtime, shape, vec![bare.writes(), Way::executions("execution", &store)])?;
+    report.row(
+        rate(format!("executions, {TASKS} tasks"), &writes[1], &writes[0]).ratio_at_least(0.9),
+    );
     let shape = Shape { each: 40, ..shape };
-    let known =
-        measure(runtime, shape, vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)])?;
+    let known = measure(
+        runtime,
+        shape,
+        vec![strange.1.selects(500), Way::replays("replay", &strange.0, 500)],
+    )?;
     report.row(rate(format!("replays, known key, {TASKS} tasks"), &known[1], &known[0]));
-    let first = measure(runtime, shape, vec![strange.1.ones(), Way::replays("replay", &strange.0, STRANGE)])?;
+    let first = measure(
+        runtime,
+        shape,
+        vec![strange.1.ones(), Way::replays("replay", &strange.0, STRANGE)],
+    )?;
     report.row(rate(format!("replays, first contact, {TASKS} tasks"), &first[1], &first[0]));
     report.plot(
         Plot::new(format!("{TASKS} tasks on {TASKS} connections"), "operations a second")
@@ -356,16 +390,19 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     })?;
     let name = place.table("across");
     across::wake_up(report, runtime, SUITE, &name, store.into_shared(), 5.0)?;
-    // Under notifications a waiter polls after 250 ms, 500 ms and then each second, and announces itself now and then.
+    // Under notifications a waiter polls after 250 ms, 500 ms and then each second, and announces
+    // itself now and then.
     let polls = 3 + HOLD.as_secs();
     across::crowds(report, SUITE, &name, polls, 60, || runtime.block_on(transactions(place)))
 }
 
-/// Transactions of the database so far. A process tells of its own when it ends, or has been idle for a while.
+/// Transactions of the database so far. A process tells of its own when it ends, or has been idle
+/// for a while.
 async fn transactions(place: &Place) -> Result<u64, String> {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
-    let sql = "SELECT xact_commit+xact_rollback FROM pg_stat_database WHERE datname=current_database()";
+    let sql =
+        "SELECT xact_commit+xact_rollback FROM pg_stat_database WHERE datname=current_database()";
     place.number(sql.into()).await.map(i64::unsigned_abs)
 }
 
@@ -375,7 +412,8 @@ fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<()
         let store = place.store("strange", 4).await?;
         let position = "SELECT (pg_current_wal_insert_lsn()-'0/0')::bigint";
         let mut least = i64::MAX;
-        // The log is the whole server's: somebody else's writes are in one of the takes, not in all. A replay that wrote would be.
+        // The log is the whole server's: somebody else's writes are in one of the takes, not in
+        // all. A replay that wrote would be.
         for take in 0..8 {
             place.settle().await?;
             replay(&*store, take * 1_000).await?;
@@ -388,14 +426,17 @@ fn footprint(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<()
                 break;
             }
         }
-        report.row(Row::new("log bytes of 1,000 replays", least as f64, "bytes").value_at_most(0.0));
+        report
+            .row(Row::new("log bytes of 1,000 replays", least as f64, "bytes").value_at_most(0.0));
         let hot = place.store("hot", 4).await?;
         for number in 0..5_000 {
             execution(&*hot, number).await?;
         }
         let statistics = |column: &str| {
-            let sql =
-                format!("SELECT {column} FROM pg_stat_user_tables WHERE relname='{}'", place.table("hot"));
+            let sql = format!(
+                "SELECT {column} FROM pg_stat_user_tables WHERE relname='{}'",
+                place.table("hot")
+            );
             async move {
                 place.run("SELECT pg_stat_clear_snapshot()".into()).await?;
                 place.number(sql).await
@@ -449,9 +490,15 @@ fn purge(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), St
         if u64::try_from(gone).map_err(text)? < OVER {
             return Err(format!("{gone} of {OVER} expired records were purged"));
         }
-        report.row(Row::new("purge, executions meanwhile", gone as f64 / took.as_secs_f64(), "records/s"));
+        report.row(Row::new(
+            "purge, executions meanwhile",
+            gone as f64 / took.as_secs_f64(),
+            "records/s",
+        ));
         let (quiet, busy) = (median(quiet), median(busy));
-        report.row(Row::new("execution during a purge, p50", busy, "us").beside("before it", busy / quiet));
+        report.row(
+            Row::new("execution during a purge, p50", busy, "us").beside("before it", busy / quiet),
+        );
         Ok(())
     })
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Suite `redis`: the Redis store beside bare commands by the same driver.
 //!
-//! The floor sends the two writes and the one read that nobody can save, over one shared connection as ours: `SET NX PX` and `SET
-//! PX`, and `GET` of a value as long as our record.
+//! The floor sends the two writes and the one read that nobody can save, over one shared connection
+//! as ours: `SET NX PX` and `SET PX`, and `GET` of a value as long as our record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::heap::HeapCounter;
 use crate::report::{Plot, Report, Row};
 use crate::servers::across::{self, HOLD};
 use crate::servers::{
-    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay, runtime, text,
-    url,
+    Filled, HOT, SCOPE, Shape, Turn, VALUE, Way, growth, key, measure, own_name, rate, replay,
+    runtime, text, url,
 };
 
 const SUITE: &str = "redis";
@@ -84,7 +84,11 @@ impl Place {
             let mut flight = ::redis::pipe();
             for number in from..(from + 1_000).min(records) {
                 let mut cmd = Cmd::new();
-                cmd.arg("SET").arg(record(&self.prefix, number)).arg(&value).arg("PX").arg(86_400_000);
+                cmd.arg("SET")
+                    .arg(record(&self.prefix, number))
+                    .arg(&value)
+                    .arg("PX")
+                    .arg(86_400_000);
                 flight.add_command(cmd).ignore();
             }
             flight.exec_async(&mut connection).await.map_err(text)?;
@@ -92,9 +96,10 @@ impl Place {
         Ok(())
     }
 
-    /// Until the server has written its log anew, which a fill makes it do, and has moved the records to the larger tables that so many take.
-    /// Meanwhile a look-up goes to two tables. It moves them for a millisecond each time that it looks after itself: so it does that
-    /// more often for as long.
+    /// Until the server has written its log anew, which a fill makes it do, and has moved the
+    /// records to the larger tables that so many take. Meanwhile a look-up goes to two tables. It
+    /// moves them for a millisecond each time that it looks after itself: so it does that more
+    /// often for as long.
     async fn settle(&self, records: u64) -> Result<(), String> {
         let ask = |words: &'static [&str]| {
             let mut cmd = Cmd::new();
@@ -105,9 +110,11 @@ impl Place {
         };
         let mut control = self.control.clone();
         for _ in 0..600 {
-            let info: String = ask(&["INFO", "persistence"]).query_async(&mut control).await.map_err(text)?;
-            let is_idle =
-                |what: &str| info.lines().any(|line| line.trim() == format!("{what}_in_progress:0"));
+            let info: String =
+                ask(&["INFO", "persistence"]).query_async(&mut control).await.map_err(text)?;
+            let is_idle = |what: &str| {
+                info.lines().any(|line| line.trim() == format!("{what}_in_progress:0"))
+            };
             if !is_idle("aof_rewrite") || !is_idle("rdb_bgsave") {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 continue;
@@ -117,7 +124,11 @@ impl Place {
             let often = ask(&["CONFIG", "SET", "hz", "500"]);
             often.exec_async(&mut control).await.map_err(text)?;
             tokio::time::sleep(Duration::from_micros(records * 8)).await;
-            return ask(&["CONFIG", "SET", "hz"]).arg(before).exec_async(&mut control).await.map_err(text);
+            return ask(&["CONFIG", "SET", "hz"])
+                .arg(before)
+                .exec_async(&mut control)
+                .await
+                .map_err(text);
         }
         Err("the server has been writing its log anew for five minutes".into())
     }
@@ -128,7 +139,8 @@ impl Place {
         cmd.arg("INFO").arg("stats");
         let info: String = cmd.query_async(&mut self.control.clone()).await.map_err(text)?;
         let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        line.and_then(|count| count.trim().parse().ok()).ok_or_else(|| "INFO without a count".into())
+        line.and_then(|count| count.trim().parse().ok())
+            .ok_or_else(|| "INFO without a count".into())
     }
 
     /// Removes the keys of the run, and nobody else's.
@@ -223,19 +235,24 @@ pub(crate) fn run() -> Result<Report, String> {
     let cleared = runtime.block_on(place.clear());
     measured.and(cleared)?;
     report.note(
-        "One Redis as `cargo xtask services up redis` starts it: append-only file, flushed every second. 16-byte scope, 36-byte keys scattered like \
-         UUIDs, 200-byte values. The floor goes through the same driver (`redis`), over one shared connection as the store's own, with the same \
-         durability: `SET NX PX` of the owner and `SET PX` of the value, or one `GET` of a value as long as the record. Both ran in turn in one \
-         loop; a ratio is the median of the ratios of the rounds. One thread runs the client's tasks. Where one task asks, a process of the scheduler's \
-         idle class keeps each core awake: a virtual core that sleeps between two calls comes back late and cold, which doubled either side's time \
-         by chance."
+        "One Redis as `cargo xtask services up redis` starts it: append-only file, flushed every \
+         second. 16-byte scope, 36-byte keys scattered like UUIDs, 200-byte values. The floor \
+         goes through the same driver (`redis`), over one shared connection as the store's own, \
+         with the same durability: `SET NX PX` of the owner and `SET PX` of the value, or one \
+         `GET` of a value as long as the record. Both ran in turn in one loop; a ratio is the \
+         median of the ratios of the rounds. One thread runs the client's tasks. Where one task \
+         asks, a process of the scheduler's idle class keeps each core awake: a virtual core \
+         that sleeps between two calls comes back late and cold, which doubled either side's \
+         time by chance."
             .to_owned(),
     );
     report.note(
-        "*Known key*: the process has seen the record complete, and sends a `GET`; *first contact*: it has not, and the script that would grant finds \
-         it. A waiter's time runs from before the completing call is sent, in another process than the waiter's, to the decoded result in \
-         the waiter's hands. Statements of a thousand callers are all commands that the server ran, those inside of scripts included; the goal is three \
-         for each first look, three times the polls of one waiter for each process, and what connecting takes."
+        "*Known key*: the process has seen the record complete, and sends a `GET`; *first \
+         contact*: it has not, and the script that would grant finds it. A waiter's time runs \
+         from before the completing call is sent, in another process than the waiter's, to the \
+         decoded result in the waiter's hands. Statements of a thousand callers are all commands \
+         that the server ran, those inside of scripts included; the goal is three for each first \
+         look, three times the polls of one waiter for each process, and what connecting takes."
             .to_owned(),
     );
     Ok(report)
@@ -274,7 +291,8 @@ fn one_task(
     })?;
     let shape = Shape { each: 200, ..shape };
     let known = measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;
-    let first = measure(runtime, shape, vec![bare.gets(STRANGE), Way::replays("replay", store, STRANGE)])?;
+    let first =
+        measure(runtime, shape, vec![bare.gets(STRANGE), Way::replays("replay", store, STRANGE)])?;
     report.row(Row::new(GET, known[0].cost, "us"));
     let row = Row::new("replay, known key, 1 task", known[1].cost, "us");
     report.row(row.beside(GET, known[1].ratio).ratio_at_most(1.10));
@@ -304,10 +322,12 @@ fn many_tasks(
 ) -> Result<(), String> {
     for tasks in [TASKS, MANY] {
         let shape = Shape { rounds: 31, tasks, each: 4_096 / tasks as u64 };
-        let writes = measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
+        let writes =
+            measure(runtime, shape, vec![bare.writes(), Way::executions("execution", store)])?;
         report.row(rate(format!("executions, {tasks} tasks"), &writes[1], &writes[0]));
         let shape = Shape { each: 8_192 / tasks as u64, ..shape };
-        let known = measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;
+        let known =
+            measure(runtime, shape, vec![bare.gets(500), Way::replays("replay", store, 500)])?;
         let ways = vec![bare.gets(STRANGE), Way::replays("replay", store, STRANGE)];
         let first = measure(runtime, shape, ways)?;
         for (what, medians) in [("known key", &known), ("first contact", &first)] {
@@ -330,10 +350,13 @@ fn waiters(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(), 
     let config = RedisConfig::from_url(&place.url).map_err(text)?.with_prefix(&place.prefix);
     let store = runtime.block_on(RedisStore::connect(config)).map_err(text)?;
     across::wake_up(report, runtime, SUITE, &place.prefix, store.into_shared(), 5.0)?;
-    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of two commands.
+    // After 250 ms, 500 ms and then each second, two commands each. A first look is a script of two
+    // commands.
     let polls = 2 * (3 + HOLD.as_secs());
     let first_looks = 2 * across::WAITERS / across::PROCESSES;
-    across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || runtime.block_on(place.calls()))
+    across::crowds(report, SUITE, &place.prefix, polls, first_looks + 40, || {
+        runtime.block_on(place.calls())
+    })
 }
 
 /// With 10 k and with many records, in a database each.

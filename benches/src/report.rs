@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a suite found: rows of a Markdown table in `BENCHMARKS.md` and a plot in `docs/bench/<suite>.svg`.
+//! What a suite found: rows of a Markdown table in `BENCHMARKS.md` and a plot in
+//! `docs/bench/<suite>.svg`.
 //!
 //! ```text
 //! let mut report = Report::new("memory", "The memory store");
@@ -105,7 +106,8 @@ impl Row {
     /// `None` without a goal or a figure.
     fn met(&self) -> Option<bool> {
         let goal = self.goal?;
-        let figure = if goal.on_ratio { self.ratio.as_ref()?.1 } else { *self.value.as_ref().ok()? };
+        let figure =
+            if goal.on_ratio { self.ratio.as_ref()?.1 } else { *self.value.as_ref().ok()? };
         Some(if goal.at_most { figure <= goal.limit } else { figure >= goal.limit })
     }
 
@@ -116,7 +118,8 @@ impl Row {
             Err(why) => format!("not measured: {why}"),
         };
         let ratio = self.ratio.as_ref();
-        let ratio = ratio.map_or(String::new(), |(floor, ratio)| format!("{} x {floor}", number(*ratio)));
+        let ratio =
+            ratio.map_or(String::new(), |(floor, ratio)| format!("{} x {floor}", number(*ratio)));
         let goal = self.goal.map_or(String::new(), |goal| {
             let sign = if goal.at_most { "<=" } else { ">=" };
             let unit = if goal.on_ratio { "x" } else { self.unit };
@@ -142,7 +145,8 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Adds a paragraph under the table: the shape of the test, and what a reader must know to judge it.
+    /// Adds a paragraph under the table: the shape of the test, and what a reader must know to
+    /// judge it.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -183,14 +187,21 @@ impl Report {
         if !self.plots.is_empty() {
             let folder = root.join("docs/bench");
             std::fs::create_dir_all(&folder)?;
-            std::fs::write(folder.join(format!("{}.svg", self.suite)), svg::draw(&self.title, &self.plots))?;
+            std::fs::write(
+                folder.join(format!("{}.svg", self.suite)),
+                svg::draw(&self.title, &self.plots),
+            )?;
         }
         std::fs::write(page, replace(&old, self.suite, &self.to_markdown()))
     }
 
     fn to_markdown(&self) -> String {
-        let mut text =
-            format!("## {}\n\n`cargo xtask bench {}`, {}\n\n", self.title, self.suite, circumstances());
+        let mut text = format!(
+            "## {}\n\n`cargo xtask bench {}`, {}\n\n",
+            self.title,
+            self.suite,
+            circumstances()
+        );
         text.push_str("| figure | measured | beside its floor | goal | |\n|---|---|---|---|---|\n");
         for row in &self.rows {
             let _ = writeln!(text, "| {} |", row.cells().join(" | "));
@@ -217,8 +228,10 @@ fn replace(page: &str, suite: &str, text: &str) -> String {
 /// Date, revision and machine, as far as this place tells.
 fn circumstances() -> String {
     let ask = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success());
-        output.map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        let output =
+            Command::new(program).args(args).output().ok().filter(|output| output.status.success());
+        output
+            .map_or("?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     format!(

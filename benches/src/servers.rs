@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the suites of the server stores share: where the servers are, keys, tasks that ask at once, and the cost per operation
-//! as the table grows.
+//! What the suites of the server stores share: where the servers are, keys, tasks that ask at once,
+//! and the cost per operation as the table grows.
 //!
-//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor that is as cheap as it can be. The
-//! cores are kept awake meanwhile ([`awake`]).
+//! One thread runs the client's tasks, so that waking another thread is charged to nobody: a floor
+//! that is as cheap as it can be. The cores are kept awake meanwhile ([`awake`]).
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -40,7 +40,8 @@ pub(crate) fn url(service: &str) -> Result<String, String> {
     };
     std::env::var(&name).ok().filter(|url| !url.is_empty()).or_else(written).ok_or_else(|| {
         format!(
-            "no {service} to measure: run `cargo xtask services up {service}`, or name one by the variable {name}"
+            "no {service} to measure: run `cargo xtask services up {service}`, or name one by \
+             the variable {name}"
         )
     })
 }
@@ -81,7 +82,8 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The keys of the numbers below `records` in their order: an index filled in order is filled quickly.
+/// The keys of the numbers below `records` in their order: an index filled in order is filled
+/// quickly.
 pub(crate) fn sorted_keys(records: u64) -> Vec<String> {
     let mut keys: Vec<String> = (0..records).map(key).collect();
     keys.sort_unstable();
@@ -156,7 +158,11 @@ impl Way {
     }
 
     /// Replays through a store, of the first `keys` numbers in turn.
-    pub(crate) fn replays<S: IdempotencyStore>(name: &'static str, store: &Arc<S>, keys: u64) -> Self {
+    pub(crate) fn replays<S: IdempotencyStore>(
+        name: &'static str,
+        store: &Arc<S>,
+        keys: u64,
+    ) -> Self {
         let store = Arc::clone(store);
         Self::new(name, move |turn| {
             let store = Arc::clone(&store);
@@ -173,8 +179,13 @@ pub(crate) struct Shape {
     pub(crate) each: u64,
 }
 
-/// Microseconds of an operation in each way, the first one being the floor: the time of a round over its operations.
-pub(crate) fn measure(runtime: &Runtime, shape: Shape, ways: Vec<Way>) -> Result<Vec<Median>, String> {
+/// Microseconds of an operation in each way, the first one being the floor: the time of a round
+/// over its operations.
+pub(crate) fn measure(
+    runtime: &Runtime,
+    shape: Shape,
+    ways: Vec<Way>,
+) -> Result<Vec<Median>, String> {
     // Many tasks leave no core the time to sleep.
     let _awake = (shape.tasks == 1).then(awake::Awake::start);
     measured(runtime, shape, ways)
@@ -198,7 +209,11 @@ fn measured(runtime: &Runtime, shape: Shape, ways: Vec<Way>) -> Result<Vec<Media
     failure.into_inner().map_or(Ok(medians), Err)
 }
 
-async fn all(work: &Arc<dyn Fn(Turn) -> Asked + Send + Sync>, shape: Shape, from: u64) -> Result<(), String> {
+async fn all(
+    work: &Arc<dyn Fn(Turn) -> Asked + Send + Sync>,
+    shape: Shape,
+    from: u64,
+) -> Result<(), String> {
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..shape.tasks {
         let (work, first) = (Arc::clone(work), from + task as u64 * shape.each);
@@ -234,8 +249,8 @@ pub(crate) struct Filled {
 /// As many keys are replayed again and again.
 pub(crate) const HOT: u64 = 500;
 
-/// The cost of an operation with many records beside that with few, measured in turn; and the bare driver's, which tells what of
-/// it is the server's own.
+/// The cost of an operation with many records beside that with few, measured in turn; and the bare
+/// driver's, which tells what of it is the server's own.
 pub(crate) fn growth(
     report: &mut Report,
     runtime: &Runtime,
@@ -244,9 +259,11 @@ pub(crate) fn growth(
 ) -> Result<(), String> {
     let shape = Shape { rounds: 61, tasks: 1, each: 20 };
     let [few, all] = [few_filled, many_filled];
-    let writes = measure(runtime, shape, vec![few.writes, few.execution, all.writes, all.execution])?;
+    let writes =
+        measure(runtime, shape, vec![few.writes, few.execution, all.writes, all.execution])?;
     let shape = Shape { each: 100, ..shape };
-    let again = measure(runtime, shape, vec![few.read_again, few.again, all.read_again, all.again])?;
+    let again =
+        measure(runtime, shape, vec![few.read_again, few.again, all.read_again, all.again])?;
     let any = measure(runtime, shape, vec![few.read, few.replay, all.read, all.replay])?;
     for (medians, bare, ours) in [
         (&writes, "two bare writes", "execution"),

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `sqlite`: durable executions beside two bare durable writes by the same driver, replays beside a bare SELECT.
+//! Suite `sqlite`: durable executions beside two bare durable writes by the same driver, replays
+//! beside a bare SELECT.
 //!
-//! The floor has the same table, the same index and the same durability (WAL, `synchronous = FULL`): one prepared
-//! INSERT and one prepared UPDATE of 200 bytes, each a commit of its own.
+//! The floor has the same table, the same index and the same durability (WAL,
+//! `synchronous = FULL`): one prepared INSERT and one prepared UPDATE of 200 bytes, each a commit
+//! of its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,19 +30,24 @@ const ROUNDS: usize = 41;
 /// Executions before the first one counts.
 const WARM_UP: u64 = 400;
 
-/// A folder of the suite's own on the disk that the build is on: the system's temporary one may be memory.
+/// A folder of the suite's own on the disk that the build is on: the system's temporary one may be
+/// memory.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, String> {
-        let path = crate::root().join("target").join(format!("bench-sqlite-{}", std::process::id()));
+        let path =
+            crate::root().join("target").join(format!("bench-sqlite-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
 
     fn store(&self, name: &str, in_place: bool) -> Result<SqliteStore, String> {
         let config = SqliteConfig::new(self.0.join(name)).with_in_place(in_place);
-        config.migrate().and_then(|()| SqliteStore::open_with(config)).map_err(|error| error.to_string())
+        config
+            .migrate()
+            .and_then(|()| SqliteStore::open_with(config))
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -73,7 +80,14 @@ impl Floor {
         let stamp = i64::try_from(number).unwrap_or(i64::MAX);
         self.0
             .prepare_cached("INSERT INTO floor VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, NULL, NULL)")?
-            .execute(params![SCOPE.as_bytes(), key.as_bytes(), owner.as_bytes(), stamp, stamp, stamp])?;
+            .execute(params![
+                SCOPE.as_bytes(),
+                key.as_bytes(),
+                owner.as_bytes(),
+                stamp,
+                stamp,
+                stamp
+            ])?;
         self.0
             .prepare_cached(
                 "UPDATE floor SET state = 1, result = ?3, expires_at = ?4 WHERE scope = ?1 AND key = ?2",
@@ -110,7 +124,8 @@ async fn execution(store: &SqliteStore, number: u64) -> Result<(), String> {
     let request = AcquireRequest::new(OwnerId::new(), LEASE, TTL);
     let acquired = store.acquire(&id, &request).await.map_err(|error| error.to_string())?;
     let done = Completion::new(Blob::from(vec![7; 200]), TTL, None);
-    let completed = store.complete(&id, request.owner, &done).await.map_err(|error| error.to_string())?;
+    let completed =
+        store.complete(&id, request.owner, &done).await.map_err(|error| error.to_string())?;
     match (acquired, completed) {
         (Acquired::Granted(_), Fenced::Done) => Ok(()),
         other => Err(format!("not a first execution: {other:?}")),
@@ -124,7 +139,8 @@ pub(crate) fn run() -> Result<Report, String> {
     let in_place = folder.store("place.db", true)?;
     let engine = blocking::Engine::over(IdempotencyEngine::new(folder.store("engine.db", false)?))
         .map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let mut report = Report::new("sqlite", "The SQLite store, durable (WAL, synchronous = FULL)");
     executions(&mut report, &floor, &store, &in_place, &engine, &runtime)?;
@@ -160,7 +176,9 @@ fn executions(
         floor.two_writes(far, &value).map_err(|error| error.to_string())?;
         runtime.block_on(execution(in_place, far))?;
         runtime.block_on(execution(store, far))?;
-        let ctx = IdempotencyContext::builder(SCOPE, key(far)).build().map_err(|error| error.to_string())?;
+        let ctx = IdempotencyContext::builder(SCOPE, key(far))
+            .build()
+            .map_err(|error| error.to_string())?;
         let outcome = engine.execute(ctx, || Ok::<_, std::io::Error>("x".repeat(200)));
         drop(outcome.map_err(|error| error.to_string())?);
     }
@@ -168,7 +186,9 @@ fn executions(
         ROUNDS,
         vec![
             Contender::new("two bare durable writes", || {
-                micros(|_| note(floor.two_writes(next(&mut a), &value).map_err(|error| error.to_string())))
+                micros(|_| {
+                    note(floor.two_writes(next(&mut a), &value).map_err(|error| error.to_string()))
+                })
             }),
             Contender::new("execution, in place", || {
                 micros(|_| {
@@ -189,10 +209,12 @@ fn executions(
             Contender::new("execution by the blocking engine", || {
                 micros(|_| {
                     d += 1;
-                    let ctx =
-                        IdempotencyContext::builder(SCOPE, key(d)).build().map_err(|error| error.to_string());
+                    let ctx = IdempotencyContext::builder(SCOPE, key(d))
+                        .build()
+                        .map_err(|error| error.to_string());
                     note(ctx.and_then(|ctx| {
-                        let outcome = engine.execute(ctx, || Ok::<_, std::io::Error>("x".repeat(200)));
+                        let outcome =
+                            engine.execute(ctx, || Ok::<_, std::io::Error>("x".repeat(200)));
                         outcome.map(drop).map_err(|error| error.to_string())
                     }));
                 })
@@ -204,7 +226,8 @@ fn executions(
     }
     let mut plot = Plot::new("Durable execution", "x two bare durable writes");
     for median in &medians {
-        let row = Row::new(median.name, median.cost, "us").beside("two bare durable writes", median.ratio);
+        let row = Row::new(median.name, median.cost, "us")
+            .beside("two bare durable writes", median.ratio);
         report.row(match median.name {
             "execution, in place" | "execution by the blocking engine" => row.ratio_at_most(1.15),
             "execution, one async caller" => row.ratio_at_most(1.30),
@@ -262,7 +285,12 @@ fn rate(
     Ok((callers * each) as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn replays(report: &mut Report, floor: &Floor, store: &SqliteStore, runtime: &Runtime) -> Result<(), String> {
+fn replays(
+    report: &mut Report,
+    floor: &Floor,
+    store: &SqliteStore,
+    runtime: &Runtime,
+) -> Result<(), String> {
     let ids: Vec<_> = (1..=500).map(identity).collect();
     let request = AcquireRequest::new(OwnerId::new(), LEASE, TTL);
     let medians = runtime.block_on(async {
@@ -271,7 +299,9 @@ fn replays(report: &mut Report, floor: &Floor, store: &SqliteStore, runtime: &Ru
             ROUNDS,
             vec![
                 Contender::new("bare SELECT", || {
-                    nanos(2_000, |n| assert!(floor.select(n % 500 + 1).is_ok_and(|bytes| bytes > 200)))
+                    nanos(2_000, |n| {
+                        assert!(floor.select(n % 500 + 1).is_ok_and(|bytes| bytes > 200))
+                    })
                 }),
                 Contender::new("replay (acquire)", || {
                     nanos(2_000, |n| {
@@ -289,7 +319,8 @@ fn replays(report: &mut Report, floor: &Floor, store: &SqliteStore, runtime: &Ru
         )
     });
     for median in &medians {
-        let row = Row::new(median.name, median.cost / 1_000.0, "us").beside("bare SELECT", median.ratio);
+        let row =
+            Row::new(median.name, median.cost / 1_000.0, "us").beside("bare SELECT", median.ratio);
         report.row(if median.name == "bare SELECT" { row } else { row.ratio_at_most(1.3) });
     }
     report.plot(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `arch-check`: what ARCHITECTURE.md names exists, and it leaves no crate out; links of the other pages lead somewhere.
+//! `arch-check`: what ARCHITECTURE.md names exists, and it leaves no crate out; links of the other
+//! pages lead somewhere.
 
 use std::path::Path;
 
@@ -28,7 +29,9 @@ pub(crate) fn check(root: &Path) -> Verdict {
         }
     }
     match tree::files(root, |name| name.ends_with(".md")) {
-        Ok(pages) => problems.extend(pages.iter().flat_map(|page| dead_links(root, &page.path, &page.text))),
+        Ok(pages) => {
+            problems.extend(pages.iter().flat_map(|page| dead_links(root, &page.path, &page.text)))
+        }
         Err(error) => problems.push(error.to_string()),
     }
     Verdict::of(&problems, format!("{} crates, {} files", members.len(), files.len()))
@@ -52,7 +55,10 @@ fn candidates(file: &str, folders: &[String]) -> Vec<String> {
             name == short || name.strip_prefix("retryproof-") == Some(short)
         };
         paths.extend(
-            folders.iter().filter(of_crate).flat_map(|f| [format!("{f}/src/{rest}"), format!("{f}/{rest}")]),
+            folders
+                .iter()
+                .filter(of_crate)
+                .flat_map(|f| [format!("{f}/src/{rest}"), format!("{f}/{rest}")]),
         );
     }
     paths
@@ -62,7 +68,9 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
     let folder = root.join(path).parent().unwrap_or(root).to_path_buf();
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
     targets
-        .filter(|target| target.contains(['/', '.']) && !target.contains("://") && !target.contains("::"))
+        .filter(|target| {
+            target.contains(['/', '.']) && !target.contains("://") && !target.contains("::")
+        })
         .filter(|target| !folder.join(target).exists())
         .map(|target| format!("{path} links to {target}, which does not exist"))
         .collect()
@@ -84,17 +92,20 @@ mod tests {
     fn a_short_path_stands_for_a_file_of_its_crate() {
         let folders = ["crates/retryproof-core".into(), "examples/lab".into()];
         assert!(
-            candidates("core/store.rs", &folders).contains(&"crates/retryproof-core/src/store.rs".into())
+            candidates("core/store.rs", &folders)
+                .contains(&"crates/retryproof-core/src/store.rs".into())
         );
         assert!(
-            candidates("lab/tests/it/main.rs", &folders).contains(&"examples/lab/tests/it/main.rs".into())
+            candidates("lab/tests/it/main.rs", &folders)
+                .contains(&"examples/lab/tests/it/main.rs".into())
         );
         assert_eq!(candidates("http/key.rs", &folders), ["http/key.rs"]);
     }
 
     #[test]
     fn links_to_missing_files_are_found_and_others_left_alone() {
-        let text = "[a](xtask/Cargo.toml) [b](no/such.md#x) [c](https://example.org/x.y) [d](#here) [e](crate::x::Y)";
+        let text = "[a](xtask/Cargo.toml) [b](no/such.md#x) [c](https://example.org/x.y) \
+             [d](#here) [e](crate::x::Y)";
         let root = tree::root();
         assert_eq!(
             dead_links(&root, "README.md", text),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `bench`: hands over to the `benches` crate, which measures and writes; starts the servers that its suites measure.
+//! `bench`: hands over to the `benches` crate, which measures and writes; starts the servers that
+//! its suites measure.
 
 use std::path::Path;
 
@@ -13,14 +14,17 @@ const ON_SERVERS: [&str; 3] = ["postgres", "mariadb", "redis"];
 pub(crate) fn run(root: &Path, suites: &[String]) -> Verdict {
     let needed = |service: &str| {
         ON_SERVERS.contains(&service)
-            && (suites.is_empty() || suites.iter().any(|suite| suite == service || suite == "growth"))
+            && (suites.is_empty()
+                || suites.iter().any(|suite| suite == service || suite == "growth"))
     };
     let mut servers = None;
     if ON_SERVERS.into_iter().any(needed) {
         let (running, up) = ForTests::begin_with(root, needed);
         servers = Some(running);
         match up {
-            Verdict::Failed(why) => return Verdict::Failed(format!("the servers to measure: {why}")),
+            Verdict::Failed(why) => {
+                return Verdict::Failed(format!("the servers to measure: {why}"));
+            }
             Verdict::Passed(remark) | Verdict::Skipped(remark) => println!("services: {remark}"),
         }
     }

@@ -13,7 +13,8 @@ pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// A `cargo` command line with its extra environment; `Display` is what a person types to repeat it.
+/// A `cargo` command line with its extra environment; `Display` is what a person types to repeat
+/// it.
 #[derive(Clone)]
 pub(crate) struct Cargo {
     env: Vec<(&'static str, String)>,
@@ -58,8 +59,9 @@ impl Cargo {
     fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(&self.args).current_dir(root).stdin(Stdio::null());
-        // `cargo run` tells this program about its own package; a build script that watches such a variable
-        // would run again, and what it built would differ from what a plain `cargo test` builds.
+        // `cargo run` tells this program about its own package; a build script that watches such a
+        // variable would run again, and what it built would differ from what a plain `cargo test`
+        // builds.
         for (name, _) in env::vars_os() {
             let name = name.to_string_lossy();
             if [
@@ -92,15 +94,26 @@ impl Cargo {
         Ok((output.status.success(), text(&output.stdout), text(&output.stderr)))
     }
 
-    /// Runs it, passes its output on as it comes, and returns the lines that `keep` picked, stripped of colour.
-    pub(crate) fn watch(&self, root: &Path, keep: fn(&str) -> bool) -> io::Result<(bool, Vec<String>)> {
+    /// Runs it, passes its output on as it comes, and returns the lines that `keep` picked,
+    /// stripped of colour.
+    pub(crate) fn watch(
+        &self,
+        root: &Path,
+        keep: fn(&str) -> bool,
+    ) -> io::Result<(bool, Vec<String>)> {
         let mut command = self.command(root);
         if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
             command.env("CARGO_TERM_COLOR", "always");
         }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || pass_on(pipe, io::stdout(), keep)));
-        let stderr = child.stderr.take().map(|pipe| thread::spawn(move || pass_on(pipe, io::stderr(), keep)));
+        let stdout = child
+            .stdout
+            .take()
+            .map(|pipe| thread::spawn(move || pass_on(pipe, io::stdout(), keep)));
+        let stderr = child
+            .stderr
+            .take()
+            .map(|pipe| thread::spawn(move || pass_on(pipe, io::stderr(), keep)));
         let success = child.wait()?.success();
         let kept = [stdout, stderr]
             .into_iter()

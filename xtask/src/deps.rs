@@ -107,7 +107,9 @@ impl Member {
 pub(crate) fn metadata(root: &Path) -> Result<Value, String> {
     let cargo = Cargo::new("metadata --format-version 1 --all-features --locked");
     match cargo.capture(root) {
-        Ok((true, json, _)) => serde_json::from_str(&json).map_err(|error| format!("{cargo}: {error}")),
+        Ok((true, json, _)) => {
+            serde_json::from_str(&json).map_err(|error| format!("{cargo}: {error}"))
+        }
         Ok((false, _, errors)) => Err(format!("{cargo}: {errors}")),
         Err(error) => Err(format!("{cargo}: {error}")),
     }
@@ -144,12 +146,15 @@ pub(crate) fn check(root: &Path) -> Verdict {
         Err(why) => return Verdict::Failed(why),
     };
     let members = members(&metadata);
-    let published: BTreeSet<&str> = members.iter().filter(|m| m.published).map(|m| m.name.as_str()).collect();
+    let published: BTreeSet<&str> =
+        members.iter().filter(|m| m.published).map(|m| m.name.as_str()).collect();
     let mut problems: Vec<String> =
         members.iter().flat_map(|member| edge_problems(member, &published)).collect();
     problems.extend(rust::problems(&metadata, &members));
     match tree::files(root, |name| name == "Cargo.toml") {
-        Ok(manifests) => problems.extend(manifests.iter().flat_map(|m| weak_features(&m.path, &m.text))),
+        Ok(manifests) => {
+            problems.extend(manifests.iter().flat_map(|m| weak_features(&m.path, &m.text)))
+        }
         Err(error) => problems.push(error.to_string()),
     }
     let core = match core_tree(root) {
@@ -175,8 +180,9 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
     let row = EDGES.iter().find(|(row, ..)| row == name);
     let mut problems = Vec::new();
     if member.published && row.is_none() {
-        problems
-            .push(format!("{name} is published, but xtask/src/deps.rs does not say what it may depend on"));
+        problems.push(format!(
+            "{name} is published, but xtask/src/deps.rs does not say what it may depend on"
+        ));
         return problems;
     }
     for dependency in &member.dependencies {
@@ -185,7 +191,9 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         if !dependency.ours {
             match name.as_str() {
                 "retryproof-duration" if kind != "dev" => refuse("it depends on nothing"),
-                "retryproof-core" if FOREIGN_TO_CORE.iter().any(|foreign| to.starts_with(foreign)) => {
+                "retryproof-core"
+                    if FOREIGN_TO_CORE.iter().any(|foreign| to.starts_with(foreign)) =>
+                {
                     refuse("core knows no driver and no HTTP type");
                 }
                 _ => {}
@@ -206,20 +214,26 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
         } else if !test_only && !normal.contains(&to) {
             refuse("not an edge of the house");
         } else if test_only && dependency.requirement != "*" {
-            // The testkit depends on core: with a version, neither could be released before the other.
+            // The testkit depends on core: with a version, neither could be released before the
+            // other.
             refuse("a crate of ours for tests goes by path alone, without a version");
         } else if kind != "dev" && !dependency.requirement.starts_with('=') {
             refuse("our crates pin each other with `=`");
-        } else if name == FACADE && kind != "dev" && to != "retryproof-core" && !dependency.optional {
+        } else if name == FACADE && kind != "dev" && to != "retryproof-core" && !dependency.optional
+        {
             refuse("the facade depends on its parts optionally");
         }
     }
     problems
 }
 
-/// A weak feature `x?/y` lands in the lock file of whoever leaves x off; with `links = "sqlite3"` that breaks their build.
+/// A weak feature `x?/y` lands in the lock file of whoever leaves x off; with `links = "sqlite3"`
+/// that breaks their build.
 fn weak_features(path: &str, manifest: &str) -> Vec<String> {
-    let code = manifest.lines().enumerate().map(|(n, line)| (n, line.split('#').next().unwrap_or_default()));
+    let code = manifest
+        .lines()
+        .enumerate()
+        .map(|(n, line)| (n, line.split('#').next().unwrap_or_default()));
     code.filter(|(_, line)| line.contains("?/"))
         .map(|(n, _)| format!("{path}:{}: weak feature `?/`", n + 1))
         .collect()
@@ -267,7 +281,8 @@ mod tests {
     fn allowed_edges_pass() {
         let (all, none, normal, dev) = (Value::Null, json!([]), Value::Null, json!("dev"));
         assert!(
-            problems("retryproof-core", &all, &ours("retryproof-duration", "=0.1.0", &normal)).is_empty()
+            problems("retryproof-core", &all, &ours("retryproof-duration", "=0.1.0", &normal))
+                .is_empty()
         );
         assert!(problems("retryproof-core", &all, &ours(KIT, "*", &dev)).is_empty());
         assert!(problems("retryproof-redis", &all, &ours(KIT, "*", &dev)).is_empty());
@@ -293,8 +308,16 @@ mod tests {
             ("lab", &none, ours("retryproof-core", "=0.1.0", &normal)),
             ("xtask", &none, ours(FACADE, "=0.1.0", &normal)),
             ("retryproof-new", &all, ours("retryproof-core", "=0.1.0", &normal)),
-            ("retryproof-core", &all, json!({"name": "http-body", "req": "^1", "kind": null, "path": null})),
-            ("retryproof-duration", &all, json!({"name": "serde", "req": "^1", "kind": null, "path": null})),
+            (
+                "retryproof-core",
+                &all,
+                json!({"name": "http-body", "req": "^1", "kind": null, "path": null}),
+            ),
+            (
+                "retryproof-duration",
+                &all,
+                json!({"name": "serde", "req": "^1", "kind": null, "path": null}),
+            ),
         ];
         for (name, publish, dependency) in refused {
             assert_eq!(problems(name, publish, &dependency).len(), 1, "{name} -> {dependency}");
@@ -308,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_crate_counts_once_and_ours_do_not() {
-        let tree = "retryproof-core v0.1.0 (/w)\nbytes v1.0.0\nserde v1.0.0\nbytes v1.0.0 (*)\nsyn v2.0.0\nsyn v3.0.0\n\n";
+        let tree = "retryproof-core v0.1.0 (/w)\nbytes v1.0.0\nserde v1.0.0\nbytes v1.0.0 \
+             (*)\nsyn v2.0.0\nsyn v3.0.0\n\n";
         assert_eq!(foreign_crates(tree).len(), 4);
     }
 }

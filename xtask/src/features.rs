@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `features`: the facade has to compile, without a warning, with no feature, with each alone, and with all.
+//! `features`: the facade has to compile, without a warning, with no feature, with each alone, and
+//! with all.
 
 use std::path::Path;
 
@@ -18,7 +19,9 @@ pub(crate) fn check(root: &Path) -> Verdict {
     let base = Cargo::new("check --quiet --locked -p retryproof");
     let mut runs = vec![base.clone().arg("--no-default-features")];
     runs.extend(
-        names.iter().map(|name| base.clone().arg("--no-default-features").arg("--features").arg(name)),
+        names
+            .iter()
+            .map(|name| base.clone().arg("--no-default-features").arg("--features").arg(name)),
     );
     runs.push(base.arg("--all-features"));
     let total = runs.len();
@@ -26,7 +29,8 @@ pub(crate) fn check(root: &Path) -> Verdict {
     for run in &runs {
         println!("  {run}");
         match run.capture(root) {
-            // RUSTFLAGS=-Dwarnings would build every dependency again, so warnings are looked for instead.
+            // RUSTFLAGS=-Dwarnings would build every dependency again, so warnings are looked for
+            // instead.
             Ok((true, _, errors)) if !errors.lines().any(|line| line.starts_with("warning")) => {}
             Ok((_, _, errors)) => problems.push(format!("{run}\n{errors}")),
             Err(error) => problems.push(format!("{run}: {error}")),

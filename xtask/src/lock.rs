@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `lock-check`: what the lock files of users come to. `libsqlite3-sys` declares `links`, so a lock file has room for one version.
+//! `lock-check`: what the lock files of users come to. `libsqlite3-sys` declares `links`, so a lock
+//! file has room for one version.
 //!
-//! Each case is a throw-away package below the target folder that starts from our own lock file, so that a release of
-//! somebody else's changes no result.
+//! Each case is a throw-away package below the target folder that starts from our own lock file, so
+//! that a release of somebody else's changes no result.
 
 use std::fs;
 use std::io;
@@ -24,12 +25,14 @@ struct Case {
 const CASES: [Case; 6] = [
     Case {
         name: "without-sqlite",
-        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\", \"postgres-tls\", \"mysql-tls\", \"redis-tls\"] }",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"axum\", \
+             \"postgres-tls\", \"mysql-tls\", \"redis-tls\"] }",
         lock: (false, "name = \"libsqlite3-sys\""),
         compile: false,
     },
     Case {
-        // sqlx brings its own SQLite driver, by default features even for users of another database.
+        // sqlx brings its own SQLite driver, by default features even for users of another
+        // database.
         name: "sqlite-beside-sqlx",
         dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nsqlx = \"0.9\"",
         lock: (true, "name = \"sqlx-sqlite\""),
@@ -43,23 +46,28 @@ const CASES: [Case; 6] = [
         compile: false,
     },
     Case {
-        // Their driver's own SQLite crate has no room beside the newest rusqlite, so it must not come along.
+        // Their driver's own SQLite crate has no room beside the newest rusqlite, so it must not
+        // come along.
         name: "servers-beside-sqlite",
-        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"full\"] }\nrusqlite = { version = \"0.41\", default-features = false }",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"full\"] \
+             }\nrusqlite = { version = \"0.41\", default-features = false }",
         lock: (false, "name = \"sqlx-sqlite\""),
         compile: false,
     },
     Case {
-        // Joined transactions of the older sqlx, whose default features name a SQLite driver for which ours leaves no room.
+        // Joined transactions of the older sqlx, whose default features name a SQLite driver for
+        // which ours leaves no room.
         name: "servers-beside-sqlx-08",
-        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = [\"postgres-sqlx-08\", \"mysql-sqlx-08\"] }\nsqlx = \"0.8\"",
+        dependencies: "retryproof = { path = \"ROOT/crates/retryproof\", features = \
+             [\"postgres-sqlx-08\", \"mysql-sqlx-08\"] }\nsqlx = \"0.8\"",
         lock: (true, "name = \"sqlx-sqlite\"\nversion = \"0.8"),
         compile: false,
     },
     Case {
         // The newest one is what the workspace's lock file has.
         name: "oldest-driver",
-        dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
+        dependencies: "retryproof-sqlite = { path = \"ROOT/crates/retryproof-sqlite\" \
+             }\nrusqlite = { version = \"=0.37.0\", default-features = false }",
         lock: (true, "name = \"rusqlite\"\nversion = \"0.37.0\""),
         compile: true,
     },
@@ -83,7 +91,8 @@ pub(crate) fn check(root: &Path) -> Verdict {
 
 fn run(root: &Path, case: &Case) -> io::Result<Option<String>> {
     let folder = write(root, case)?;
-    // The two that a user's other dependencies may pull to an older version; all else stays as it is in our lock file.
+    // The two that a user's other dependencies may pull to an older version; all else stays as it
+    // is in our lock file.
     let (resolved, _, errors) = Cargo::new("update rusqlite libsqlite3-sys").capture(&folder)?;
     if !resolved {
         return Ok(Some(errors));
@@ -108,15 +117,18 @@ fn write(root: &Path, case: &Case) -> io::Result<PathBuf> {
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/lib.rs"), "")?;
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    let (name, dependencies) = (case.name, case.dependencies.replace("ROOT", &root.to_string_lossy()));
+    let (name, dependencies) =
+        (case.name, case.dependencies.replace("ROOT", &root.to_string_lossy()));
     let manifest = format!(
-        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n{dependencies}\n"
+        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \
+         \"2024\"\n\n[workspace]\n\n[dependencies]\n{dependencies}\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest)?;
     Ok(folder)
 }
 
-/// Cargo names the index or a download that it could not reach; a conflict of versions reads otherwise.
+/// Cargo names the index or a download that it could not reach; a conflict of versions reads
+/// otherwise.
 fn is_offline(problem: &str) -> bool {
     ["failed to download", "Unable to update", "failed to query replaced source", "--offline"]
         .iter()

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask`: the project's own commands. `cargo xtask test` is what CI runs and what README tells people to run.
+//! `cargo xtask`: the project's own commands. `cargo xtask test` is what CI runs and what README
+//! tells people to run.
 //!
-//! Plain std besides a JSON reader, so that it builds in seconds on a bare machine and installs no tool.
+//! Plain std besides a JSON reader, so that it builds in seconds on a bare machine and installs no
+//! tool.
 
 use std::process::ExitCode;
 

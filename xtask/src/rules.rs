@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `rules-check`: SPEC.md and the tests name each other's rules.
 //!
-//! A test names a rule by its function's name (`fn acq_2_one_winner`), by its file's name, or by the id in its text
-//! (`ACQ-2`, in a comment or a message).
+//! A test names a rule by its function's name (`fn acq_2_one_winner`), by its file's name, or by
+//! the id in its text (`ACQ-2`, in a comment or a message).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,8 @@ use std::path::Path;
 use crate::Verdict;
 use crate::tree::{self, Source};
 
-const GROUPS: [&str; 11] = ["ID", "CTX", "ACQ", "RUN", "CMP", "FP", "HTTP", "ANN", "LST", "STO", "CFG"];
+const GROUPS: [&str; 11] =
+    ["ID", "CTX", "ACQ", "RUN", "CMP", "FP", "HTTP", "ANN", "LST", "STO", "CFG"];
 
 /// Rules that this version does not have. One that gets a test has to leave this list.
 const LATER: [(&str, &str); 0] = [];
@@ -83,9 +84,9 @@ fn compare(spec: &str, cited: &Cited, later: &BTreeSet<Rule>) -> (Vec<String>, u
     let mut covered = 0;
     for rule in &rules {
         match (cited.named.get(rule), cited.mentioned.get(rule), later.contains(rule)) {
-            (Some(path), _, true) => {
-                problems.push(format!("{rule} has a test now ({path}): take it off the list of later rules"))
-            }
+            (Some(path), _, true) => problems.push(format!(
+                "{rule} has a test now ({path}): take it off the list of later rules"
+            )),
             (None, _, true) => {}
             (None, None, false) => problems.push(format!("{rule}: no test names it")),
             _ => covered += 1,
@@ -129,11 +130,14 @@ fn mentions(text: &str) -> BTreeSet<Rule> {
         .collect()
 }
 
-/// The rules in the names of a text's functions. The kit lists its cases in macros, so there any identifier counts.
+/// The rules in the names of a text's functions. The kit lists its cases in macros, so there any
+/// identifier counts.
 fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
     let mut rules = BTreeSet::new();
     let mut before = "";
-    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
+    for word in text
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
     {
         if any_identifier || before == "fn" {
             rules.extend(leading_rules(word));
@@ -147,7 +151,9 @@ fn named(text: &str, any_identifier: bool) -> BTreeSet<Rule> {
 fn leading_rules(name: &str) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut parts = name.split('_');
-    while let (Some(group), Some(number), Some(_)) = (parts.next(), parts.next(), parts.clone().next()) {
+    while let (Some(group), Some(number), Some(_)) =
+        (parts.next(), parts.next(), parts.clone().next())
+    {
         let is_lower = group.bytes().all(|b| b.is_ascii_lowercase());
         match parse(&format!("{}-{number}", group.to_uppercase()), '-') {
             Some(rule) if is_lower => rules.push(rule),
@@ -176,7 +182,10 @@ fn test_part(file: &Source) -> Option<&str> {
         let code = line.trim();
         if code.starts_with("#[cfg(") && code.contains("test") && !code.contains("not(test)") {
             cfg_test = Some(offset);
-        } else if cfg_test.is_some() && code.split(' ').any(|word| word == "mod") && code.ends_with('{') {
+        } else if cfg_test.is_some()
+            && code.split(' ').any(|word| word == "mod")
+            && code.ends_with('{')
+        {
             return cfg_test.map(|from| &file.text[from..]);
         } else if !code.starts_with("#[") {
             cfg_test = None;
@@ -200,14 +209,15 @@ mod tests {
 
     #[test]
     fn ids_are_found_in_text_but_not_inside_other_words() {
-        let text =
-            "see ACQ-2, (`HTTP-13`) and CMP-9. Not SHA-256, UTF-8, RFC-9457, XID-1, ID-, ID-4x or ACQ-2-3";
+        let text = "see ACQ-2, (`HTTP-13`) and CMP-9. Not SHA-256, UTF-8, RFC-9457, XID-1, ID-, \
+             ID-4x or ACQ-2-3";
         assert_eq!(mentions(text), rules(&["ACQ-2", "HTTP-13", "CMP-9"]));
     }
 
     #[test]
     fn function_names_begin_with_their_rules() {
-        let text = "async fn acq_2_cmp_10_late() {}\nfn id_4() {}\nfn helper() { run_1_x(); }\npub fn fp_1_mismatch()";
+        let text = "async fn acq_2_cmp_10_late() {}\nfn id_4() {}\nfn helper() { run_1_x(); \
+             }\npub fn fp_1_mismatch()";
         assert_eq!(named(text, false), rules(&["ACQ-2", "CMP-10", "FP-1"]));
         assert_eq!(named("case!(run_1_long_action);", true), rules(&["RUN-1"]));
         assert_eq!(leading_rules("replays_acq_2_x"), []);
@@ -215,20 +225,26 @@ mod tests {
 
     #[test]
     fn only_the_test_module_of_a_source_file_counts() {
-        let text =
-            "/// ACQ-1\nfn x() {}\n#[cfg(all(test, not(loom)))]\n#[expect(x)]\nmod tests {\n // ACQ-2\n}\n";
+        let text = "/// ACQ-1\nfn x() {}\n#[cfg(all(test, not(loom)))]\n#[expect(x)]\nmod tests \
+             {\n // ACQ-2\n}\n";
         let file = source("crates/a/src/x.rs", text);
         let part = test_part(&file).expect("a test module");
         assert_eq!(mentions(part), rules(&["ACQ-2"]));
-        assert!(test_part(&source("crates/a/src/x.rs", "#[cfg(test)]\nuse x;\nmod y {\n}\n")).is_none());
-        assert!(test_part(&source("crates/a/src/x.rs", "#[cfg(test)]\nmod tests;\nfn y() {}\n")).is_none());
+        assert!(
+            test_part(&source("crates/a/src/x.rs", "#[cfg(test)]\nuse x;\nmod y {\n}\n")).is_none()
+        );
+        assert!(
+            test_part(&source("crates/a/src/x.rs", "#[cfg(test)]\nmod tests;\nfn y() {}\n"))
+                .is_none()
+        );
         assert!(test_part(&source("crates/a/tests/it/main.rs", "")).is_some());
         assert!(test_part(&source("crates/a/src/x/tests.rs", "")).is_some());
     }
 
     #[test]
     fn missing_unknown_stale_and_doubled_rules_are_each_reported() {
-        let spec = "- **ACQ-1** one, see ACQ-9\n- **ACQ-2** two\n- **ACQ-2** again\n- **LST-1** later\n- **FP-1** fine";
+        let spec = "- **ACQ-1** one, see ACQ-9\n- **ACQ-2** two\n- **ACQ-2** again\n- **LST-1** \
+             later\n- **FP-1** fine";
         let tests = source(
             "crates/a/tests/it/x.rs",
             "fn lst_1_skipped() {}\n// FP-1 and RUN-77\nfn http_409_is_a_status() {}",
@@ -245,7 +261,10 @@ mod tests {
         ];
         let unknown = ["list of later rules has LST-9", "names RUN-77"];
         for part in expected.iter().chain(&unknown) {
-            assert!(problems.iter().any(|problem| problem.contains(part)), "{part} in {problems:#?}");
+            assert!(
+                problems.iter().any(|problem| problem.contains(part)),
+                "{part} in {problems:#?}"
+            );
         }
         assert_eq!(problems.len(), expected.len() + unknown.len(), "{problems:#?}");
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `services up|down|status`: the real servers that stores and listeners are tested against, and the browser of the pages.
+//! `services up|down|status`: the real servers that stores and listeners are tested against, and
+//! the browser of the pages.
 //!
-//! Private ones: on free loopback ports, with all their files below one folder of the system's temporary one, and with
-//! nothing started by the system's service manager. `target/services/env` says where they are; tests read it. What is
-//! running is known by process id, start time and working folder together, so that a number given to somebody else since is
-//! neither taken for a server nor stopped.
+//! Private ones: on free loopback ports, with all their files below one folder of the system's
+//! temporary one, and with nothing started by the system's service manager. `target/services/env`
+//! says where they are; tests read it. What is running is known by process id, start time and
+//! working folder together, so that a number given to somebody else since is neither taken for a
+//! server nor stopped.
 
 use std::io;
 use std::path::Path;
@@ -44,7 +46,8 @@ pub(crate) struct Service {
     pub(crate) name: &'static str,
     /// Programs that it starts or is set up by.
     programs: &'static [&'static str],
-    /// Debian packages that bring them. The `-core` ones of MariaDB hold the server and its client, and set up nothing.
+    /// Debian packages that bring them. The `-core` ones of MariaDB hold the server and its client,
+    /// and set up nothing.
     packages: &'static [&'static str],
     /// The one below it, which comes first.
     on: Option<&'static str>,
@@ -57,7 +60,12 @@ pub(crate) const SERVICES: [Service; 8] = [
         packages: &["postgresql", "faketime"],         // whichever major this Debian has
         on: None,
     },
-    Service { name: "pgbouncer", programs: &["pgbouncer"], packages: &["pgbouncer"], on: Some("postgres") },
+    Service {
+        name: "pgbouncer",
+        programs: &["pgbouncer"],
+        packages: &["pgbouncer"],
+        on: Some("postgres"),
+    },
     Service {
         name: "mariadb",
         programs: &["mariadbd", "mariadb-install-db", "my_print_defaults", "mariadb"],
@@ -70,8 +78,14 @@ pub(crate) const SERVICES: [Service; 8] = [
         packages: &["redis-server", "openssl"],
         on: None,
     },
-    // A sentinel is the same program in another mode; the package redis-sentinel would only add a system service.
-    Service { name: "sentinel", programs: &["redis-server"], packages: &["redis-server"], on: None },
+    // A sentinel is the same program in another mode; the package redis-sentinel would only add a
+    // system service.
+    Service {
+        name: "sentinel",
+        programs: &["redis-server"],
+        packages: &["redis-server"],
+        on: None,
+    },
     Service {
         name: "chromium",
         programs: &["chromium", "chromedriver"],
@@ -113,7 +127,9 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
 
 /// The services that `names` stand for, all without a name, in the order of [`SERVICES`].
 fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
-    if let Some(unknown) = names.iter().find(|name| SERVICES.iter().all(|known| known.name != *name)) {
+    if let Some(unknown) =
+        names.iter().find(|name| SERVICES.iter().all(|known| known.name != *name))
+    {
         let known: Vec<&str> = SERVICES.iter().map(|service| service.name).collect();
         return Err(format!("unknown service `{unknown}`: there are {}", known.join(", ")));
     }
@@ -123,14 +139,16 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
         .collect())
 }
 
-/// Starts what does not run of `wanted` and what that stands on; the names of what it started. Whoever fails is stopped
-/// again, the others stay.
+/// Starts what does not run of `wanted` and what that stands on; the names of what it started.
+/// Whoever fails is stopped again, the others stay.
 pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'static str>, String> {
     let needed = |service: &Service| {
         wanted.iter().any(|other| other.name == service.name || other.on == Some(service.name))
     };
-    let _lock = site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
-    let mut site = Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
+    let _lock =
+        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
+    let mut site =
+        Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
     let missing: Vec<&'static Service> =
         SERVICES.iter().filter(|service| needed(service) && !site.runs(service.name)).collect();
     if missing.is_empty() {
@@ -142,7 +160,10 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
     // One thread per service, besides one that stands on another: it follows in the same thread.
     let mut chains: Vec<Vec<&'static Service>> = Vec::new();
     for service in &missing {
-        match chains.iter_mut().find(|chain| chain.iter().any(|below| service.on == Some(below.name))) {
+        match chains
+            .iter_mut()
+            .find(|chain| chain.iter().any(|below| service.on == Some(below.name)))
+        {
             Some(chain) => chain.push(service),
             None => chains.push(vec![service]),
         }
@@ -153,8 +174,10 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
         let run = move |chain: &[&'static Service]| {
             chain.iter().find(|service| !bring_up(site, tools, service)).map(|service| service.name)
         };
-        let running: Vec<_> = chains.iter().map(|chain| (chain, scope.spawn(move || run(chain)))).collect();
-        let ended = running.into_iter().map(|(chain, thread)| thread.join().unwrap_or(Some(chain[0].name)));
+        let running: Vec<_> =
+            chains.iter().map(|chain| (chain, scope.spawn(move || run(chain)))).collect();
+        let ended =
+            running.into_iter().map(|(chain, thread)| thread.join().unwrap_or(Some(chain[0].name)));
         ended.flatten().collect()
     });
     let site = site.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -178,7 +201,11 @@ fn bring_up(site: &Mutex<Site>, tools: &Tools, service: &Service) -> bool {
             true
         }
         Err(failure) => {
-            println!("  {:<10} FAILED after {:.1}s: {failure}", service.name, began.elapsed().as_secs_f64());
+            println!(
+                "  {:<10} FAILED after {:.1}s: {failure}",
+                service.name,
+                began.elapsed().as_secs_f64()
+            );
             with(site, |site| site.stop(&[service.name]).unwrap_or_else(|why| println!("  {why}")));
             false
         }
@@ -186,7 +213,8 @@ fn bring_up(site: &Mutex<Site>, tools: &Tools, service: &Service) -> bool {
 }
 
 fn start(site: &Mutex<Site>, tools: &Tools, service: &Service) -> Result<u16, Failure> {
-    let (recipes, running) = with(site, |site| (recipes(site, tools, service), site.running(service.name)));
+    let (recipes, running) =
+        with(site, |site| (recipes(site, tools, service), site.running(service.name)));
     let recipes = recipes.map_err(|error| Failure::plain(&error))?;
     let port = recipes.last().map_or(0, |server| server.port);
     for server in recipes.iter().filter(|server| !running.contains(&server.name)) {
@@ -225,7 +253,8 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
     }
 }
 
-/// The servers of one run of the tests, or of the benchmarks. What the run started ends with this; what ran before goes on.
+/// The servers of one run of the tests, or of the benchmarks. What the run started ends with this;
+/// what ran before goes on.
 pub(crate) struct ForTests<'a> {
     root: &'a Path,
     started: Vec<&'static Service>,
@@ -243,7 +272,8 @@ impl<'a> ForTests<'a> {
     pub(crate) fn begin_with(root: &'a Path, wanted: impl Fn(&str) -> bool) -> (Self, Verdict) {
         let services = || SERVICES.iter().filter(|service| wanted(service.name));
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let variable = |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
+        let variable =
+            |service: &&Service| format!("RETRYPROOF_TEST_{}", service.name.to_uppercase());
         let absent: Vec<_> = services().filter(|service| !is_set(&variable(service))).collect();
         let mut servers = Self { root, started: Vec::new(), variables: Vec::new() };
         // Noted before they start: what came up beside one that failed has to end as well.
@@ -257,7 +287,8 @@ impl<'a> ForTests<'a> {
         let ran = services().count() - servers.started.len();
         let result = up(root, &absent);
         let text = std::fs::read_to_string(site::folder(root).join("env")).unwrap_or_default();
-        servers.variables = env::parse(&text).into_iter().filter(|(name, _)| !is_set(name)).collect();
+        servers.variables =
+            env::parse(&text).into_iter().filter(|(name, _)| !is_set(name)).collect();
         let verdict = match result {
             Ok(started) => Verdict::Passed(format!("{} started, {ran} ran before", started.len())),
             Err(why) => Verdict::Failed(why),
@@ -278,8 +309,10 @@ impl Drop for ForTests<'_> {
 
 /// Stops `wanted`, and what stands on it, and removes their files.
 pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
-    let _lock = site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
-    let mut site = Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
+    let _lock =
+        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
+    let mut site =
+        Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
     let names: Vec<&str> = SERVICES
         .iter()
         .filter(|service| {
@@ -298,7 +331,8 @@ pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, S
 }
 
 fn status(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
-    let _lock = site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
+    let _lock =
+        site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
     let site = Site::open(root).map_err(|error| format!("the folder of the services: {error}"))?;
     let mut running = 0;
     for service in wanted {
@@ -306,7 +340,11 @@ fn status(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
         for server in SERVERS.iter().filter(|server| server.service == service.name) {
             match site.process(server.name) {
                 Some(pid) => {
-                    println!("  {:<18} 127.0.0.1:{:<6} pid {pid}", server.name, site.port(server.name));
+                    println!(
+                        "  {:<18} 127.0.0.1:{:<6} pid {pid}",
+                        server.name,
+                        site.port(server.name)
+                    );
                 }
                 None => println!("  {:<18} not running", server.name),
             }
@@ -334,12 +372,18 @@ fn until<T>(bound: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> 
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a server in another process tells nobody that it is ready")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server in another process tells nobody that it is ready"
+)]
 fn pause() {
     thread::sleep(Duration::from_millis(20));
 }
 
-#[expect(clippy::disallowed_methods, reason = "bounds a wait for another process, and times it for a person")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "bounds a wait for another process, and times it for a person"
+)]
 fn now() -> Instant {
     Instant::now()
 }
@@ -350,11 +394,15 @@ mod tests {
 
     #[test]
     fn no_name_stands_for_all_and_an_unknown_one_is_refused() {
-        let names =
-            |names: &[&str]| chosen(&names.iter().map(|name| (*name).to_string()).collect::<Vec<_>>());
+        let names = |names: &[&str]| {
+            chosen(&names.iter().map(|name| (*name).to_string()).collect::<Vec<_>>())
+        };
         assert_eq!(names(&[]).expect("all").len(), SERVICES.len());
-        let two: Vec<&str> =
-            names(&["redis", "postgres"]).expect("both").iter().map(|service| service.name).collect();
+        let two: Vec<&str> = names(&["redis", "postgres"])
+            .expect("both")
+            .iter()
+            .map(|service| service.name)
+            .collect();
         assert_eq!(two, ["postgres", "redis"]);
         let why = names(&["redis", "oracle"]).err().expect("refused");
         assert!(why.contains("`oracle`") && why.contains("postgres, pgbouncer"), "{why}");
@@ -363,9 +411,15 @@ mod tests {
     #[test]
     fn every_service_has_servers_and_stands_on_one_before_it() {
         for (n, service) in SERVICES.iter().enumerate() {
-            assert!(SERVERS.iter().any(|server| server.service == service.name), "{}", service.name);
             assert!(
-                service.on.is_none_or(|below| SERVICES[..n].iter().any(|other| other.name == below)),
+                SERVERS.iter().any(|server| server.service == service.name),
+                "{}",
+                service.name
+            );
+            assert!(
+                service
+                    .on
+                    .is_none_or(|below| SERVICES[..n].iter().any(|other| other.name == below)),
                 "{}",
                 service.name
             );

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `size-check`: a file stays short enough to be read in one go, or says why not; and names its licence.
+//! `size-check`: a file stays short enough to be read in one go, or says why not; and names its
+//! licence.
 
 use std::path::Path;
 
@@ -36,7 +37,8 @@ fn problems_of(file: &Source) -> Vec<String> {
     let mut head = file.text.lines().take(REASON_WITHIN).filter(|line| line.starts_with("//"));
     if lines > LONG && !head.any(|line| line.to_lowercase().contains(REASON)) {
         problems.push(format!(
-            "{}: {lines} lines; split it, or give the reason in its first {REASON_WITHIN} lines (\"Over {LONG} lines because ...\")",
+            "{}: {lines} lines; split it, or give the reason in its first {REASON_WITHIN} lines \
+             (\"Over {LONG} lines because ...\")",
             file.path
         ));
     }
@@ -60,7 +62,12 @@ mod tests {
     #[test]
     fn a_long_file_needs_a_reason_near_its_top() {
         assert_eq!(problems_of(&file(SPDX, 400)).len(), 1);
-        assert!(problems_of(&file(&format!("{SPDX}\n//! Over 400 lines because so."), 400)).is_empty());
-        assert_eq!(problems_of(&file(&format!("{SPDX}{}// over 400 lines", "\n".repeat(20)), 400)).len(), 1);
+        assert!(
+            problems_of(&file(&format!("{SPDX}\n//! Over 400 lines because so."), 400)).is_empty()
+        );
+        assert_eq!(
+            problems_of(&file(&format!("{SPDX}{}// over 400 lines", "\n".repeat(20)), 400)).len(),
+            1
+        );
     }
 }

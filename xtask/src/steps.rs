@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: the steps of a full check, cheap ones first, and their summary.
 //!
-//! Clippy, docs and the feature loop share what cargo checks; the two test steps share what it builds. None of them
-//! changes RUSTFLAGS, which would build every dependency again; the loom step has to, in a folder of its own.
+//! Clippy, docs and the feature loop share what cargo checks; the two test steps share what it
+//! builds. None of them changes RUSTFLAGS, which would build every dependency again; the loom step
+//! has to, in a folder of its own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,29 +33,41 @@ struct Step {
 fn plan(root: &Path) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut step = |name, what, work| steps.push(Step { name, what, work });
-    step("format", "rustfmt leaves no file changed", component(root, "fmt", "rustfmt", "fmt --all --check"));
+    step(
+        "format",
+        "rustfmt leaves no file changed",
+        component(root, "fmt", "rustfmt", "fmt --all --check"),
+    );
     step("rules-check", "rules and tests name each other", Work::Check(rules::check));
     step("size-check", "file lengths and licence lines", Work::Check(size::check));
     step("arch-check", "ARCHITECTURE.md names what exists", Work::Check(arch::check));
     step("deps-check", "who depends on whom", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
-    // The whole workspace, here and below: also the members that `default-members` leaves out of a bare `cargo build`.
+    // The whole workspace, here and below: also the members that `default-members` leaves out of a
+    // bare `cargo build`.
     let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
     step("clippy", "lints, each warning an error", component(root, "clippy", "clippy", lint));
-    let doc =
-        Cargo::new("doc --workspace --no-deps --all-features --locked").flags("RUSTDOCFLAGS", "-D warnings");
+    let doc = Cargo::new("doc --workspace --no-deps --all-features --locked")
+        .flags("RUSTDOCFLAGS", "-D warnings");
     step("docs", "documentation, each warning an error", Work::Run(doc));
     step("features", "the facade with each feature alone, none, all", Work::Check(features::check));
-    step("lock-check", "lock files of users, both ends of the SQLite driver", Work::Check(lock::check));
-    let runner =
-        match optional(root, "nextest", "nextest run --workspace --all-features --locked --no-fail-fast") {
-            Work::Run(nextest) => nextest,
-            _ => {
-                println!("note: cargo-nextest is not installed, cargo test runs the tests instead");
-                Cargo::new("test --workspace --all-features --tests --locked --no-fail-fast")
-            }
-        };
+    step(
+        "lock-check",
+        "lock files of users, both ends of the SQLite driver",
+        Work::Check(lock::check),
+    );
+    let runner = match optional(
+        root,
+        "nextest",
+        "nextest run --workspace --all-features --locked --no-fail-fast",
+    ) {
+        Work::Run(nextest) => nextest,
+        _ => {
+            println!("note: cargo-nextest is not installed, cargo test runs the tests instead");
+            Cargo::new("test --workspace --all-features --tests --locked --no-fail-fast")
+        }
+    };
     step("services", "the servers that the stores are tested against", Work::Servers);
     step("tests", "unit and integration tests", Work::Tests(runner));
     let doctests = Cargo::new("test --workspace --all-features --doc --locked --no-fail-fast");
@@ -76,7 +89,9 @@ fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
     if added.is_ok_and(|status| status.success()) && installed(root, probe) {
         return Work::Run(Cargo::new(line));
     }
-    Work::Skip(format!("{component} is not installed; `rustup component add {component}` brings it"))
+    Work::Skip(format!(
+        "{component} is not installed; `rustup component add {component}` brings it"
+    ))
 }
 
 /// A step that needs a tool which we use where present and never compile.
@@ -98,7 +113,8 @@ struct Done {
     repeat: String,
 }
 
-/// Runs every step, also after a failure, so that one run shows all there is to mend. True when none failed.
+/// Runs every step, also after a failure, so that one run shows all there is to mend. True when
+/// none failed.
 pub(crate) fn run_all(root: &Path) -> bool {
     let start = now();
     let steps = plan(root);
@@ -133,22 +149,27 @@ pub(crate) fn run_all(root: &Path) -> bool {
                 servers = Some(running);
                 verdict
             }
-            Work::Tests(cargo) => {
-                exit(at(cargo, servers.as_ref()).watch(root, tally::closes).map(|(success, lines)| {
+            Work::Tests(cargo) => exit(at(cargo, servers.as_ref()).watch(root, tally::closes).map(
+                |(success, lines)| {
                     let mut ran = Tally::default();
                     lines.iter().for_each(|line| ran.add(line));
                     tally.merge(ran);
                     closing.extend(lines.into_iter().filter(|line| line.starts_with("Summary")));
-                    (success && ran.passed > 0, format!("{} passed, {} ignored", ran.passed, ran.ignored))
-                }))
-            }
+                    (
+                        success && ran.passed > 0,
+                        format!("{} passed, {} ignored", ran.passed, ran.ignored),
+                    )
+                },
+            )),
             Work::Skip(why) => Verdict::Skipped(why),
         };
         let took = began.elapsed();
         match &verdict {
             Verdict::Passed(_) => println!("=== {}: ok in {}", step.name, seconds(took)),
             Verdict::Skipped(why) => println!("=== {}: SKIPPED: {why}", step.name),
-            Verdict::Failed(_) => println!("=== {}: FAILED in {}; again: {repeat}", step.name, seconds(took)),
+            Verdict::Failed(_) => {
+                println!("=== {}: FAILED in {}; again: {repeat}", step.name, seconds(took))
+            }
         }
         done.push(Done { name: step.name, verdict, took, repeat });
     }
@@ -169,7 +190,8 @@ fn exit(result: std::io::Result<(bool, String)>) -> Verdict {
     }
 }
 
-/// The table, then the closing lines of the test runners, so that they are the last thing on the screen.
+/// The table, then the closing lines of the test runners, so that they are the last thing on the
+/// screen.
 fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> bool {
     println!("\n{:<12} {:>8}  result", "step", "took");
     for Done { name, verdict, took, .. } in done {
@@ -181,7 +203,8 @@ fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> b
         let gap = if remark.is_empty() { "" } else { "  " };
         println!("{name:<12} {:>8}  {word}{gap}{remark}", seconds(*took));
     }
-    let failed: Vec<&Done> = done.iter().filter(|step| matches!(step.verdict, Verdict::Failed(_))).collect();
+    let failed: Vec<&Done> =
+        done.iter().filter(|step| matches!(step.verdict, Verdict::Failed(_))).collect();
     for Done { name, repeat, .. } in &failed {
         println!("{name} failed; again: {repeat}");
     }
@@ -189,7 +212,8 @@ fn summary(done: &[Done], took: Duration, closing: &[String], tally: Tally) -> b
     closing.iter().for_each(|line| println!("{line}"));
     let Tally { passed, failed: broken, ignored } = tally;
     println!(
-        "test result: {}. {passed} passed; {broken} failed; {ignored} ignored; all runners together; finished in {}",
+        "test result: {}. {passed} passed; {broken} failed; {ignored} ignored; all runners \
+         together; finished in {}",
         if failed.is_empty() { "ok" } else { "FAILED" },
         seconds(took)
     );
@@ -200,7 +224,10 @@ fn seconds(took: Duration) -> String {
     format!("{:.1}s", took.as_secs_f64())
 }
 
-#[expect(clippy::disallowed_methods, reason = "times the steps for a person; nothing is decided by it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "times the steps for a person; nothing is decided by it"
+)]
 fn now() -> Instant {
     Instant::now()
 }

@@ -17,15 +17,20 @@ pub(crate) fn closes(line: &str) -> bool {
 impl Tally {
     pub(crate) fn add(&mut self, line: &str) {
         if let Some((before, counts)) = line.split_once(" run: ") {
-            // nextest: `Summary [  1.2s] 7 tests run: 5 passed (1 slow), 1 failed, 1 timed out, 3 skipped`
-            let run =
-                before.split_whitespace().rev().nth(1).and_then(|word| word.split('/').next()?.parse().ok());
+            // nextest:
+            // `Summary [  1.2s] 7 tests run: 5 passed (1 slow), 1 failed, 1 timed out, 3 skipped`
+            let run = before
+                .split_whitespace()
+                .rev()
+                .nth(1)
+                .and_then(|word| word.split('/').next()?.parse().ok());
             let passed = count(counts, "passed");
             self.passed += passed;
             self.ignored += count(counts, "skipped");
             self.failed += run.unwrap_or(0u64).saturating_sub(passed);
         } else {
-            // libtest: `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`
+            // libtest:
+            // `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s`
             self.passed += count(line, "passed");
             self.failed += count(line, "failed");
             self.ignored += count(line, "ignored");
@@ -42,7 +47,11 @@ impl Tally {
 /// The number before `word`.
 fn count(line: &str, word: &str) -> u64 {
     let words: Vec<&str> = line.split([' ', ',', ';', '.']).filter(|w| !w.is_empty()).collect();
-    words.windows(2).filter(|pair| pair[1] == word).filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
+    words
+        .windows(2)
+        .filter(|pair| pair[1] == word)
+        .filter_map(|pair| pair[0].parse::<u64>().ok())
+        .sum()
 }
 
 #[cfg(test)]
@@ -58,9 +67,11 @@ mod tests {
 
     #[test]
     fn both_runners_closing_lines_are_read() {
-        let line = "test result: FAILED. 5 passed; 2 failed; 1 ignored; 0 measured; 9 filtered out; finished in 0.01s";
+        let line = "test result: FAILED. 5 passed; 2 failed; 1 ignored; 0 measured; 9 filtered \
+             out; finished in 0.01s";
         assert_eq!(tally(line), Tally { passed: 5, failed: 2, ignored: 1 });
-        let line = "Summary [   1.204s] 7 tests run: 5 passed (1 slow), 1 failed, 1 timed out, 3 skipped";
+        let line =
+            "Summary [   1.204s] 7 tests run: 5 passed (1 slow), 1 failed, 1 timed out, 3 skipped";
         assert_eq!(tally(line), Tally { passed: 5, failed: 2, ignored: 3 });
         let line = "Summary [   0.011s] 1 test run: 1 passed, 0 skipped";
         assert_eq!(tally(line), Tally { passed: 1, failed: 0, ignored: 0 });

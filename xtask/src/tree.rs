@@ -16,7 +16,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// All files below `root` whose name `wanted` accepts, sorted by path. Build output and hidden folders are left out.
+/// All files below `root` whose name `wanted` accepts, sorted by path. Build output and hidden
+/// folders are left out.
 pub(crate) fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Source>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -31,7 +32,8 @@ pub(crate) fn files(root: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Ve
             } else if wanted(&name) {
                 let path = entry.path();
                 let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-                let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+                let path =
+                    path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
                 found.push(Source { path, text });
             }
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instructions and allocations of calls straight into the app, without a socket.
 //!
-//! A request's body is not there at the first poll: actix's connection polls a service once before it looks at the body,
-//! even where head and body came in one piece.
+//! A request's body is not there at the first poll: actix's connection polls a service once before
+//! it looks at the body, even where head and body came in one piece.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -21,7 +21,8 @@ use crate::heap::{Heap, HeapCounter, answer};
 use crate::http::load::Keys;
 use crate::http::server::filters;
 
-/// How often a way is gone: once to warm up, for the first call of a path builds what later ones share, and then counted.
+/// How often a way is gone: once to warm up, for the first call of a path builds what later ones
+/// share, and then counted.
 const CALLS: [Range<u64>; 2] = [0..100, 100..10_100];
 
 /// What is counted; the first is the floor.
@@ -53,7 +54,11 @@ pub(super) fn count(heap: HeapCounter) -> Result<(), String> {
 /// One way, by its number, `COUNT` times: what callgrind watches.
 pub(super) fn repeat(args: &[String]) -> Result<(), String> {
     let [way, count] = args else { return Err("actix call: which way, how often".into()) };
-    let way = way.parse().ok().and_then(|number: usize| WAYS.get(number)).ok_or("actix call: which way?")?;
+    let way = way
+        .parse()
+        .ok()
+        .and_then(|number: usize| WAYS.get(number))
+        .ok_or("actix call: which way?")?;
     let count = count.parse().map_err(|_| "actix call: how often?")?;
     call([(*way, 0..count)], |_| Ok(()))
 }
@@ -68,7 +73,8 @@ fn call(
         let service = init_service(App::new().configure(routes)).await;
         for ((_, path, keys), calls) in steps {
             for number in calls.clone() {
-                let mut request = TestRequest::post().uri(path).insert_header(("content-length", "180"));
+                let mut request =
+                    TestRequest::post().uri(path).insert_header(("content-length", "180"));
                 let key = match keys {
                     Keys::None => None,
                     Keys::Same => Some("00000000-0000-4000-8000-000000000000".to_owned()),

@@ -84,7 +84,8 @@ async fn calls(router: &Router, path: &str, key: Option<Key>, count: u64) -> Res
                 request = request.header("idempotency-key", key);
             }
         }
-        let request = request.body(Body::from(vec![b'b'; 180])).map_err(|error| error.to_string())?;
+        let request =
+            request.body(Body::from(vec![b'b'; 180])).map_err(|error| error.to_string())?;
         let response = router.clone().oneshot(request).await.map_err(|error| error.to_string())?;
         if response.status() != 201 {
             return Err(format!("{path} answered {}", response.status()));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one thread that never sleeps.
+//! The load generator: kept-alive HTTP/1.1 connections, one request at a time on each, in one
+//! thread that never sleeps.
 //!
-//! It looks at its sockets in turn instead of waiting for one: a thread that sleeps has to be woken, by the server's
-//! thread, on the server's account, and the slower the server the more often it sleeps. That would be charged to the guard.
+//! It looks at its sockets in turn instead of waiting for one: a thread that sleeps has to be
+//! woken, by the server's thread, on the server's account, and the slower the server the more often
+//! it sleeps. That would be charged to the guard.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -45,7 +47,11 @@ impl Load {
             let stream = TcpStream::connect(server)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            Ok::<_, std::io::Error>(Connection { stream, sent: None, answer: Vec::with_capacity(1024) })
+            Ok::<_, std::io::Error>(Connection {
+                stream,
+                sent: None,
+                answer: Vec::with_capacity(1024),
+            })
         };
         let connections: Result<Vec<_>, _> = (0..connections).map(connect).collect();
         let connections = Mutex::new(connections.map_err(|error| format!("connecting: {error}"))?);
@@ -55,12 +61,15 @@ impl Load {
     /// Sends `count` requests over all connections and waits for every answer.
     pub(crate) fn batch(&self, path: &str, keys: Keys, count: u64) -> Result<Found, String> {
         let mut connections = self.connections.lock().map_err(|_| "an earlier batch broke off")?;
-        let count = usize::try_from(count).map_err(|_| "so many requests do not fit into memory")?;
+        let count =
+            usize::try_from(count).map_err(|_| "so many requests do not fit into memory")?;
         let (mut unsent, mut latencies) = (count, Vec::with_capacity(count));
         let mut request = Vec::with_capacity(512);
         while latencies.len() < count {
             for connection in connections.iter_mut() {
-                if let Some(latency) = connection.answered().map_err(|error| format!("{path}: {error}"))? {
+                if let Some(latency) =
+                    connection.answered().map_err(|error| format!("{path}: {error}"))?
+                {
                     latencies.push(latency);
                 }
                 if unsent > 0 && connection.sent.is_none() {
@@ -86,7 +95,8 @@ impl Load {
         };
         request.clear();
         request.extend_from_slice(
-            format!("POST {path} HTTP/1.1\r\nHost: bench\r\n{key}Content-Length: 180\r\n\r\n").as_bytes(),
+            format!("POST {path} HTTP/1.1\r\nHost: bench\r\n{key}Content-Length: 180\r\n\r\n")
+                .as_bytes(),
         );
         request.extend_from_slice(&[b'b'; 180]);
     }
@@ -113,13 +123,17 @@ impl Connection {
         let Some(head) = self.answer.windows(4).position(|window| window == b"\r\n\r\n") else {
             return Ok(None);
         };
-        let text = std::str::from_utf8(&self.answer[..head]).map_err(|_| broken("a head that is no text"))?;
+        let text = std::str::from_utf8(&self.answer[..head])
+            .map_err(|_| broken("a head that is no text"))?;
         if text.get(9..12) != Some("201") {
             return Err(broken(text));
         }
-        let length =
-            text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-        if self.answer.len() < head + 4 + length.ok_or_else(|| broken("a body of unknown length"))? {
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        if self.answer.len()
+            < head + 4 + length.ok_or_else(|| broken("a body of unknown length"))?
+        {
             return Ok(None);
         }
         self.sent = None;
@@ -131,9 +145,12 @@ fn broken(what: &str) -> std::io::Error {
     std::io::Error::other(what.to_owned())
 }
 
-/// One batch at a server that runs already: `ADDRESS PATH none|same|fresh COUNT`, for a profiler beside it.
+/// One batch at a server that runs already: `ADDRESS PATH none|same|fresh COUNT`, for a profiler
+/// beside it.
 pub(super) fn one(args: &[String]) -> Result<(), String> {
-    let [address, path, keys, count] = args else { return Err("http load: ADDRESS PATH KEYS COUNT".into()) };
+    let [address, path, keys, count] = args else {
+        return Err("http load: ADDRESS PATH KEYS COUNT".into());
+    };
     let address = address.parse().map_err(|_| "http load: which address?")?;
     let keys = match keys.as_str() {
         "none" => Keys::None,

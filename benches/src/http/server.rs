@@ -62,7 +62,8 @@ pub(super) fn serve(listen: SocketAddr) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| error.to_string())?;
+        let listener =
+            tokio::net::TcpListener::bind(listen).await.map_err(|error| error.to_string())?;
         println!("{}", listener.local_addr().map_err(|error| error.to_string())?);
         axum::serve(listener, router()?).await.map_err(|error| error.to_string())
     })

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The work that is measured, and who does it: the memory store, a bare map as the floor, dashmap as a peer.
+//! The work that is measured, and who does it: the memory store, a bare map as the floor, dashmap
+//! as a peer.
 //!
-//! The others do the least that an idempotency store could: keyed by scope and key, an owner and a time checked on every
-//! call, the value shared. They are not bounded, reclaim nothing, wake nobody and draw no tokens. An [`Identity`] carries
-//! its hash with it; they get the two halves, which do not.
+//! The others do the least that an idempotency store could: keyed by scope and key, an owner and a
+//! time checked on every call, the value shared. They are not bounded, reclaim nothing, wake nobody
+//! and draw no tokens. An [`Identity`] carries its hash with it; they get the two halves, which do
+//! not.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -56,7 +58,8 @@ pub(super) struct Item {
 pub(super) type Pair = (Scope, Key);
 
 pub(super) fn item(n: u64) -> Item {
-    // The scope is one that a program made once: no literal, so it counts references as a configured one does.
+    // The scope is one that a program made once: no literal, so it counts references as a
+    // configured one does.
     thread_local!(static MADE: Scope = Scope::new(SCOPE).expect("a valid scope"));
     let scope = MADE.with(Scope::clone);
     let key = Key::new(format!("{n:036}")).expect("a valid key");
@@ -72,18 +75,21 @@ impl Keeper for MemoryStore {
         let mut context = Context::from_waker(Waker::noop());
         let granted = pin!(self.acquire(&item.id, &ask.request)).poll(&mut context);
         matches!(granted, Poll::Ready(Ok(Acquired::Granted(_)))) && {
-            let fenced = pin!(self.complete(&item.id, ask.request.owner, &ask.done)).poll(&mut context);
+            let fenced =
+                pin!(self.complete(&item.id, ask.request.owner, &ask.done)).poll(&mut context);
             matches!(fenced, Poll::Ready(Ok(Fenced::Done)))
         }
     }
 
     fn replay(&self, item: &Item, ask: &Ask) -> bool {
-        let answer = pin!(self.acquire(&item.id, &ask.request)).poll(&mut Context::from_waker(Waker::noop()));
+        let answer = pin!(self.acquire(&item.id, &ask.request))
+            .poll(&mut Context::from_waker(Waker::noop()));
         matches!(black_box(&answer), Poll::Ready(Ok(Acquired::Complete(_))))
     }
 }
 
-/// Tells everybody the time: the host's, or one that stands still, so that the rest of a call can be seen.
+/// Tells everybody the time: the host's, or one that stands still, so that the rest of a call can
+/// be seen.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Time {
     still: Option<Instant>,
@@ -200,7 +206,8 @@ impl<S: BuildHasher + Clone + Default> Peer<S> {
     }
 }
 
-/// An acquire has to be atomic, so a duplicate is found out by `entry`, which wants a key of its own.
+/// An acquire has to be atomic, so a duplicate is found out by `entry`, which wants a key of its
+/// own.
 impl Keeper for Peer {
     fn execute(&self, item: &Item, ask: &Ask) -> bool {
         self.execute(item, ask)
@@ -218,7 +225,8 @@ impl Keeper for Peer {
     }
 }
 
-/// One who knows that it is a duplicate and only reads, with our hash: the best that a concurrent map can do.
+/// One who knows that it is a duplicate and only reads, with our hash: the best that a concurrent
+/// map can do.
 pub(super) struct Reader(pub(super) Peer<OurHash>);
 
 impl Keeper for Reader {

@@ -44,8 +44,11 @@ impl Plot {
 pub(super) fn draw(title: &str, plots: &[Plot]) -> String {
     let mut body = String::new();
     let mut y = 34.0;
-    let _ =
-        writeln!(body, r#"<text x="12" y="22" font-size="15" font-weight="bold">{}</text>"#, escape(title));
+    let _ = writeln!(
+        body,
+        r#"<text x="12" y="22" font-size="15" font-weight="bold">{}</text>"#,
+        escape(title)
+    );
     for plot in plots {
         y += 20.0;
         let _ = writeln!(
@@ -56,7 +59,8 @@ pub(super) fn draw(title: &str, plots: &[Plot]) -> String {
         );
         let top = y + 8.0;
         let most = plot.bars.iter().map(|bar| bar.1).chain(plot.goal).fold(0.0, f64::max);
-        let x = |value: f64| if most > 0.0 { value / most * (WIDTH - LABELS - FIGURES) } else { 0.0 };
+        let x =
+            |value: f64| if most > 0.0 { value / most * (WIDTH - LABELS - FIGURES) } else { 0.0 };
         y = top;
         for (at, (label, value)) in plot.bars.iter().enumerate() {
             let colour = if at == 0 { "#2563eb" } else { "#9ca3af" };
@@ -102,7 +106,10 @@ mod tests {
 
     #[test]
     fn bars_share_the_scale_of_the_longest() {
-        let svg = draw("a < b", &[Plot::new("t", "ns").bar("ours", 50.0).bar("floor", 100.0).goal(100.0)]);
+        let svg = draw(
+            "a < b",
+            &[Plot::new("t", "ns").bar("ours", 50.0).bar("floor", 100.0).goal(100.0)],
+        );
         assert!(svg.contains(r#"width="200.0""#) && svg.contains(r#"width="400.0""#), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains("stroke-dasharray"));
     }

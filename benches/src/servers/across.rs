@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiters in other processes: how soon they hold a result, and what a thousand of them ask of the store.
+//! Waiters in other processes: how soon they hold a result, and what a thousand of them ask of the
+//! store.
 //!
-//! The children are this program again. They are told what to do by lines and stamp their answers with the host's monotonic
-//! clock, which all processes read alike.
+//! The children are this program again. They are told what to do by lines and stamp their answers
+//! with the host's monotonic clock, which all processes read alike.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -108,7 +109,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts a child of the suite and waits until it has connected. `name` is what its tables or keys are called.
+    /// Starts a child of the suite and waits until it has connected. `name` is what its tables or
+    /// keys are called.
     pub(crate) fn start(suite: &str, name: &str) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
         let mut process = Command::new(program)
@@ -152,8 +154,8 @@ impl Drop for Other {
     }
 }
 
-/// From the moment before this process sends the completion to the result in the hands of a waiter in another one: median and 99th
-/// percentile.
+/// From the moment before this process sends the completion to the result in the hands of a waiter
+/// in another one: median and 99th percentile.
 pub(crate) fn wake_up(
     report: &mut Report,
     runtime: &Runtime,
@@ -209,8 +211,9 @@ pub(crate) fn wake_up(
     Ok(())
 }
 
-/// A thousand callers of one key in four processes: runs, and what they ask of the store. `calls` reads how many statements the
-/// server has seen; `beside` is how many of them a process sends to connect, and `polls` how many one waiter sends in [`HOLD`].
+/// A thousand callers of one key in four processes: runs, and what they ask of the store. `calls`
+/// reads how many statements the server has seen; `beside` is how many of them a process sends to
+/// connect, and `polls` how many one waiter sends in [`HOLD`].
 pub(crate) fn crowds(
     report: &mut Report,
     suite: &str,
@@ -220,7 +223,8 @@ pub(crate) fn crowds(
     mut calls: impl FnMut() -> Result<u64, String>,
 ) -> Result<(), String> {
     let before = calls()?;
-    let mut others = (0..PROCESSES).map(|_| Other::start(suite, name)).collect::<Result<Vec<_>, _>>()?;
+    let mut others =
+        (0..PROCESSES).map(|_| Other::start(suite, name)).collect::<Result<Vec<_>, _>>()?;
     let begin = now();
     for other in &others {
         Other::say(&other.to, &format!("crowd crowd {}", WAITERS / PROCESSES))?;
@@ -240,7 +244,10 @@ pub(crate) fn crowds(
         return Err(format!("{results} of {WAITERS} callers have the result"));
     }
     let most = WAITERS + PROCESSES * (3 * polls + beside) + 2;
-    report.row(Row::new("1,000 callers of one key in 4 processes: runs", runs as f64, "").value_at_most(1.0));
+    report.row(
+        Row::new("1,000 callers of one key in 4 processes: runs", runs as f64, "")
+            .value_at_most(1.0),
+    );
     let row = Row::new("the same: statements that the server saw", sent, "");
     report.row(row.value_at_most(most as f64));
     report.row(Row::new("the same, a second", sent / took.as_secs_f64(), "/s"));

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Awake`]: keeps the cores from falling asleep while client and server hand each other the word.
 //!
-//! One task that asks leaves both cores idle half of the time. A core of a virtual machine that idles too long is taken off its host's core: it
-//! comes back late and finds its caches cold, so that the next gap is longer still. Two states are stable, one half as fast as the other, and
-//! a floor and a store that differ by 3 us a call can end up in one each: measured 1.1 to 2.0 x from one process to the next for the same two ways of
-//! reading, 1.0 to 1.1 x on cores that stay awake. What is to be compared is the work, not the sleep.
+//! One task that asks leaves both cores idle half of the time. A core of a virtual machine that
+//! idles too long is taken off its host's core: it comes back late and finds its caches cold, so
+//! that the next gap is longer still. Two states are stable, one half as fast as the other, and a
+//! floor and a store that differ by 3 us a call can end up in one each: measured 1.1 to 2.0 x from
+//! one process to the next for the same two ways of reading, 1.0 to 1.1 x on cores that stay awake.
+//! What is to be compared is the work, not the sleep.
 //!
-//! So one process for each core spins in the scheduler's idle class, which gives way at once to whatever else wants to run. That is `chrt` and
-//! `taskset` of util-linux, since Rust without `unsafe` has no call for it.
+//! So one process for each core spins in the scheduler's idle class, which gives way at once to
+//! whatever else wants to run. That is `chrt` and `taskset` of util-linux, since Rust without
+//! `unsafe` has no call for it.
 
 use std::process::{Child, Command, Stdio};
 
@@ -49,7 +52,8 @@ fn warn(problem: &str) {
 }
 
 fn spinner(core: usize) -> Result<Child, String> {
-    let program = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     Command::new("chrt")
         .args(["--idle", "0", "taskset", "--cpu-list", &core.to_string()])
         .arg(program)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suite `growth`: the cost of an operation with five million records beside that with ten thousand. To fill the tables takes minutes,
-//! so it runs only when it is named.
+//! Suite `growth`: the cost of an operation with five million records beside that with ten
+//! thousand. To fill the tables takes minutes, so it runs only when it is named.
 
 use crate::heap::HeapCounter;
 use crate::report::Report;
@@ -23,10 +23,15 @@ pub(crate) fn run() -> Result<Report, String> {
     let measured = redis::grown(&mut report, &runtime, &place, RECORDS, "5 M Redis");
     measured.and(runtime.block_on(place.clear()))?;
     report.note(format!(
-        "The servers and floors of the suites `postgres`, `mariadb` and `redis`, of 10,000 and of five million records in turn. *500 keys*: the same few hundred keys are asked for again and again, as \
-         retries do; *any key*: each read goes to a record of the whole table that nobody has read lately, so it grows with what the processor's and the server's caches hold, the bare read's as the \
-         replay's: the row above each replay shows by how much. PostgreSQL keeps its shared buffers of 4 GiB on huge pages where the machine has reserved them (`sysctl vm.nr_hugepages=2300`), as its manual \
-         advises: {} Before Redis is measured, it has written its log anew and moved the records to its larger table.",
+        "The servers and floors of the suites `postgres`, `mariadb` and `redis`, of 10,000 and \
+         of five million records in turn. *500 keys*: the same few hundred keys are asked for \
+         again and again, as retries do; *any key*: each read goes to a record of the whole \
+         table that nobody has read lately, so it grows with what the processor's and the \
+         server's caches hold, the bare read's as the replay's: the row above each replay shows \
+         by how much. PostgreSQL keeps its shared buffers of 4 GiB on huge pages where the \
+         machine has reserved them (`sysctl vm.nr_hugepages=2300`), as its manual advises: {} \
+         Before Redis is measured, it has written its log anew and moved the records to its \
+         larger table.",
         huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
     ));
     Ok(report)
@@ -37,7 +42,8 @@ fn huge_pages(meminfo: &str) -> &'static str {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     match line.and_then(|count| count.trim().parse::<u64>().ok()) {
         Some(1..) => {
-            "here it has. Without them, in another run, a bare read of any key was 1.57 x and a replay 1.50 x that at 10 k."
+            "here it has. Without them, in another run, a bare read of any key was 1.57 x and a \
+             replay 1.50 x that at 10 k."
         }
         _ => "here it has not, and reads of any key pay for it.",
     }
@@ -53,7 +59,9 @@ mod tests {
 
     #[test]
     fn reserved_pages_are_told() {
-        assert!(huge_pages("MemFree: 1 kB\nHugePages_Total:    2300\n").starts_with("here it has. "));
+        assert!(
+            huge_pages("MemFree: 1 kB\nHugePages_Total:    2300\n").starts_with("here it has. ")
+        );
         assert!(huge_pages("HugePages_Total:       0\n").starts_with("here it has not"));
         assert!(huge_pages("").starts_with("here it has not"));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers between actix and the guard. A handler's own head goes to the connection as it was: it knows more than fields
-//! (an upgrade, a reason). What the guard puts in its place is made anew.
+//! Answers between actix and the guard. A handler's own head goes to the connection as it was: it
+//! knows more than fields (an upgrade, a reason). What the guard puts in its place is made anew.
 
 use std::cell::Cell;
 
@@ -53,7 +53,10 @@ impl Own {
     }
 
     /// The guard's answer for the connection.
-    pub(crate) fn join<B>(&self, Ran { response, is_handlers, recorded }: Ran<Answer<B>>) -> HttpResponse
+    pub(crate) fn join<B>(
+        &self,
+        Ran { response, is_handlers, recorded }: Ran<Answer<B>>,
+    ) -> HttpResponse
     where
         B: MessageBody + 'static,
     {
@@ -75,15 +78,17 @@ impl Own {
             head.extensions_mut().insert(recorded);
         }
         head.set_body(match body {
-            Pieces::Whole(data, _) if data.is_empty() && self.bodiless.get() => BoxBody::new(NoBody::new()),
+            Pieces::Whole(data, _) if data.is_empty() && self.bodiless.get() => {
+                BoxBody::new(NoBody::new())
+            }
             Pieces::Whole(data, _) => BoxBody::new(data),
             Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
         })
     }
 }
 
-/// Takes the mark of an answer off it, and what was recorded of an inner call: both belong to the call whose handler set
-/// them (HTTP-7).
+/// Takes the mark of an answer off it, and what was recorded of an inner call: both belong to the
+/// call whose handler set them (HTTP-7).
 pub(crate) fn take_mark<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
@@ -148,7 +153,8 @@ pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     }
 }
 
-/// A head of fields alone. Trailers have no place in an answer of actix, so they are not announced either.
+/// A head of fields alone. Trailers have no place in an answer of actix, so they are not announced
+/// either.
 fn made(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
     let status = StatusCode::from_u16(status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::with_body(status, body);
@@ -162,7 +168,10 @@ fn made(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResp
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
     // To HEAD: the length of a body that is not there.
-    let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = response
+        .headers()
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse().ok());
     match (length, response.body().size()) {
         (Some(length), BodySize::Sized(0)) if length > 0 => {
             response.set_body(BoxBody::new(LengthAlone(length)))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies between actix and the guard: a request's payload, its bytes once more, and an answer's body in both directions.
+//! Bodies between actix and the guard: a request's payload, its bytes once more, and an answer's
+//! body in both directions.
 
 use std::cell::RefCell;
 use std::error::Error as StdError;
@@ -32,7 +33,9 @@ impl Body for Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, PayloadError>>> {
         // actix has no place for trailers of a request.
-        Pin::new(&mut self.get_mut().payload).poll_next(cx).map(|data| data.map(|data| data.map(Frame::data)))
+        Pin::new(&mut self.get_mut().payload)
+            .poll_next(cx)
+            .map(|data| data.map(|data| data.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -143,7 +146,10 @@ impl<B: MessageBody> MessageBody for Outgoing<B> {
         self.body.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
     }
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         let mut body = self.project().body;
         loop {
             match ready!(body.as_mut().poll_frame(cx)) {
@@ -170,7 +176,10 @@ impl MessageBody for LengthAlone {
         BodySize::Sized(self.0)
     }
 
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Poll::Ready(None)
     }
 }

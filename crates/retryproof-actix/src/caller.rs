@@ -30,8 +30,9 @@ pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Answering)
     ask()
 }
 
-/// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that sees the request as actix has it:
-/// extensions that an authentication middleware has left, connection info, cookies.
+/// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that sees the
+/// request as actix has it: extensions that an authentication middleware has left, connection info,
+/// cookies.
 ///
 /// ```
 /// use actix_web::{HttpMessage, HttpRequest};
@@ -48,16 +49,19 @@ pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Answering)
 ///     .build()?;
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
-/// A hook that takes `&http::request::Parts` works too, and in every framework; it sees method, target and fields. Outside of actix this one
-/// refuses every request, 500: it cannot know the caller.
+/// A hook that takes `&http::request::Parts` works too, and in every framework; it sees method,
+/// target and fields. Outside of actix this one refuses every request, 500: it cannot know the
+/// caller.
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
     move |_| seen().map_or_else(unseen, |request| hook(&request).into_caller())
 }
 
-/// As [`caller`](fn@caller), for [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). What the hook needs of the request it
-/// takes before it waits: actix's request stays on its thread, and a filter's hook may not.
+/// As [`caller`](fn@caller), for
+/// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). What the hook
+/// needs of the request it takes before it waits: actix's request stays on its thread, and a
+/// filter's hook may not.
 ///
 /// ```
 /// use actix_web::HttpRequest;

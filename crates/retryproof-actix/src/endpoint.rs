@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an annotated handler runs through (ANN-3, ANN-6).
 //!
-//! `#[idempotent(http)]` makes a handler a tuple struct around the filter, which implements actix's `Handler`: `.to(pay(filter))`
-//! mounts it guarded, and nothing mounts it otherwise. It asks actix for the request as it came, and extracts the function's
-//! arguments itself.
+//! `#[idempotent(http)]` makes a handler a tuple struct around the filter, which implements actix's
+//! `Handler`: `.to(pay(filter))` mounts it guarded, and nothing mounts it otherwise. It asks actix
+//! for the request as it came, and extracts the function's arguments itself.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -55,10 +55,11 @@ impl FromRequest for EndpointRequest {
     }
 }
 
-/// An argument: extracted before the grant, or, where it has taken the body, to be extracted after it.
+/// An argument: extracted before the grant, or, where it has taken the body, to be extracted after
+/// it.
 ///
-/// actix hands an extractor the payload for the time of one call, so one that reads the body has taken it when the call
-/// returns; by that it is known, wherever among the arguments it stands.
+/// actix hands an extractor the payload for the time of one call, so one that reads the body has
+/// taken it when the call returns; by that it is known, wherever among the arguments it stands.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
@@ -67,8 +68,8 @@ pub enum Argument<T: FromRequest> {
     Untouched,
 }
 
-/// Whether an argument is one of actix's own that has the body as it came. Nothing of it is for a replay to ask, and to begin
-/// with it costs a buffer.
+/// Whether an argument is one of actix's own that has the body as it came. Nothing of it is for a
+/// replay to ask, and to begin with it costs a buffer.
 fn is_body_alone<T: 'static>() -> bool {
     [TypeId::of::<Bytes>(), TypeId::of::<String>()].contains(&TypeId::of::<T>())
 }
@@ -181,7 +182,8 @@ arguments! { A B C D E F G H I J K L M N O P }
 /// Runs an annotated handler under the guard; what the attribute's expansion calls.
 ///
 /// # Cancel safety
-/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task (HTTP-12).
+/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task
+/// (HTTP-12).
 ///
 /// # Panics
 /// A panic of the handler resumes here, after its lease was released.
@@ -222,7 +224,9 @@ where
         Admission::Admitted(admitted) => {
             let body = Incoming { payload, declared: seen.declared_length() };
             match Args::untouched() {
-                Some(early) => Box::pin(asked::<Args, _, _, _>(admitted, seen, body, None, early, run)),
+                Some(early) => {
+                    Box::pin(asked::<Args, _, _, _>(admitted, seen, body, None, early, run))
+                }
                 None => Box::pin(guarded::<Args, _, _, _>(admitted, seen, body, run)),
             }
         }
@@ -334,7 +338,8 @@ pub(crate) struct Desk {
 }
 
 thread_local! {
-    /// The call whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
+    /// The call whose arguments are being extracted. Until the grant nothing of it is among the
+    /// request's extensions.
     static EXTRACTING: RefCell<Option<Rc<Desk>>> = const { RefCell::new(None) };
 }
 
@@ -356,8 +361,9 @@ impl Desk {
 
     /// That of a request whose arguments are being extracted.
     pub(crate) fn of(request: &HttpRequest) -> Option<Rc<Self>> {
-        EXTRACTING
-            .with_borrow(|desk| desk.as_ref().filter(|desk| std::ptr::eq(desk.of, request.head())).cloned())
+        EXTRACTING.with_borrow(|desk| {
+            desk.as_ref().filter(|desk| std::ptr::eq(desk.of, request.head())).cloned()
+        })
     }
 }
 

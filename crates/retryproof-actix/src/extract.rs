@@ -31,13 +31,16 @@ impl Guarded {
     }
 }
 
-/// The handler asked for something that only a guarded request has: 500, for it is a mistake of the program.
+/// The handler asked for something that only a guarded request has: 500, for it is a mistake of the
+/// program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {
-    /// The request has no key, or its route is not guarded. Where keys are optional, take the argument as an `Option`.
+    /// The request has no key, or its route is not guarded. Where keys are optional, take the
+    /// argument as an `Option`.
     Unguarded,
-    /// Nothing in the app's data says where transactions of this type come from: `.app_data(web::Data::new(joined))`.
+    /// Nothing in the app's data says where transactions of this type come from:
+    /// `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
     /// Another argument has a transaction of another type, and one answer cannot end two.
     AnotherTx,
@@ -47,13 +50,17 @@ impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unguarded => {
-                "the request is not guarded: it has no key, or the route has neither `#[idempotent(http)]` nor the \
-                 middleware; take the argument as an `Option` where keys are optional"
+                "the request is not guarded: it has no key, or the route has neither \
+                 `#[idempotent(http)]` nor the middleware; take the argument as an `Option` \
+                 where keys are optional"
             }
             Self::NoJoinedEngine => {
-                "the app's data has no `JoinedEngine` for this transaction: `.app_data(web::Data::new(joined))`"
+                "the app's data has no `JoinedEngine` for this transaction: \
+                 `.app_data(web::Data::new(joined))`"
             }
-            Self::AnotherTx => "a guarded request has one transaction; two arguments ask for different ones",
+            Self::AnotherTx => {
+                "a guarded request has one transaction; two arguments ask for different ones"
+            }
         })
     }
 }
@@ -102,11 +109,12 @@ impl FromRequest for IdempotencyKey {
     }
 }
 
-/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`, `lease.attempt()`, ….
+/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
+/// `lease.attempt()`, ….
 ///
 /// # Panics
-/// Dereferenced before the lease was granted. The extractors of an annotated endpoint run before that, so an extractor of
-/// one's own must not use it; a handler always may.
+/// Dereferenced before the lease was granted. The extractors of an annotated endpoint run before
+/// that, so an extractor of one's own must not use it; a handler always may.
 #[derive(Clone)]
 pub struct Lease(LeaseSlot);
 
@@ -145,17 +153,19 @@ impl FromRequest for Lease {
     }
 }
 
-/// The transaction of a guarded handler: what is written in it commits with the record of the handler's answer, or not at all
-/// (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
+/// The transaction of a guarded handler: what is written in it commits with the record of the
+/// handler's answer, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
 ///
-/// It comes from a `web::Data<JoinedEngine<T>>` in the app's data. A handle: extracting it opens nothing (ANN-6).
+/// It comes from a `web::Data<JoinedEngine<T>>` in the app's data. A handle: extracting it opens
+/// nothing (ANN-6).
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
     /// The transaction, opened by the first call. While the result is alive, others wait.
     ///
     /// # Errors
-    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes it.
+    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes
+    /// it.
     ///
     /// # Cancel safety
     /// A drop leaves none open.
@@ -183,7 +193,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let tx = || {
             let guarded = Guarded::of(request).ok_or(NotGuarded::Unguarded)?;
-            let joined = request.app_data::<Data<JoinedEngine<T>>>().ok_or(NotGuarded::NoJoinedEngine)?;
+            let joined =
+                request.app_data::<Data<JoinedEngine<T>>>().ok_or(NotGuarded::NoJoinedEngine)?;
             let tx = match guarded {
                 Guarded::Waiting(desk) => desk.waiting.guarded_tx(joined),
                 Guarded::Running(running) => running.tx(joined),
@@ -194,7 +205,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. As an answer: 503 when the database gave none, unstored, and the key is free.
+/// Why there is no transaction. As an answer: 503 when the database gave none, unstored, and the
+/// key is free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 

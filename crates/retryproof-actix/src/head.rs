@@ -64,8 +64,9 @@ impl Seen {
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.version) = self.asked();
         // What one crate takes for a target the other does too.
-        parts.uri = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
-            .map_or_else(|_| Uri::default(), Uri::from);
+        parts.uri =
+            PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
+                .map_or_else(|_| Uri::default(), Uri::from);
         parts.headers = headers(self.request.headers());
         parts
     }
@@ -89,7 +90,8 @@ impl RequestHead for Seen {
     }
 
     fn is_unmatched(&self) -> bool {
-        // At a resource nothing of the path is left; only a guard around a scope or an app looks for one.
+        // At a resource nothing of the path is left; only a guard around a scope or an app looks
+        // for one.
         !self.request.match_info().unprocessed().is_empty()
             && !self.request.resource_map().has_resource(self.request.path())
     }
@@ -121,9 +123,10 @@ fn version(version: ActixVersion) -> Version {
 pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     let mut to = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_str().as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
-        {
+        if let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(name.as_str().as_bytes()),
+            HeaderValue::from_bytes(value.as_bytes()),
+        ) {
             to.append(name, value);
         }
     }
@@ -149,15 +152,16 @@ pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     }
 }
 
-/// A pattern of actix's router in the syntax that default scopes are made of (HTTP-16): `{id:\d+}` is `{id}`, and what
-/// matches the rest of a path, `{tail:.*}` and `{tail}*`, is `{*tail}`.
+/// A pattern of actix's router in the syntax that default scopes are made of (HTTP-16): `{id:\d+}`
+/// is `{id}`, and what matches the rest of a path, `{tail:.*}` and `{tail}*`, is `{*tail}`.
 fn template(pattern: &str) -> String {
     let mut template = String::with_capacity(pattern.len());
     let mut rest = pattern;
     while let Some(start) = rest.find('{') {
         let Some(end) = closing(&rest[start..]).map(|end| start + end) else { break };
         template.push_str(&rest[..start]);
-        let (name, regex) = rest[start + 1..end].split_once(':').unwrap_or((&rest[start + 1..end], ""));
+        let (name, regex) =
+            rest[start + 1..end].split_once(':').unwrap_or((&rest[start + 1..end], ""));
         rest = &rest[end + 1..];
         let tail = rest.strip_prefix('*').filter(|after| after.is_empty());
         template.push_str(if tail.is_some() || regex == ".*" { "{*" } else { "{" });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! actix's own limits on bodies, lifted to the guard's: behind the middleware their 413 would be stored (HTTP-4).
+//! actix's own limits on bodies, lifted to the guard's: behind the middleware their 413 would be
+//! stored (HTTP-4).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -45,15 +46,18 @@ impl Limits {
         request.into_parts().0
     }
 
-    /// For a body of that length. Nothing is done where actix's defaults will do: to add to a request's data wants the only
-    /// handle on it, and a middleware outside may keep another. Then they stay as they are.
+    /// For a body of that length. Nothing is done where actix's defaults will do: to add to a
+    /// request's data wants the only handle on it, and a middleware outside may keep another. Then
+    /// they stay as they are.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;
             }
-            // It panics where there is another handle, before it changes anything, and nothing else tells of one.
-            let added = catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
+            // It panics where there is another handle, before it changes anything, and nothing else
+            // tells of one.
+            let added =
+                catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {

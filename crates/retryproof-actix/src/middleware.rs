@@ -26,19 +26,24 @@ use crate::body::Incoming;
 use crate::head::{Seen, key_name};
 use crate::limits::Limits;
 
-/// Guards what it wraps under one policy: `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
+/// Guards what it wraps under one policy:
+/// `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
 ///
-/// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every resource of it. GET, HEAD, OPTIONS and TRACE pass, and
-/// so does what no resource matches, unless [`Policy::methods`] and [`Policy::with_unmatched`] say otherwise; a 405 of actix's router is not stored (HTTP-1).
-/// What stands inside of it is recorded: the [crate's page](crate#the-order-of-middleware) says what belongs where. The extractors of a
-/// handler are inside, so a rejection of theirs is an answer, and stored; an annotated handler's are not.
+/// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every
+/// resource of it. GET, HEAD, OPTIONS and TRACE pass, and so does what no resource matches, unless
+/// [`Policy::methods`] and [`Policy::with_unmatched`] say otherwise; a 405 of actix's router is not
+/// stored (HTTP-1). What stands inside of it is recorded: the [crate's
+/// page](crate#the-order-of-middleware) says what belongs where. The extractors of a handler are
+/// inside, so a rejection of theirs is an answer, and stored; an annotated handler's are not.
 ///
-/// The bodies that it hands on have passed the filter's own limit, so that actix's smaller defaults for `web::Bytes`,
-/// `String`, `web::Json` and `web::Form` are lifted to it, unless the app has set some of its own.
+/// The bodies that it hands on have passed the filter's own limit, so that actix's smaller defaults
+/// for `web::Bytes`, `String`, `web::Json` and `web::Form` are lifted to it, unless the app has set
+/// some of its own.
 ///
-/// They stay as they are, with one warning, where a middleware outside keeps a clone of the `HttpRequest`: actix lets a request's
-/// data be added to by its only handle alone, and panics otherwise, which is caught, but printed by the panic hook; a program whose panics
-/// abort ends. Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
+/// They stay as they are, with one warning, where a middleware outside keeps a clone of the
+/// `HttpRequest`: actix lets a request's data be added to by its only handle alone, and panics
+/// otherwise, which is caught, but printed by the panic hook; a program whose panics abort ends.
+/// Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
@@ -133,14 +138,16 @@ where
                 let service = Rc::clone(&self.service);
                 // To be lifted when the body is there.
                 let limits = known.is_none().then(|| Rc::clone(&self.limits));
-                Answering::Guarded { future: Box::pin(guarded(admitted, seen, body, service, limits)) }
+                Answering::Guarded {
+                    future: Box::pin(guarded(admitted, seen, body, service, limits)),
+                }
             }
         }
     }
 }
 
-/// What the two sides of a granted call share. actix has one owner of a request at a time: the guard before the grant, then
-/// the service, then the guard again, for the answer.
+/// What the two sides of a granted call share. actix has one owner of a request at a time: the
+/// guard before the grant, then the service, then the guard again, for the answer.
 #[derive(Default)]
 struct Desk {
     request: Cell<Option<HttpRequest>>,
@@ -196,7 +203,9 @@ where
             match desk.request.take() {
                 Some(request) => Ok(ServiceResponse::new(request, response)),
                 // The worker is going down, and dropped the action with its request.
-                None => Err(InternalError::from_response("the worker is going down", response).into()),
+                None => {
+                    Err(InternalError::from_response("the worker is going down", response).into())
+                }
             }
         }))
     })
@@ -205,7 +214,8 @@ where
 pin_project! {
     /// The future of [`IdempotencyService`]. What passes is not boxed.
     ///
-    /// Dropped before the lease was granted, nothing ran. Dropped later, the handler goes on in its own task (HTTP-12).
+    /// Dropped before the lease was granted, nothing ran. Dropped later, the handler goes on in its
+    /// own task (HTTP-12).
     #[project = AnsweringProjection]
     pub enum Answering<F> {
         #[doc(hidden)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An answer whose body has arrived: a line that is cut in the middle of it is a failed attempt, not the caller's surprise.
+//! An answer whose body has arrived: a line that is cut in the middle of it is a failed attempt,
+//! not the caller's surprise.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -54,7 +55,8 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt should last until this answer's body is there. Bodies that no server could replay go on as streams.
+/// Whether the attempt should last until this answer's body is there. Bodies that no server could
+/// replay go on as streams.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");
@@ -66,7 +68,8 @@ pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) ->
     !is_events && !is_large && !is_upgrade
 }
 
-/// Reads the body, up to `limit` bytes; what is beyond them stays a stream. With it, what it says as a problem.
+/// Reads the body, up to `limit` bytes; what is beyond them stays a stream. With it, what it says
+/// as a problem.
 ///
 /// # Errors
 /// When the body breaks off before its end or the limit.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exponential back-off with full jitter: anything from nothing up to a ceiling that doubles, and is capped.
+//! Exponential back-off with full jitter: anything from nothing up to a ceiling that doubles, and
+//! is capped.
 
 use std::time::Duration;
 
 /// The ceiling before the attempt that follows `attempt`, counted from 1.
 pub(crate) fn ceiling(base: Duration, cap: Duration, attempt: u32) -> Duration {
-    let doubled = 1_u32.checked_shl(attempt.saturating_sub(1)).and_then(|factor| base.checked_mul(factor));
+    let doubled =
+        1_u32.checked_shl(attempt.saturating_sub(1)).and_then(|factor| base.checked_mul(factor));
     doubled.unwrap_or(cap).min(cap)
 }
 

@@ -56,63 +56,70 @@ impl Builder {
         self
     }
 
-    /// How long a call lasts at most, all attempts and pauses together; up to a day. Default: 60 s, so that it outlives the default lease
-    /// (30 s) of a server that died, and the wait (10 s) of the one that takes over.
+    /// How long a call lasts at most, all attempts and pauses together; up to a day. Default: 60 s,
+    /// so that it outlives the default lease (30 s) of a server that died, and the wait (10 s) of
+    /// the one that takes over.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How long one attempt lasts at most, from connecting to the end of the answer. Longer than the server lets a duplicate wait (10 s by
-    /// default), or its 409 is never heard. Default: 20 s.
+    /// How long one attempt lasts at most, from connecting to the end of the answer. Longer than
+    /// the server lets a duplicate wait (10 s by default), or its 409 is never heard. Default: 20
+    /// s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The pause before a retry is random, between nothing and a ceiling that begins at `base`, doubles, and ends at `cap`; on top of what
-    /// `Retry-After` asks for. Defaults: 200 ms, 5 s.
+    /// The pause before a retry is random, between nothing and a ceiling that begins at `base`,
+    /// doubles, and ends at `cap`; on top of what `Retry-After` asks for. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
     }
 
-    /// The header that carries the key, as the server's `web.key-header` names it. Default: `Idempotency-Key`.
+    /// The header that carries the key, as the server's `web.key-header` names it. Default:
+    /// `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
     }
 
-    /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the `Idempotency-Key` header has it; for servers that take
-    /// no other form. Servers guarded by `retryproof` take both for the same key. Default: bare, and quoted where a key holds a space or
-    /// a comma, or begins with a quotation mark.
+    /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the
+    /// `Idempotency-Key` header has it; for servers that take no other form. Servers guarded by
+    /// `retryproof` take both for the same key. Default: bare, and quoted where a key holds a space
+    /// or a comma, or begins with a quotation mark.
     pub fn quoted_keys(mut self) -> Self {
         self.quoted_keys = true;
         self
     }
 
-    /// Never draws a key: a call that needs one and was not given one is refused. For clients that are used inside of guarded actions, where a
-    /// drawn key would be another one in every run, and protect from nothing.
+    /// Never draws a key: a call that needs one and was not given one is refused. For clients that
+    /// are used inside of guarded actions, where a drawn key would be another one in every run, and
+    /// protect from nothing.
     pub fn given_keys_only(mut self) -> Self {
         self.given_keys_only = true;
         self
     }
 
-    /// How much of an answer is waited for before it is handed on; what is longer arrives as a stream, and a line that is cut in it is the
-    /// caller's to notice. Default: 8 MiB, the largest answer that a server keeps by default.
+    /// How much of an answer is waited for before it is handed on; what is longer arrives as a
+    /// stream, and a line that is cut in it is the caller's to notice. Default: 8 MiB, the largest
+    /// answer that a server keeps by default.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
     }
 
-    /// Where the random bits of the pauses come from, for tests. Default: the operating system. Keys are always drawn there.
+    /// Where the random bits of the pauses come from, for tests. Default: the operating system.
+    /// Keys are always drawn there.
     pub fn jitter_source(mut self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.bits = Arc::new(bits);
         self
     }
 
-    /// The wall clock that a `Retry-After` date is judged by where the answer has no `Date`, for tests. All else goes by tokio's clock, which
-    /// tests can pause.
+    /// The wall clock that a `Retry-After` date is judged by where the answer has no `Date`, for
+    /// tests. All else goes by tokio's clock, which tests can pause.
     pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now);
         self
@@ -127,7 +134,8 @@ impl Builder {
         if self.attempts == 0 {
             return refuse("attempts cannot be 0; 1 never retries".to_owned());
         }
-        for (name, time) in [("deadline", self.deadline), ("attempt_timeout", self.attempt_timeout)] {
+        for (name, time) in [("deadline", self.deadline), ("attempt_timeout", self.attempt_timeout)]
+        {
             if time.is_zero() || time > LONGEST {
                 return refuse(format!("{name} is above 0 and at most a day, not {time:?}"));
             }
@@ -163,7 +171,10 @@ fn random_bits() -> u64 {
     getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where this crate asks for the time of day")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where this crate asks for the time of day"
+)]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }

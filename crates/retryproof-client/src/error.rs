@@ -13,14 +13,15 @@ pub enum ErrorKind {
     Config,
     /// The key that was given cannot be one. Nothing was sent.
     InvalidKey,
-    /// No key was given, and [`given_keys_only`](crate::Builder::given_keys_only) is on. Nothing was sent.
+    /// No key was given, and [`given_keys_only`](crate::Builder::given_keys_only) is on. Nothing
+    /// was sent.
     KeyMissing,
     /// The body is a stream, which cannot be sent twice. Nothing was sent.
     BodyNotReplayable,
     /// The operating system had no random bits for a key. Nothing was sent.
     NoRandom,
-    /// Attempts or time ran out, and the last attempt had no answer. **It may have been carried out**: call again with the
-    /// [`key`](CallError::key), then and only then is it sure.
+    /// Attempts or time ran out, and the last attempt had no answer. **It may have been carried
+    /// out**: call again with the [`key`](CallError::key), then and only then is it sure.
     GaveUp,
 }
 
@@ -43,7 +44,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A call that got no answer. It never shows a key, a body or a URL; its source may name the URL, which reqwest keeps free of passwords.
+/// A call that got no answer. It never shows a key, a body or a URL; its source may name the URL,
+/// which reqwest keeps free of passwords.
 #[derive(Debug)]
 pub struct CallError {
     kind: ErrorKind,
@@ -58,7 +60,10 @@ impl CallError {
         Self { kind, detail: detail.into(), attempts: 0, key: None, source: None }
     }
 
-    pub(crate) fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn because(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.source = Some(source.into());
         self
     }
@@ -83,7 +88,8 @@ impl CallError {
         self.kind
     }
 
-    /// What the last attempt failed with, as reqwest said it. None where it timed out by the middleware's own clock, or nothing was sent.
+    /// What the last attempt failed with, as reqwest said it. None where it timed out by the
+    /// middleware's own clock, or nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
         match self.source.as_deref()?.downcast_ref()? {
@@ -98,7 +104,8 @@ impl CallError {
         self.attempts
     }
 
-    /// The call's key, by which it can be taken up again, now or after a restart. None where there is none, or the caller wrote the header itself.
+    /// The call's key, by which it can be taken up again, now or after a restart. None where there
+    /// is none, or the caller wrote the header itself.
     #[must_use]
     pub fn key(&self) -> Option<&IdempotencyKey> {
         self.key.as_ref()

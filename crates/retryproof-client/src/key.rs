@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key of a logical call: drawn once or chosen by the caller, and how it is spelled in a header (HTTP-2).
+//! The key of a logical call: drawn once or chosen by the caller, and how it is spelled in a header
+//! (HTTP-2).
 
 use std::fmt;
 
@@ -25,7 +26,8 @@ impl IdempotencyKey {
         Ok(Self(bits.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Takes the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). Spaces and commas are sent quoted.
+    /// Takes the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). Spaces
+    /// and commas are sent quoted.
     ///
     /// # Errors
     /// When it is anything else.
@@ -49,14 +51,18 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// Bare where every server takes it so, unless it is to be `quoted`; else as an RFC 9651 String. Marked as sensitive: `Debug` of
-    /// a request hides it, and HTTP/2 keeps it out of its tables.
+    /// Bare where every server takes it so, unless it is to be `quoted`; else as an RFC 9651
+    /// String. Marked as sensitive: `Debug` of a request hides it, and HTTP/2 keeps it out of its
+    /// tables.
     pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
         let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {
             HeaderValue::from_str(&self.0)
         } else {
-            HeaderValue::from_str(&format!("\"{}\"", self.0.replace('\\', "\\\\").replace('"', "\\\"")))
+            HeaderValue::from_str(&format!(
+                "\"{}\"",
+                self.0.replace('\\', "\\\\").replace('"', "\\\"")
+            ))
         }
         // Printable ASCII always is one.
         .ok()?;
@@ -65,8 +71,8 @@ impl IdempotencyKey {
     }
 }
 
-/// As [`expose`](IdempotencyKey::expose): the key of a [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) is the key
-/// of the next call, `idempotency_key(key)`.
+/// As [`expose`](IdempotencyKey::expose): the key of a [`CallError`](crate::CallError) or a
+/// [`CallReport`](crate::CallReport) is the key of the next call, `idempotency_key(key)`.
 impl AsRef<str> for IdempotencyKey {
     fn as_ref(&self) -> &str {
         self.expose()
@@ -96,7 +102,9 @@ impl fmt::Display for InvalidKey {
         f.write_str(match self {
             Self::Blank => "an idempotency key cannot be empty or blank",
             Self::TooLong => "an idempotency key has at most 255 bytes; hash what is longer",
-            Self::Unprintable => "an idempotency key is printable ASCII; encode or hash anything else",
+            Self::Unprintable => {
+                "an idempotency key is printable ASCII; encode or hash anything else"
+            }
         })
     }
 }
@@ -128,7 +136,10 @@ mod tests {
         let keys: HashSet<String> =
             (0..10_000).map(|_| IdempotencyKey::random().unwrap().expose().to_owned()).collect();
         assert_eq!(keys.len(), 10_000);
-        assert!(keys.iter().all(|key| key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        assert!(
+            keys.iter()
+                .all(|key| key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        );
         // No bit of the 128 stands still.
         let (mut ones, mut zeros) = (0_u128, 0_u128);
         for key in &keys {

@@ -19,11 +19,12 @@ use crate::report::{CallReport, GaveUp, SendOnce, WithoutKey, is_replay};
 use crate::retry_after;
 use crate::verdict::{self, Seen};
 
-/// Gives each logical call one key, and repeats the call, with that key and the same bytes, until it has an answer. See the
-/// [crate's page](crate).
+/// Gives each logical call one key, and repeats the call, with that key and the same bytes, until
+/// it has an answer. See the [crate's page](crate).
 ///
 /// # Cancel safety
-/// Dropping a call drops the attempt that is under way. What the server has begun goes on there; a later call with the same key gets its answer.
+/// Dropping a call drops the attempt that is under way. What the server has begun goes on there; a
+/// later call with the same key gets its answer.
 #[derive(Debug, Clone)]
 pub struct IdempotencyMiddleware {
     settings: Arc<Builder>,
@@ -49,7 +50,12 @@ impl IdempotencyMiddleware {
 /// What one attempt came to.
 enum Attempt {
     /// An answer; whether it asks for another attempt, and what it says.
-    Answered { response: Response, retryable: bool, after: Option<Duration>, problem: Option<Problem> },
+    Answered {
+        response: Response,
+        retryable: bool,
+        after: Option<Duration>,
+        problem: Option<Problem>,
+    },
     /// No answer, and another attempt may bring one.
     Failed(reqwest_middleware::Error),
     /// No answer in time.
@@ -129,7 +135,8 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // A body that says that it is bytes can be copied, so the request goes out whole only where there is one attempt.
+            // A body that says that it is bytes can be copied, so the request goes out whole only
+            // where there is one attempt.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };
@@ -138,7 +145,12 @@ impl<'a> Call<'a> {
             match (attempt, pause) {
                 (Attempt::Refused(error), _) => return Err(error),
                 (Attempt::Answered { response, retryable, problem, .. }, Err(ran_out)) => {
-                    return Ok(self.report(response, attempts, retryable.then_some(ran_out), problem));
+                    return Ok(self.report(
+                        response,
+                        attempts,
+                        retryable.then_some(ran_out),
+                        problem,
+                    ));
                 }
                 (Attempt::Answered { response, retryable: false, problem, .. }, Ok(_)) => {
                     return Ok(self.report(response, attempts, None, problem));
@@ -160,16 +172,23 @@ impl<'a> Call<'a> {
         }
     }
 
-    async fn attempt(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Attempt {
+    async fn attempt(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Attempt {
         let (method, origin) = (request.method().clone(), request.url().origin());
         let answered = async {
             let response = next.run(request, extensions).await?;
             if self.has_key && response.url().origin() != origin {
                 tracing::warn!(
-                    "a redirect has taken the key of a call to another origin; build the client with `redirect(same_origin_redirects())`"
+                    "a redirect has taken the key of a call to another origin; build the client \
+                     with `redirect(same_origin_redirects())`"
                 );
             }
-            // Without a key an answer may be a download; what it says as a problem is wanted all the same.
+            // Without a key an answer may be a download; what it says as a problem is wanted all
+            // the same.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);
@@ -207,7 +226,8 @@ impl<'a> Call<'a> {
             Attempt::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        // On top of what the server asked for: those whom it turned away together do not come back together.
+        // On top of what the server asked for: those whom it turned away together do not come back
+        // together.
         let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
         let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -223,7 +243,13 @@ impl<'a> Call<'a> {
     ) -> Response {
         let replayed = is_replay(response.headers());
         let code = problem.and_then(|problem| problem.code);
-        response.extensions_mut().insert(CallReport { attempts, replayed, gave_up, code, key: self.key });
+        response.extensions_mut().insert(CallReport {
+            attempts,
+            replayed,
+            gave_up,
+            code,
+            key: self.key,
+        });
         response
     }
 
@@ -245,7 +271,9 @@ impl Attempt {
     /// Without the URL, whose query may hold what is nobody's business.
     fn why(&self) -> &str {
         match self {
-            Self::Answered { response, .. } => response.status().canonical_reason().unwrap_or("an answer"),
+            Self::Answered { response, .. } => {
+                response.status().canonical_reason().unwrap_or("an answer")
+            }
             Self::Failed(error) if error.is_connect() => "no connection",
             Self::Failed(error) if error.is_timeout() => "no answer in time",
             Self::Failed(_) | Self::Refused(_) => "the line broke",

@@ -29,7 +29,8 @@ pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
 
 /// Reads a whole body. What is no JSON object, or has members of other types, says nothing.
 pub(crate) fn read(body: &[u8]) -> Problem {
-    let parsed = (body.len() <= LIMIT).then(|| serde_json::from_slice::<Value>(body).ok()).flatten();
+    let parsed =
+        (body.len() <= LIMIT).then(|| serde_json::from_slice::<Value>(body).ok()).flatten();
     let Some(Value::Object(members)) = parsed else { return Problem::default() };
     Problem {
         code: members.get("code").and_then(Value::as_str).map(str::to_owned),
@@ -52,7 +53,9 @@ mod tests {
             of(r#"{"code":"in-flight","retryable":true,"x":1}"#),
             (Some("in-flight".to_owned()), Some(true))
         );
-        for body in ["", "{", "[]", "null", "true", "\"retryable\"", r#"{"retryable":"true","code":7}"#] {
+        for body in
+            ["", "{", "[]", "null", "true", "\"retryable\"", r#"{"retryable":"true","code":7}"#]
+        {
             assert_eq!(of(body), (None, None), "{body}");
         }
         let large = format!(r#"{{"retryable":true,"x":"{}"}}"#, "x".repeat(LIMIT));

@@ -12,9 +12,11 @@ use crate::key::IdempotencyKey;
 pub struct CallReport {
     /// How often the request was sent.
     pub attempts: u32,
-    /// Whether this is the stored answer of an earlier attempt or call, marked `Idempotent-Replayed: true` (HTTP-8).
+    /// Whether this is the stored answer of an earlier attempt or call, marked
+    /// `Idempotent-Replayed: true` (HTTP-8).
     pub replayed: bool,
-    /// Why this answer, which asks for another attempt, is nevertheless the last one. None for an answer that is final.
+    /// Why this answer, which asks for another attempt, is nevertheless the last one. None for an
+    /// answer that is final.
     pub gave_up: Option<GaveUp>,
     /// The `code` of its problem (HTTP-11).
     pub code: Option<String>,
@@ -36,11 +38,12 @@ pub enum GaveUp {
 
 /// What an answer says about its call.
 pub trait IdempotentResponse {
-    /// Whether this is the stored answer of an earlier attempt or call: the work was not done now, but before.
+    /// Whether this is the stored answer of an earlier attempt or call: the work was not done now,
+    /// but before.
     fn is_replay(&self) -> bool;
 
-    /// All about the call. None for an answer that did not come through the middleware, or whose request was sent
-    /// [without a key](IdempotentRequest::without_key).
+    /// All about the call. None for an answer that did not come through the middleware, or whose
+    /// request was sent [without a key](IdempotentRequest::without_key).
     fn call(&self) -> Option<&CallReport>;
 }
 
@@ -61,11 +64,13 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
 /// What a request says about its call.
 pub trait IdempotentRequest: Sized {
     /// The key of this call, chosen by the caller: an order's number, or inside of a guarded action
-    /// `lease.downstream_key("charge")`, which is the same for whoever takes over from it. What cannot be a key fails the call before anything is sent.
+    /// `lease.downstream_key("charge")`, which is the same for whoever takes over from it. What
+    /// cannot be a key fails the call before anything is sent.
     #[must_use]
     fn idempotency_key(self, key: impl AsRef<str>) -> Self;
 
-    /// No key and no retry: the request is passed on as it is, for a service that does not know keys.
+    /// No key and no retry: the request is passed on as it is, for a service that does not know
+    /// keys.
     #[must_use]
     fn without_key(self) -> Self;
 
@@ -74,11 +79,13 @@ pub trait IdempotentRequest: Sized {
     fn send_once(self) -> Self;
 }
 
-/// The extension behind [`IdempotentRequest::without_key`], for requests that are made without a builder.
+/// The extension behind [`IdempotentRequest::without_key`], for requests that are made without a
+/// builder.
 #[derive(Debug, Clone, Copy)]
 pub struct WithoutKey;
 
-/// The extension behind [`IdempotentRequest::send_once`], for requests that are made without a builder.
+/// The extension behind [`IdempotentRequest::send_once`], for requests that are made without a
+/// builder.
 #[derive(Debug, Clone, Copy)]
 pub struct SendOnce;
 

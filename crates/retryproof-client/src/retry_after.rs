@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// How long the server asks its client to stay away. A line that is neither form says nothing; of several, the longest counts.
+/// How long the server asks its client to stay away. A line that is neither form says nothing; of
+/// several, the longest counts.
 ///
-/// A date is judged against the answer's own `Date`: the difference of two readings of one clock, so that this machine's may be wrong. `now` is for
-/// answers without one.
+/// A date is judged against the answer's own `Date`: the difference of two readings of one clock,
+/// so that this machine's may be wrong. `now` is for answers without one.
 pub(crate) fn read(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let mut now = Some(now);
     let mut base = None;
@@ -31,7 +32,8 @@ pub(crate) fn read(headers: &HeaderMap, now: impl FnOnce() -> SystemTime) -> Opt
     longest
 }
 
-/// `delay-seconds = 1*DIGIT`: no sign, no fraction, no space. One that no clock can count is one that nobody waits for.
+/// `delay-seconds = 1*DIGIT`: no sign, no fraction, no space. One that no clock can count is one
+/// that nobody waits for.
 fn seconds(line: &str) -> Option<u64> {
     let digits = !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| line.parse().unwrap_or(u64::MAX))
@@ -88,9 +90,11 @@ mod tests {
     #[test]
     fn http_10_all_three_date_formats_of_rfc_9110_are_read() {
         let sent = Some("Sun, 06 Nov 1994 08:49:30 GMT");
-        for line in
-            ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"]
-        {
+        for line in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
             assert_eq!(wait(&[line], sent, UNIX_EPOCH), Some(7), "{line}");
         }
     }
@@ -114,7 +118,8 @@ mod tests {
 
     #[test]
     fn http_10_a_date_is_judged_by_the_answers_own_clock_whatever_this_machine_thinks() {
-        let (sent, until) = (Some("Sun, 06 Nov 1994 08:49:30 GMT"), "Sun, 06 Nov 1994 08:49:37 GMT");
+        let (sent, until) =
+            (Some("Sun, 06 Nov 1994 08:49:30 GMT"), "Sun, 06 Nov 1994 08:49:37 GMT");
         for now in [UNIX_EPOCH, UNIX_EPOCH + THEN, UNIX_EPOCH + THEN * 2] {
             assert_eq!(wait(&[until], sent, now), Some(7));
         }
@@ -141,8 +146,10 @@ mod tests {
     proptest! {
         #[test]
         fn http_10_nothing_that_a_server_writes_is_too_much(
-            line in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
-            date in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} (Jan|Feb|Nov) [0-9]{4} [0-2][0-9]:[0-5][0-9]:[0-5][0-9] GMT",
+            line in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} \
+                 [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
+            date in "[ -~]{0,40}|[A-Z][a-z]{2}, [0-9]{2} (Jan|Feb|Nov) [0-9]{4} \
+                 [0-2][0-9]:[0-5][0-9]:[0-5][0-9] GMT",
         ) {
             let _ = wait(&[&line], Some(&date), UNIX_EPOCH);
         }

@@ -27,7 +27,9 @@ pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
         // Whatever else they say: the one is refused for good, the other is done.
-        (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => return false,
+        (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
+            return false;
+        }
         // The status of this one is a setting of the server (HTTP-10).
         (Some("in-flight"), _) => return true,
         // The one 400 that the same bytes may mend: they did not arrive whole.
@@ -43,8 +45,8 @@ pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
     }
 }
 
-/// Whether a request that got no answer may get one at the next attempt. A request that cannot be built, an endless redirect and what another
-/// middleware refused stay what they are.
+/// Whether a request that got no answer may get one at the next attempt. A request that cannot be
+/// built, an endless redirect and what another middleware refused stay what they are.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {
         reqwest_middleware::Error::Middleware(_) => false,
@@ -99,7 +101,11 @@ mod tests {
             (500, "store-error", false, false),
             (500, "scope-invalid", false, false),
         ] {
-            assert_eq!(judged(status, Some(code), Some(retryable), false), expected, "{status} {code}");
+            assert_eq!(
+                judged(status, Some(code), Some(retryable), false),
+                expected,
+                "{status} {code}"
+            );
         }
     }
 
@@ -108,7 +114,10 @@ mod tests {
         for status in [409, 422, 429, 500, 503] {
             for retryable in [None, Some(true), Some(false)] {
                 for code in ["fingerprint-mismatch", "result-not-replayable"] {
-                    assert!(!judged(status, Some(code), retryable, true), "{status} {code} {retryable:?}");
+                    assert!(
+                        !judged(status, Some(code), retryable, true),
+                        "{status} {code} {retryable:?}"
+                    );
                 }
             }
         }

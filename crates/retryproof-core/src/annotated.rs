@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `#[idempotent(key = ..)]` calls. No API: generated code reaches it through the facade's `__private`, and it
-//! changes with the attribute.
+//! What `#[idempotent(key = ..)]` calls. No API: generated code reaches it through the facade's
+//! `__private`, and it changes with the attribute.
 //!
 //! It is here, and not in quoted tokens, so that it is read, typed and tested as any other code.
 
@@ -37,8 +37,9 @@ impl Keyed {
         Self::over(Ok(IdempotencyContext::builder(scope, key.to_string())))
     }
 
-    /// A call of a function without a named scope: its module's path and its name, [`default_scope`]. Where it stands in something
-    /// else than a module, which `module_path!()` does not tell, the name of `here`, a closure in its body, does (ANN-4).
+    /// A call of a function without a named scope: its module's path and its name,
+    /// [`default_scope`]. Where it stands in something else than a module, which `module_path!()`
+    /// does not tell, the name of `here`, a closure in its body, does (ANN-4).
     pub fn function<K: Display + ?Sized, H>(path: &'static str, key: &K, here: H) -> Self {
         let place = place(&here);
         if place == path {
@@ -47,13 +48,16 @@ impl Keyed {
         // The compiler does not write the mark of a raw identifier there.
         let bare = path.replace("r#", "");
         match bare.rsplit("::").next() {
-            Some(name) if place != bare && place.ends_with(name) => Self::under(place.to_owned(), key),
+            Some(name) if place != bare && place.ends_with(name) => {
+                Self::under(place.to_owned(), key)
+            }
             _ => Self::new(path, key),
         }
     }
 
-    /// A call of a method without a named scope: the type's full path, the trait with its parameters where the method is one of a
-    /// trait, and the method's name (ANN-4). The trait is known by the name of `here`, a closure in the body.
+    /// A call of a method without a named scope: the type's full path, the trait with its
+    /// parameters where the method is one of a trait, and the method's name (ANN-4). The trait is
+    /// known by the name of `here`, a closure in the body.
     pub fn method<Owner: ?Sized, K: Display + ?Sized, H>(name: &str, key: &K, here: H) -> Self {
         Self::under(method_path(type_name::<Owner>(), name, place(&here)), key)
     }
@@ -95,7 +99,8 @@ impl<C> Keyed<C> {
     /// As [`ContextBuilder::fingerprint`], of a value (FP-4).
     #[must_use]
     pub fn fingerprint<F: Serialize + ?Sized>(self, value: &F) -> Self {
-        let context = self.context.and_then(|context| Ok(context.fingerprint(Fingerprint::of(value)?)));
+        let context =
+            self.context.and_then(|context| Ok(context.fingerprint(Fingerprint::of(value)?)));
         Self { context, ..self }
     }
 
@@ -115,7 +120,8 @@ impl<C> Keyed<C> {
         self
     }
 
-    /// Runs the body of an async function, or answers without it. An error for which `hold` is true leaves the key to the lease (RUN-4).
+    /// Runs the body of an async function, or answers without it. An error for which `hold` is true
+    /// leaves the key to the lease (RUN-4).
     pub async fn run<R, W, F, Fut>(self, engine: IdempotencyEngine, hold: W, body: F) -> R
     where
         R: Answer,
@@ -159,7 +165,12 @@ impl<C> Keyed<C> {
 
     /// As [`run_joined`](Self::run_joined), for a blocking function.
     #[cfg(feature = "blocking")]
-    pub fn run_blocking_joined<R, T, W, F>(self, engine: BlockingJoinedEngine<T>, hold: W, body: F) -> R
+    pub fn run_blocking_joined<R, T, W, F>(
+        self,
+        engine: BlockingJoinedEngine<T>,
+        hold: W,
+        body: F,
+    ) -> R
     where
         R: Answer,
         T: Send + 'static,
@@ -214,8 +225,8 @@ fn ended<R: Answer>(
 /// The full path of a function as its scope (ANN-4), evaluated at compile time.
 ///
 /// # Panics
-/// If the path is longer than a scope may be; in a `const`, which is where the attribute puts it, that is a
-/// compile error.
+/// If the path is longer than a scope may be; in a `const`, which is where the attribute puts it,
+/// that is a compile error.
 #[must_use]
 pub const fn default_scope(path: &'static str) -> &'static str {
     assert!(path.len() <= MAX_SCOPE_BYTES, "{}", TOO_LONG);
@@ -224,19 +235,22 @@ pub const fn default_scope(path: &'static str) -> &'static str {
 
 const TOO_LONG: &str = "the path of this function is longer than a scope may be; name the scope";
 
-/// The full path of the function that a closure stands in, as the compiler writes it, but without its lifetimes, which are written
-/// `<'_>` where they are bound early. It has no other parameters: a generic function names its scope (ANN-1).
+/// The full path of the function that a closure stands in, as the compiler writes it, but without
+/// its lifetimes, which are written `<'_>` where they are bound early. It has no other parameters:
+/// a generic function names its scope (ANN-1).
 fn place<H>(_: &H) -> &'static str {
     let mut path = type_name::<H>();
-    // One for the closure, one for the future of an async function, and more where other attributes wrapped the body.
+    // One for the closure, one for the future of an async function, and more where other attributes
+    // wrapped the body.
     while let Some(outer) = path.strip_suffix("::{{closure}}") {
         path = outer;
     }
     opening(path).map_or(path, |at| &path[..at])
 }
 
-/// `<Owner as Trait>::name` for a method of a trait, wherever its `impl` stands; `Owner::name` for any other. What the compiler may
-/// write one day that is read as neither stays as it is: a scope that is too narrow is better than two methods under one.
+/// `<Owner as Trait>::name` for a method of a trait, wherever its `impl` stands; `Owner::name` for
+/// any other. What the compiler may write one day that is read as neither stays as it is: a scope
+/// that is too narrow is better than two methods under one.
 fn method_path(owner: &str, name: &str, place: &str) -> String {
     let own = || format!("{owner}::{name}");
     let bare = name.strip_prefix("r#").unwrap_or(name);
@@ -249,7 +263,8 @@ fn method_path(owner: &str, name: &str, place: &str) -> String {
     let Some(at) = opening(block).filter(|at| *at == 0 || block[..*at].ends_with("::")) else {
         return place.to_owned();
     };
-    // `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that is neither's; without a trait `<Owner>` or `<impl Owner>`.
+    // `<Owner as Trait>`, or `<impl Trait for Owner>` in a module that is neither's; without a
+    // trait `<Owner>` or `<impl Owner>`.
     let block = &block[at + 1..block.len() - 1];
     let header = block.strip_prefix("impl ").unwrap_or(block);
     let of_trait = block
@@ -326,13 +341,14 @@ pub trait TakesRejected: From<Rejected> {}
 #[diagnostic::do_not_recommend]
 impl<E: From<Rejected>> TakesRejected for E {}
 
-/// Where an annotated function finds its engine: `AsRef` under a name of ours, for the message (ANN-3).
+/// Where an annotated function finds its engine: `AsRef` under a name of ours, for the message
+/// (ANN-3).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no idempotency engine of the type `{E}`",
     label = "the engine is looked for here",
     note = "implement `AsRef<{E}>` for it, or name an expression that has it: `engine = ..`",
-    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; with `completion = \"joined\"`, \
-            the `JoinedEngine` of the transaction's type"
+    note = "async functions take an `IdempotencyEngine`, blocking ones a `blocking::Engine`; \
+         with `completion = \"joined\"`, the `JoinedEngine` of the transaction's type"
 )]
 pub trait ProvidesEngine<E> {
     /// A clone, so that the body may move whatever the engine was found in.

@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 /// Immutable shared bytes: either [`Bytes`] or a window of an `Arc<[u8]>`.
 ///
-/// The second form is what a store that keeps a record in one allocation hands out without allocating. `Debug`
-/// prints the length, never the content (ID-4).
+/// The second form is what a store that keeps a record in one allocation hands out without
+/// allocating. `Debug` prints the length, never the content (ID-4).
 #[derive(Clone, Default)]
 pub struct Blob(Repr);
 

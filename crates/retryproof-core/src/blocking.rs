@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine for programs without a runtime: the same names, the same semantics, blocking.
 //!
-//! A `blocking::Engine` (feature `blocking`) brings a small runtime of its own, on which heartbeats and background work run while an action
-//! blocks its caller's thread. Inside a runtime every call is refused with a clear error, since it would stall it.
+//! A `blocking::Engine` (feature `blocking`) brings a small runtime of its own, on which heartbeats
+//! and background work run while an action blocks its caller's thread. Inside a runtime every call
+//! is refused with a clear error, since it would stall it.
 //!
 //! ```
 //! # #[cfg(feature = "blocking")] {
@@ -22,8 +23,8 @@ thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a call of the blocking facade: then a store may do its work in place instead of
-/// handing it to a thread.
+/// Whether this thread is inside a call of the blocking facade: then a store may do its work in
+/// place instead of handing it to a thread.
 #[must_use]
 pub fn in_blocking_context() -> bool {
     BLOCKING.get()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Clock`]: the only place that asks what time it is.
 //!
-//! Instants are tokio's, for the memory store too, so paused time drives everything in tests. The clock of a
-//! database never appears here: a store judges expiry by its own (ACQ-7).
+//! Instants are tokio's, for the memory store too, so paused time drives everything in tests. The
+//! clock of a database never appears here: a store judges expiry by its own (ACQ-7).
 #![expect(clippy::disallowed_methods, reason = "this is the module that may ask for the time")]
 
 use std::fmt;
@@ -33,7 +33,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that runs beside the host's with an offset that a test moves: for skew between a client and a store.
+/// A clock that runs beside the host's with an offset that a test moves: for skew between a client
+/// and a store.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<Mutex<Reading>>);
 
@@ -68,7 +69,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// Microseconds since 1970, at least 1. It only seeds counters and stamps rows of stores whose clock is the host's.
+/// Microseconds since 1970, at least 1. It only seeds counters and stamps rows of stores whose
+/// clock is the host's.
 #[must_use]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -12,8 +12,8 @@ use crate::payload::{CodecId, Payload};
 
 /// Turns values of `T` into bytes and back.
 ///
-/// A value that it cannot encode is completed as a tombstone (CMP-9), so an error or a panic here never makes the
-/// work run again.
+/// A value that it cannot encode is completed as a tombstone (CMP-9), so an error or a panic here
+/// never makes the work run again.
 #[diagnostic::on_unimplemented(
     message = "no codec carries `{T}`: `{Self}` does not encode and decode it",
     label = "the result of an idempotent action is stored, so it needs a codec",
@@ -125,7 +125,9 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
     catch_unwind(AssertUnwindSafe(|| {
         Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer))
     }))
-    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Codec, "the codec panicked while encoding the value")))
+    .unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Codec, "the codec panicked while encoding the value"))
+    })
 }
 
 /// Decodes; a panic of the codec counts as an error, and another codec's value is refused.
@@ -135,8 +137,9 @@ pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> R
             .with("stored", payload.codec().0)
             .with("expected", codec.id().0));
     }
-    catch_unwind(AssertUnwindSafe(|| codec.decode(payload)))
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Codec, "the codec panicked while decoding the value")))
+    catch_unwind(AssertUnwindSafe(|| codec.decode(payload))).unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Codec, "the codec panicked while decoding the value"))
+    })
 }
 
 #[cfg(test)]

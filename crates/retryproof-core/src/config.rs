@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyConfig`]: every setting with its default, its bounds and its precedence (CTX-2, CTX-3, CFG-1).
+//! [`IdempotencyConfig`]: every setting with its default, its bounds and its precedence (CTX-2,
+//! CTX-3, CFG-1).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -26,25 +27,30 @@ pub use stores::{
 pub const TTL_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(3_650 * 86_400);
 /// Bounds of a lease (CTX-2).
-pub const LEASE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(86_400);
+pub const LEASE_BOUNDS: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(86_400);
 /// Bounds of a wait (CTX-2). Zero looks once and never blocks.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-/// Bounds of the other durations, those of the stores among them: `operation-timeout`, `purge.interval`, `redis.wait-timeout`.
-pub const PAUSE_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+/// Bounds of the other durations, those of the stores among them: `operation-timeout`,
+/// `purge.interval`, `redis.wait-timeout`.
+pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(86_400);
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
 
 /// What happens when the store fails while it records a completion (CMP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
-    /// Log it and return the value all the same; a retry after the lease expires runs the action again.
+    /// Log it and return the value all the same; a retry after the lease expires runs the action
+    /// again.
     #[default]
     LogAndReturn,
     /// Fail the call.
     Propagate,
 }
 
-/// The settings of an engine and of the HTTP filter on it. Every field has the specification's or the rules' default.
+/// The settings of an engine and of the HTTP filter on it. Every field has the specification's or
+/// the rules' default.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct IdempotencyConfig {
@@ -56,22 +62,26 @@ pub struct IdempotencyConfig {
     pub default_wait: Duration,
     /// `completion-failure-policy`.
     pub completion_failure_policy: CompletionFailurePolicy,
-    /// `operation-timeout`: the end of every store call (STO-5). 5 s. A batch of the purge has 30 s at least.
+    /// `operation-timeout`: the end of every store call (STO-5). 5 s. A batch of the purge has 30 s
+    /// at least.
     pub operation_timeout: Duration,
     /// `max-running`: how many tracked actions may run at once; none = no cap (RUN-5).
     pub max_running: Option<usize>,
     /// `max-waiting`: how many duplicates of this process may wait at once (ACQ-13). 4,096.
     pub max_waiting: usize,
-    /// `max-waiting-bytes`: how many bytes all waiting duplicates of this process may keep in memory, as their callers count
-    /// them by [`held_bytes`](crate::ContextBuilder::held_bytes) (ACQ-13). 64 MiB.
+    /// `max-waiting-bytes`: how many bytes all waiting duplicates of this process may keep in
+    /// memory, as their callers count them by [`held_bytes`](crate::ContextBuilder::held_bytes)
+    /// (ACQ-13). 64 MiB.
     pub max_waiting_bytes: usize,
     /// `max-hold`: when beats stop for an action that never ends (RUN-6). 1 h.
     pub max_hold: Duration,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
-    /// `scope."NAME"`: what operations set for one scope; it wins over the call and the annotation (CTX-3).
+    /// `scope."NAME"`: what operations set for one scope; it wins over the call and the annotation
+    /// (CTX-3).
     pub scopes: HashMap<String, ScopeConfig>,
-    /// `store`: a store URL, for [`connect`](https://docs.rs/retryproof) of the facade. Never shown by `Debug` (ID-4).
+    /// `store`: a store URL, for [`connect`](https://docs.rs/retryproof) of the facade. Never shown
+    /// by `Debug` (ID-4).
     pub store: Option<String>,
     /// `web.*`: the HTTP filter.
     pub web: WebConfig,
@@ -83,7 +93,8 @@ pub struct IdempotencyConfig {
     pub postgres: PostgresSettings,
     /// `mysql.*`: what [`store`](Self::store) leaves open when it names a MySQL or MariaDB server.
     pub mysql: MysqlSettings,
-    /// `redis.*`: what [`store`](Self::store) leaves open when it names a Redis server or a Sentinel group.
+    /// `redis.*`: what [`store`](Self::store) leaves open when it names a Redis server or a
+    /// Sentinel group.
     pub redis: RedisSettings,
 }
 
@@ -112,14 +123,15 @@ pub struct ScopeConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebConfig {
-    /// `web.required`: whether a request without a key is refused; one answer for the whole API (HTTP-3). True.
+    /// `web.required`: whether a request without a key is refused; one answer for the whole API
+    /// (HTTP-3). True.
     pub required: bool,
     /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). 1 MiB.
     pub max_body_bytes: usize,
     /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). 8 MiB.
     pub max_response_bytes: usize,
-    /// `web.collect-timeout`: how long the body of a response is collected before it is sent; beyond it the response is
-    /// streamed, and cannot be replayed (HTTP-7). 5 s.
+    /// `web.collect-timeout`: how long the body of a response is collected before it is sent;
+    /// beyond it the response is streamed, and cannot be replayed (HTTP-7). 5 s.
     pub collect_timeout: Duration,
     /// `web.key-header`: the header that carries the key. `Idempotency-Key`.
     pub key_header: String,
@@ -260,7 +272,11 @@ impl WebConfig {
 
     fn check(&self) -> Result<(), Refusal> {
         if !(400..=599).contains(&self.in_flight_status) {
-            return Err(refused("web.in-flight-status", self.in_flight_status, "a status from 400 to 599"));
+            return Err(refused(
+                "web.in-flight-status",
+                self.in_flight_status,
+                "a status from 400 to 599",
+            ));
         }
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if self.key_header.is_empty() || !self.key_header.bytes().all(token) {
@@ -284,7 +300,10 @@ struct Refusal {
 impl Refusal {
     fn into_error(self) -> Error {
         let Self { key, value, takes } = self;
-        Error::new(ErrorKind::Config, format!("idempotency.{key} = {value} is refused; it takes {takes}"))
+        Error::new(
+            ErrorKind::Config,
+            format!("idempotency.{key} = {value} is refused; it takes {takes}"),
+        )
     }
 }
 
@@ -319,7 +338,8 @@ mod tests {
 
     #[test]
     fn cfg_1_bad_values_name_key_and_value() {
-        let mut config = IdempotencyConfig { default_lease: Duration::from_millis(9), ..Default::default() };
+        let mut config =
+            IdempotencyConfig { default_lease: Duration::from_millis(9), ..Default::default() };
         let text = config.validate().unwrap_err().to_string();
         assert!(text.contains("idempotency.default-lease") && text.contains("PT0.009S"), "{text}");
         config = IdempotencyConfig::default();
@@ -327,7 +347,10 @@ mod tests {
         assert!(config.validate().unwrap_err().to_string().contains("in-flight-status = 200"));
         config = IdempotencyConfig { max_running: Some(0), ..Default::default() };
         assert!(config.validate().is_err());
-        config = IdempotencyConfig { store: Some("postgres://u:canary@h/db".into()), ..Default::default() };
+        config = IdempotencyConfig {
+            store: Some("postgres://u:canary@h/db".into()),
+            ..Default::default()
+        };
         assert!(!format!("{config:?}").contains("canary"), "ID-4");
     }
 }

@@ -10,7 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, IntoScope, Key};
 
-/// One call's identity, durations and fingerprint. Built once, checked at [`build`](ContextBuilder::build).
+/// One call's identity, durations and fingerprint. Built once, checked at
+/// [`build`](ContextBuilder::build).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -32,11 +33,19 @@ pub struct IdempotencyContext {
 }
 
 impl IdempotencyContext {
-    /// Starts with the identity. The scope is a `&'static str` or a [`Scope`](crate::Scope) (ID-3); it is checked,
-    /// as everything else, by [`build`](ContextBuilder::build).
+    /// Starts with the identity. The scope is a `&'static str` or a [`Scope`](crate::Scope) (ID-3);
+    /// it is checked, as everything else, by [`build`](ContextBuilder::build).
     pub fn builder(scope: impl IntoScope, key: impl AsRef<str>) -> ContextBuilder {
-        let identity = scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
-        ContextBuilder { identity, ttl: None, lease: None, wait: None, fingerprint: None, held_bytes: 0 }
+        let identity =
+            scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
+        ContextBuilder {
+            identity,
+            ttl: None,
+            lease: None,
+            wait: None,
+            fingerprint: None,
+            held_bytes: 0,
+        }
     }
 
     /// The identity.
@@ -57,8 +66,11 @@ impl IdempotencyContext {
 
     /// CTX-3: the configured scope, then the call, then the configured default.
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
-        let scope =
-            if config.scopes.is_empty() { None } else { config.scopes.get(self.identity.scope().as_str()) };
+        let scope = if config.scopes.is_empty() {
+            None
+        } else {
+            config.scopes.get(self.identity.scope().as_str())
+        };
         let pick = |configured: Option<Duration>, own: Option<Duration>, default| {
             configured.or(own).unwrap_or(default)
         };
@@ -113,7 +125,8 @@ impl ContextBuilder {
         self
     }
 
-    /// How long a duplicate waits for the holder: up to 24 h; 10 s unless configured. Zero looks once, never blocks.
+    /// How long a duplicate waits for the holder: up to 24 h; 10 s unless configured. Zero looks
+    /// once, never blocks.
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -125,9 +138,10 @@ impl ContextBuilder {
         self
     }
 
-    /// How many bytes the caller keeps in memory for as long as the call waits, such as the body of its request; 0 unless
-    /// said. A duplicate that would raise the sum over all waiters of the process above `max-waiting-bytes` does not wait: it
-    /// is in flight at once (ACQ-13). A call that finds the key free or the work done is not bounded by it.
+    /// How many bytes the caller keeps in memory for as long as the call waits, such as the body of
+    /// its request; 0 unless said. A duplicate that would raise the sum over all waiters of the
+    /// process above `max-waiting-bytes` does not wait: it is in flight at once (ACQ-13). A call
+    /// that finds the key free or the work done is not bounded by it.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
@@ -136,8 +150,8 @@ impl ContextBuilder {
     /// Checks everything.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2; nothing is wrapped or
-    /// clamped in silence.
+    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2; nothing
+    /// is wrapped or clamped in silence.
     pub fn build(self) -> Result<IdempotencyContext> {
         let identity = self.identity?;
         within("ttl", self.ttl, &TTL_BOUNDS)?;
@@ -158,7 +172,11 @@ fn within(name: &str, value: Option<Duration>, bounds: &RangeInclusive<Duration>
     match value {
         Some(value) if !bounds.contains(&value) => Err(Error::new(
             ErrorKind::Invalid,
-            format!("{name} {value:?} is out of bounds; it takes {:?} to {:?}", bounds.start(), bounds.end()),
+            format!(
+                "{name} {value:?} is out of bounds; it takes {:?} to {:?}",
+                bounds.start(),
+                bounds.end()
+            ),
         )),
         _ => Ok(()),
     }
@@ -173,8 +191,9 @@ mod tests {
 
     #[test]
     fn ctx_1_ctx_2_builder_checks_bounds_at_build() {
-        let build =
-            |f: fn(ContextBuilder) -> ContextBuilder| f(IdempotencyContext::builder("s", "k")).build();
+        let build = |f: fn(ContextBuilder) -> ContextBuilder| {
+            f(IdempotencyContext::builder("s", "k")).build()
+        };
         assert!(build(|b| b.ttl(MS).lease(10 * MS).wait_timeout(Duration::ZERO)).is_ok());
         assert!(
             build(|b| b.lease(Duration::from_secs(86_400)).ttl(MS)).is_ok(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyEngine`]: the library's centre. Every adapter sits on its [`try_acquire`](IdempotencyEngine::try_acquire).
+//! [`IdempotencyEngine`]: the library's centre. Every adapter sits on its
+//! [`try_acquire`](IdempotencyEngine::try_acquire).
 
 use std::fmt;
 use std::future::Future;
@@ -107,8 +108,8 @@ pub struct Activity {
 }
 
 impl IdempotencyEngine {
-    /// An engine with every setting at its default. It takes one of our stores itself, or any other as a
-    /// [`SharedStore`].
+    /// An engine with every setting at its default. It takes one of our stores itself, or any other
+    /// as a [`SharedStore`].
     #[must_use]
     pub fn new(store: impl Into<SharedStore>) -> Self {
         EngineBuilder::new(store.into()).assemble()
@@ -131,34 +132,37 @@ impl IdempotencyEngine {
         &self.0.store
     }
 
-    /// Grants a lease, or waits for the holder up to the call's wait and then hands over its result, or says that it
-    /// is in flight (ACQ-1).
+    /// Grants a lease, or waits for the holder up to the call's wait and then hands over its
+    /// result, or says that it is in flight (ACQ-1).
     ///
     /// # Errors
-    /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after [`shutdown`](Self::shutdown), and
-    /// what the store refuses with. Nothing ran, and no lease is left that outlives its duration.
+    /// `Unavailable` when the store does not answer (STO-5), `ShuttingDown` after
+    /// [`shutdown`](Self::shutdown), and what the store refuses with. Nothing ran, and no lease is
+    /// left that outlives its duration.
     ///
     /// # Cancel safety
-    /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once where it can
-    /// (ACQ-11). A waiter that is dropped passes its place on.
+    /// Dropped at any point, it leaves at most one lease for its duration, and releases it at once
+    /// where it can (ACQ-11). A waiter that is dropped passes its place on.
     pub async fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         wait::try_acquire(&self.0, ctx, false, self.0.owner()).await
     }
 
-    /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON carries the value;
-    /// see [`call`](Self::call) for other codecs and options.
+    /// Runs `action` once for the context's identity; a duplicate gets the stored result. JSON
+    /// carries the value; see [`call`](Self::call) for other codecs and options.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. An action's own error comes back unchanged, and frees the key (RUN-4); one that does not tell what happened is for
-    /// [`execute_with`](Self::execute_with) and [`Lease::hold_on_error`].
+    /// See [`ExecuteError`]. An action's own error comes back unchanged, and frees the key (RUN-4);
+    /// one that does not tell what happened is for [`execute_with`](Self::execute_with) and
+    /// [`Lease::hold_on_error`].
     ///
     /// # Panics
     /// A panic of the action resumes after the key was freed.
     ///
     /// # Cancel safety
-    /// Dropped before the action's first poll: released. Later: nothing is known of the action's effect, so the
-    /// lease runs out, and the next grant is a takeover (RUN-5). A completion already sent is finished in the
-    /// background. Use [`spawn`](Self::spawn) where callers go away.
+    /// Dropped before the action's first poll: released. Later: nothing is known of the action's
+    /// effect, so the lease runs out, and the next grant is a takeover (RUN-5). A completion
+    /// already sent is finished in the background. Use [`spawn`](Self::spawn) where callers go
+    /// away.
     pub async fn execute<T, E, F, Fut>(
         &self,
         ctx: IdempotencyContext,
@@ -189,8 +193,8 @@ impl IdempotencyEngine {
         self.call(ctx).execute_with(action).await
     }
 
-    /// As [`execute`](Self::execute), but the action runs on a tracked task of its own once the lease is granted:
-    /// dropping the caller changes nothing then (RUN-5).
+    /// As [`execute`](Self::execute), but the action runs on a tracked task of its own once the
+    /// lease is granted: dropping the caller changes nothing then (RUN-5).
     ///
     /// # Errors
     /// As [`execute`](Self::execute), and `TooBusy` under `max-running`.
@@ -209,11 +213,13 @@ impl IdempotencyEngine {
         self.call(ctx).spawn(action).await
     }
 
-    /// An engine whose actions run in a transaction that their record joins (CMP-7). Make it at start-up, from the application's own pool on the
-    /// store's database: a store that cannot join is refused here, before anything runs.
+    /// An engine whose actions run in a transaction that their record joins (CMP-7). Make it at
+    /// start-up, from the application's own pool on the store's database: a store that cannot join
+    /// is refused here, before anything runs.
     ///
     /// # Errors
-    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this database.
+    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this
+    /// database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -223,11 +229,13 @@ impl IdempotencyEngine {
         JoinedEngine::new(self.clone(), source)
     }
 
-    /// As [`execute`](Self::execute), in a transaction from `source` that holds the action's writes and its record (CMP-7). A program that
-    /// does so more than once makes a [`JoinedEngine`] at start-up.
+    /// As [`execute`](Self::execute), in a transaction from `source` that holds the action's writes
+    /// and its record (CMP-7). A program that does so more than once makes a [`JoinedEngine`] at
+    /// start-up.
     ///
     /// # Errors
-    /// As [`JoinedEngine::execute`]; `Store` of the kind `Unsupported`, before anything runs, when the store cannot join.
+    /// As [`JoinedEngine::execute`]; `Store` of the kind `Unsupported`, before anything runs, when
+    /// the store cannot join.
     pub async fn execute_joined<D, S, T, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -243,20 +251,25 @@ impl IdempotencyEngine {
         self.joined(source).map_err(ExecuteError::Store)?.execute(ctx, action).await
     }
 
-    /// Starts a call with options: codec, policy, what a drop does, what a refused value is handed to.
+    /// Starts a call with options: codec, policy, what a drop does, what a refused value is handed
+    /// to.
     pub fn call(&self, ctx: IdempotencyContext) -> Call {
         Call::new(self.clone(), ctx)
     }
 
-    /// The answer for a caller whose completion was refused (CMP-2): within one fresh wait the taker's result, else
-    /// in flight.
+    /// The answer for a caller whose completion was refused (CMP-2): within one fresh wait the
+    /// taker's result, else in flight.
     ///
     /// # Errors
-    /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not answer.
+    /// `Unavailable` when the record is gone (a completion failure, CMP-4) or the store does not
+    /// answer.
     ///
     /// # Cancel safety
     /// A drop leaves nothing behind.
-    pub async fn answer_fenced(&self, ctx: &IdempotencyContext) -> Result<Result<StoredResult, InFlight>> {
+    pub async fn answer_fenced(
+        &self,
+        ctx: &IdempotencyContext,
+    ) -> Result<Result<StoredResult, InFlight>> {
         let wait = ctx.resolve(&self.0.config).wait;
         wait::watch(&self.0, ctx.identity(), wait).await?.ok_or_else(|| {
             Error::unavailable("the lease was lost, and whoever took over left no record")
@@ -285,9 +298,9 @@ impl IdempotencyEngine {
         }
     }
 
-    /// Grants no more leases, still replays, waits up to `deadline` from now for tracked actions, and for completions
-    /// and releases that go on in the background (CMP-3), and says how many of them were left; their leases run
-    /// out (RUN-5). Idempotent.
+    /// Grants no more leases, still replays, waits up to `deadline` from now for tracked actions,
+    /// and for completions and releases that go on in the background (CMP-3), and says how many of
+    /// them were left; their leases run out (RUN-5). Idempotent.
     ///
     /// # Cancel safety
     /// Dropped, the engine stays closed.
@@ -297,11 +310,12 @@ impl IdempotencyEngine {
         self.0.running.left()
     }
 
-    /// Deletes expired records until none is left, in bounded batches; `None` when the store cannot (STO-4). The
-    /// engine does this by itself every `purge.interval`.
+    /// Deletes expired records until none is left, in bounded batches; `None` when the store cannot
+    /// (STO-4). The engine does this by itself every `purge.interval`.
     ///
     /// # Errors
-    /// Those of the store; `Unavailable` when a batch is not done within `operation-timeout` or 30 s, whichever is longer.
+    /// Those of the store; `Unavailable` when a batch is not done within `operation-timeout` or 30
+    /// s, whichever is longer.
     ///
     /// # Cancel safety
     /// Dropped, some are deleted.
@@ -341,7 +355,11 @@ impl Inner {
     }
 
     /// An acquire from a store that answers at once, without a future of its own on the heap.
-    pub(crate) fn acquire_now(&self, id: &Identity, request: &AcquireRequest) -> Option<Result<Acquired>> {
+    pub(crate) fn acquire_now(
+        &self,
+        id: &Identity,
+        request: &AcquireRequest,
+    ) -> Option<Result<Acquired>> {
         if self.at_once { self.erased.dyn_acquire_now(id, request) } else { None }
     }
 

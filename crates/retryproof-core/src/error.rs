@@ -16,9 +16,11 @@ type Source = Box<dyn StdError + Send + Sync + 'static>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). Nothing reached a store.
+    /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). Nothing
+    /// reached a store.
     Invalid,
-    /// The store could not be reached or did not answer in time (STO-5). The one retryable class of store errors.
+    /// The store could not be reached or did not answer in time (STO-5). The one retryable class of
+    /// store errors.
     Unavailable,
     /// The engine is shutting down and grants no more leases (RUN-5).
     ShuttingDown,
@@ -38,7 +40,8 @@ pub enum ErrorKind {
     TooLarge,
     /// A value could not be encoded, or a stored one not be decoded into the asked-for type.
     Codec,
-    /// The store refused for a reason that repeating does not cure (read-only, missing privilege, a bug).
+    /// The store refused for a reason that repeating does not cure (read-only, missing privilege, a
+    /// bug).
     Unexpected,
 }
 
@@ -63,8 +66,9 @@ impl ErrorKind {
 
 /// An error of the engine or of a store.
 ///
-/// It prints its kind, the operation, the masked identity (ID-4) and short context; never a key, a body or a
-/// password. The driver's own error, if there is one, is its [`source`](StdError::source).
+/// It prints its kind, the operation, the masked identity (ID-4) and short context; never a key, a
+/// body or a password. The driver's own error, if there is one, is its
+/// [`source`](StdError::source).
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -79,7 +83,8 @@ struct Inner {
 
 // Cold, so that the compiler lays what makes errors out of the way of what does not.
 impl Error {
-    /// An error of `kind`; `message` says what happened and the way out, without keys, bodies or passwords.
+    /// An error of `kind`; `message` says what happened and the way out, without keys, bodies or
+    /// passwords.
     #[must_use]
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {

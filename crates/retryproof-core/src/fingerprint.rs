@@ -12,12 +12,14 @@ mod value;
 /// Most bytes of a fingerprint: an algorithm byte and a 63-byte digest.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
-/// A digest of what the caller sent, kept beside the result so that another request under the same key is refused
-/// instead of answered (FP-1). The first byte names the algorithm (FP-3); the rest is opaque here.
+/// A digest of what the caller sent, kept beside the result so that another request under the same
+/// key is refused instead of answered (FP-1). The first byte names the algorithm (FP-3); the rest
+/// is opaque here.
 ///
 /// Equality takes the same time wherever two fingerprints differ.
 ///
-/// Laid out for the copies that every call makes of it: read as it was written, a copy waits for nothing.
+/// Laid out for the copies that every call makes of it: read as it was written, a copy waits for
+/// nothing.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -42,12 +44,15 @@ impl Fingerprint {
         }
     }
 
-    /// Of what a value says of itself to serde (FP-4): an order, or a tuple of what has to be the same in a retry.
+    /// Of what a value says of itself to serde (FP-4): an order, or a tuple of what has to be the
+    /// same in a retry.
     ///
-    /// Two values of one type have one fingerprint exactly when they serialize to the same shape and content. Integers count by value,
-    /// whatever their width; fields and the entries of maps in any order; what is skipped does not count. The elements of
-    /// sequences count in their order, and a `HashSet` has a new one in every process: collect it sorted first. A field that is added to
-    /// a type, or renamed, makes other fingerprints, so that retries across that release are refused: name what matters.
+    /// Two values of one type have one fingerprint exactly when they serialize to the same shape
+    /// and content. Integers count by value, whatever their width; fields and the entries of maps
+    /// in any order; what is skipped does not count. The elements of sequences count in their
+    /// order, and a `HashSet` has a new one in every process: collect it sorted first. A field that
+    /// is added to a type, or renamed, makes other fingerprints, so that retries across that
+    /// release are refused: name what matters.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;
@@ -61,10 +66,12 @@ impl Fingerprint {
     /// # Errors
     /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        /// Apart from those of HTTP requests (FP-3) and of message bodies. It stands in records: never changed, never reused.
+        /// Apart from those of HTTP requests (FP-3) and of message bodies. It stands in records:
+        /// never changed, never reused.
         const VALUE: u8 = 65;
-        let digest = value::digest(value)
-            .map_err(|_| Error::new(ErrorKind::Codec, "the value of the fingerprint does not serialize"))?;
+        let digest = value::digest(value).map_err(|_| {
+            Error::new(ErrorKind::Codec, "the value of the fingerprint does not serialize")
+        })?;
         Ok(Self::tagged(VALUE, &digest))
     }
 
@@ -110,7 +117,12 @@ mod tests {
     use super::*;
 
     fn of<T: Serialize + ?Sized>(value: &T) -> String {
-        Fingerprint::of(value).unwrap().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        Fingerprint::of(value)
+            .unwrap()
+            .as_bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     #[derive(Serialize)]
@@ -200,14 +212,20 @@ mod tests {
     #[test]
     fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
         let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');
-        assert_eq!(of(&order), "41af019980dbc3f1155e0430c33c95bbf22d52e48a86e97bb1a976dff2f42330c1");
+        assert_eq!(
+            of(&order),
+            "41af019980dbc3f1155e0430c33c95bbf22d52e48a86e97bb1a976dff2f42330c1"
+        );
     }
 
     #[test]
     fn fp_4_id_4_a_value_that_does_not_serialize_is_an_error_without_its_words() {
         struct Secret;
         impl Serialize for Secret {
-            fn serialize<S: serde::Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
+            fn serialize<S: serde::Serializer>(
+                &self,
+                _: S,
+            ) -> std::result::Result<S::Ok, S::Error> {
                 Err(serde::ser::Error::custom("4111 1111 1111 1111"))
             }
         }

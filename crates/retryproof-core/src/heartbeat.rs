@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The heartbeat: one lazy task for each runtime over a queue of due times (RUN-1, RUN-2, RUN-6).
 //!
-//! A lease beats in the runtime in which it was granted, so that it beats for as long as its action can run: a program may
-//! have several runtimes, as actix-web has one for each worker, and any of them may end before the others.
+//! A lease beats in the runtime in which it was granted, so that it beats for as long as its action
+//! can run: a program may have several runtimes, as actix-web has one for each worker, and any of
+//! them may end before the others.
 //!
-//! Leases are queued at their next due time and taken out when they end, so the queue is as long as the leases that
-//! are held, and a lease shorter than its first beat costs two map operations. The task starts with the first
-//! lease and goes when it wakes to an empty queue.
+//! Leases are queued at their next due time and taken out when they end, so the queue is as long as
+//! the leases that are held, and a lease shorter than its first beat costs two map operations. The
+//! task starts with the first lease and goes when it wakes to an empty queue.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -28,7 +29,8 @@ use crate::lease::LeaseState;
 use crate::observe::Loss;
 use crate::store::Fenced;
 
-/// How many beats may be on their way at once, so that one slow call holds back nobody and a store is not flooded.
+/// How many beats may be on their way at once, so that one slow call holds back nobody and a store
+/// is not flooded.
 const CONCURRENT_BEATS: usize = 256;
 
 /// How many extends of one beat may be unanswered at once.
@@ -61,7 +63,10 @@ struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("leases", &self.due.len()).field("served", &self.served).finish()
+        f.debug_struct("Queue")
+            .field("leases", &self.due.len())
+            .field("served", &self.served)
+            .finish()
     }
 }
 
@@ -82,7 +87,8 @@ impl Beats {
         if let Some((_, lane)) = lanes.iter().find(|(of, _)| *of == id) {
             return Arc::clone(lane);
         }
-        // Of a runtime that has ended there is nothing left to serve; any other gets its lane again.
+        // Of a runtime that has ended there is nothing left to serve; any other gets its lane
+        // again.
         lanes.retain(|(_, lane)| Arc::strong_count(lane) > 1);
         let lane = Arc::new(Lane { runtime, queue: Mutex::default(), sooner: Notify::new() });
         lanes.push((id, Arc::clone(&lane)));
@@ -117,8 +123,11 @@ impl Lane {
             (!std::mem::replace(&mut queue.served, true), sooner)
         };
         if start {
-            let mut served =
-                Served { engine: Arc::clone(&lease.engine), lane: Arc::clone(self), resigned: false };
+            let mut served = Served {
+                engine: Arc::clone(&lease.engine),
+                lane: Arc::clone(self),
+                resigned: false,
+            };
             drop(self.runtime.spawn(async move { served.serve().await }));
         } else if sooner {
             self.sooner.notify_one();
@@ -206,15 +215,18 @@ impl Drop for InFlight {
 
 type Extend = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
 
-/// One beat: extends the lease, with further tries while it can be saved. Says when the next one is due.
+/// One beat: extends the lease, with further tries while it can be saved. Says when the next one is
+/// due.
 ///
-/// A failed try is repeated after lease / 20; until then the lease is back in the queue, for a beat that rests must not
-/// keep a slot that another lease needs by then (RUN-2). One that hangs is not waited for: another goes out beside it after
-/// lease / 10, so that an outage of 0.4 lease that swallows calls is survived as one that refuses them. Each is cut
-/// off just below lease / 4 (RUN-1), and at `operation-timeout` (STO-5).
+/// A failed try is repeated after lease / 20; until then the lease is back in the queue, for a beat
+/// that rests must not keep a slot that another lease needs by then (RUN-2). One that hangs is not
+/// waited for: another goes out beside it after lease / 10, so that an outage of 0.4 lease that
+/// swallows calls is survived as one that refuses them. Each is cut off just below lease / 4
+/// (RUN-1), and at `operation-timeout` (STO-5).
 ///
-/// The end of the execution awaits this beat (RUN-3), and may wait for itself no longer than `operation-timeout`: once
-/// it is told to stop, a beat whose calls are all answered is over, and one that hangs gets a moment.
+/// The end of the execution awaits this beat (RUN-3), and may wait for itself no longer than
+/// `operation-timeout`: once it is told to stop, a beat whose calls are all answered is over, and
+/// one that hangs gets a moment.
 async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
     let engine = &lease.engine;
     let hold_until = lease.granted_at + engine.config.max_hold;
@@ -246,7 +258,8 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
                 return None;
             }
         } else if now >= next_try && unanswered.len() < UNANSWERED {
-            let call = engine.dyn_store().dyn_extend(lease.identity.clone(), lease.owner, lease.lease);
+            let call =
+                engine.dyn_store().dyn_extend(lease.identity.clone(), lease.owner, lease.lease);
             unanswered.push((now, call));
             next_try = now + beside;
         }
@@ -298,7 +311,8 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
     }
 }
 
-/// The first of the calls to answer, with when it was sent; `None` after `at_most`, or when `stopped` resolves.
+/// The first of the calls to answer, with when it was sent; `None` after `at_most`, or when
+/// `stopped` resolves.
 async fn first_answer(
     calls: &mut Vec<(Instant, Extend)>,
     at_most: Duration,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scope`], [`Key`] and [`Identity`]: validated once, compared byte for byte, printed masked (ID-1 to ID-4).
+//! [`Scope`], [`Key`] and [`Identity`]: validated once, compared byte for byte, printed masked
+//! (ID-1 to ID-4).
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
@@ -18,8 +19,8 @@ pub const MAX_KEY_BYTES: usize = 512;
 
 /// Names the unit of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
 ///
-/// A scope is code, not data, so the places that want one take a `&'static str` or a `Scope` built on purpose;
-/// a swapped (key, scope) of run-time strings does not compile (ID-3).
+/// A scope is code, not data, so the places that want one take a `&'static str` or a `Scope` built
+/// on purpose; a swapped (key, scope) of run-time strings does not compile (ID-3).
 #[derive(Clone)]
 pub struct Scope(Text);
 
@@ -33,7 +34,8 @@ impl Scope {
     /// Builds a scope from a run-time string.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless it has 1 to 255 bytes, is not blank and has no control character (ID-3).
+    /// [`ErrorKind::Invalid`] unless it has 1 to 255 bytes, is not blank and has no control
+    /// character (ID-3).
     pub fn new(scope: impl Into<Arc<str>>) -> Result<Self> {
         let scope = scope.into();
         check("scope", &scope, MAX_SCOPE_BYTES)?;
@@ -116,7 +118,8 @@ impl IntoScope for &Scope {
     }
 }
 
-/// Identifies the attempt within its scope (ID-1). It prints masked: the first 16 hex digits of its SHA-256 (ID-4).
+/// Identifies the attempt within its scope (ID-1). It prints masked: the first 16 hex digits of its
+/// SHA-256 (ID-4).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
 
@@ -124,7 +127,8 @@ impl Key {
     /// Validates a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless it has 1 to 512 bytes, is not blank and has no control character (ID-3).
+    /// [`ErrorKind::Invalid`] unless it has 1 to 512 bytes, is not blank and has no control
+    /// character (ID-3).
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
         check("key", key, MAX_KEY_BYTES).map_err(Error::about_key)?;
@@ -157,11 +161,12 @@ impl Key {
     }
 }
 
-/// A record's identity: scope and key together, compared byte for byte (ID-1, ID-2). Cheap to clone.
+/// A record's identity: scope and key together, compared byte for byte (ID-1, ID-2). Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Identity {
-    /// Taken once: every call of a store in memory needs it, and so does whoever waits. It says that two differ, never
-    /// that they are the same.
+    /// Taken once: every call of a store in memory needs it, and so does whoever waits. It says
+    /// that two differ, never that they are the same.
     hash: u64,
     scope: Scope,
     key: Key,
@@ -194,8 +199,8 @@ impl Identity {
         &self.key
     }
 
-    /// A hash of both halves under a key of this process: the same for equal identities, and nobody outside can aim at
-    /// another's.
+    /// A hash of both halves under a key of this process: the same for equal identities, and nobody
+    /// outside can aim at another's.
     #[inline]
     pub(crate) fn keyed_hash(&self) -> u64 {
         self.hash
@@ -216,7 +221,8 @@ impl Hash for Identity {
     }
 }
 
-/// Random per process: keys come from clients, who must not be able to aim many at one place of a table.
+/// Random per process: keys come from clients, who must not be able to aim many at one place of a
+/// table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {
@@ -245,10 +251,14 @@ impl fmt::Debug for Identity {
 
 /// ID-3. The message names the thing and its length, never the text of a key.
 fn check(what: &'static str, text: &str, most: usize) -> Result<()> {
-    // Visible ASCII is the common case, and all that a replay pays: no early end, so it compiles to a few steps of many
-    // bytes each.
+    // Visible ASCII is the common case, and all that a replay pays: no early end, so it compiles to
+    // a few steps of many bytes each.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
-    if visible && !text.is_empty() && text.len() <= most { Ok(()) } else { check_each(what, text, most) }
+    if visible && !text.is_empty() && text.len() <= most {
+        Ok(())
+    } else {
+        check_each(what, text, most)
+    }
 }
 
 fn check_each(what: &'static str, text: &str, most: usize) -> Result<()> {
@@ -263,8 +273,11 @@ fn check_each(what: &'static str, text: &str, most: usize) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::new(ErrorKind::Invalid, format!("the {what} {problem}; it takes 1 to {most} bytes of text"))
-        .with("bytes", text.len()))
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("the {what} {problem}; it takes 1 to {most} bytes of text"),
+    )
+    .with("bytes", text.len()))
 }
 
 fn is_blank(text: &str) -> bool {
@@ -297,13 +310,18 @@ mod tests {
         assert_ne!(id("a", "\u{e9}"), id("a", "e\u{301}"));
         assert_eq!(id("a", "k"), Identity::of("a", "k").unwrap());
         let meet = id("a", "bc");
-        assert_ne!(Identity { hash: meet.hash, ..id("ab", "c") }, meet, "the same hash settles nothing");
+        assert_ne!(
+            Identity { hash: meet.hash, ..id("ab", "c") },
+            meet,
+            "the same hash settles nothing"
+        );
     }
 
     #[test]
     fn id_4_identity_prints_masked() {
         let id = Identity::of("payments", "canary-4711").unwrap();
-        let hash: String = Sha256::digest(b"canary-4711").iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String =
+            Sha256::digest(b"canary-4711").iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(id.to_string(), format!("payments#{}", &hash[..16]));
         assert_eq!(format!("{id:?}"), id.to_string());
         let error = Error::unavailable("no answer").for_identity(&id);

@@ -20,20 +20,22 @@ use crate::owner::{FencingToken, OwnerId};
 use crate::store::Fenced;
 use crate::told::{self, End};
 
-/// Whether a grant is the first since the key was free, or took over from an owner that died (ACQ-12).
+/// Whether a grant is the first since the key was free, or took over from an owner that died
+/// (ACQ-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Attempt {
     /// The key was free.
     First,
-    /// Another owner's lease had run out: its effects may have happened, so reconcile before repeating them.
+    /// Another owner's lease had run out: its effects may have happened, so reconcile before
+    /// repeating them.
     Takeover,
 }
 
 /// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
 ///
-/// A lease fences the *record*, not the world: a paused process may act after its lease is over. Hand
-/// [`downstream_key`](Self::downstream_key) to services that take an idempotency key, and [`token`](Self::token) to
-/// resources that can refuse an older one.
+/// A lease fences the *record*, not the world: a paused process may act after its lease is over.
+/// Hand [`downstream_key`](Self::downstream_key) to services that take an idempotency key, and
+/// [`token`](Self::token) to resources that can refuse an older one.
 #[derive(Clone)]
 pub struct Lease(pub(crate) Arc<LeaseState>);
 
@@ -91,14 +93,16 @@ impl Lease {
         &self.0.identity
     }
 
-    /// Whether the lease, as counted here, still runs. The store may know better: [`confirm`](Self::confirm).
+    /// Whether the lease, as counted here, still runs. The store may know better:
+    /// [`confirm`](Self::confirm).
     #[must_use]
     pub fn believed_held(&self) -> bool {
         let beating = self.0.beating.lock();
         beating.loss.is_none() && !beating.stopped && self.0.engine.now() < beating.until
     }
 
-    /// What is left of the lease as counted here; zero when it is over or lost. The heartbeat renews it.
+    /// What is left of the lease as counted here; zero when it is over or lost. The heartbeat
+    /// renews it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let beating = self.0.beating.lock();
@@ -108,8 +112,8 @@ impl Lease {
         }
     }
 
-    /// Asks the store, by extending the lease once: `false` means that it is lost, or that its holder has completed it or let
-    /// it go; then nothing is extended.
+    /// Asks the store, by extending the lease once: `false` means that it is lost, or that its
+    /// holder has completed it or let it go; then nothing is extended.
     ///
     /// # Errors
     /// Those of the store; then nothing is known.
@@ -126,7 +130,8 @@ impl Lease {
             }
         }
         let sent = state.engine.now();
-        let call = state.engine.dyn_store().dyn_extend(state.identity.clone(), state.owner, state.lease);
+        let call =
+            state.engine.dyn_store().dyn_extend(state.identity.clone(), state.owner, state.lease);
         let answer = state.engine.gate.always("extend", &state.identity, call).await?;
         Ok(match answer {
             Fenced::Done | Fenced::AlreadyDone => {
@@ -141,10 +146,12 @@ impl Lease {
         })
     }
 
-    /// **From here on the effect is unknown, unless this run returns a value**: say so when a request is on its way, or when its error
-    /// does not tell whether it was carried out. An error or a panic of the action, or its drop, then frees nothing: the key stays taken until the
-    /// lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover) (RUN-4). Without it they free the key, and the next
-    /// call runs at once. The answer of an HTTP handler states its own fate (`AnswerFate`).
+    /// **From here on the effect is unknown, unless this run returns a value**: say so when a
+    /// request is on its way, or when its error does not tell whether it was carried out. An error
+    /// or a panic of the action, or its drop, then frees nothing: the key stays taken until the
+    /// lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover) (RUN-4).
+    /// Without it they free the key, and the next call runs at once. The answer of an HTTP handler
+    /// states its own fate (`AnswerFate`).
     ///
     /// ```
     /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine, MemoryStore};
@@ -172,8 +179,8 @@ impl Lease {
         self.0.hold_on_error.load(Ordering::Acquire)
     }
 
-    /// Resolves when the lease is lost, and says why (RUN-2, RUN-6); pending for ever when it never is, so race it
-    /// against the work: `select! { () = work => .., loss = lease.lost() => .. }`.
+    /// Resolves when the lease is lost, and says why (RUN-2, RUN-6); pending for ever when it never
+    /// is, so race it against the work: `select! { () = work => .., loss = lease.lost() => .. }`.
     ///
     /// # Cancel safety
     /// A drop leaves nothing behind.
@@ -190,8 +197,9 @@ impl Lease {
         }
     }
 
-    /// An idempotency key for a call that this action makes to another service: 64 hex digits of SHA-256 over scope,
-    /// key and `step`, the same for the holder and for whoever takes over. Name each call's step differently.
+    /// An idempotency key for a call that this action makes to another service: 64 hex digits of
+    /// SHA-256 over scope, key and `step`, the same for the holder and for whoever takes over. Name
+    /// each call's step differently.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> String {
         let mut hash = Sha256::new();
@@ -226,7 +234,8 @@ impl LeaseState {
             beating.loss = Some(loss);
         }
         self.changed.notify_waiters();
-        tracing::warn!(identity = %self.identity, token = %self.token, ?loss, "the lease is lost while its action runs");
+        tracing::warn!(identity = %self.identity, token = %self.token, ?loss,
+            "the lease is lost while its action runs");
         self.engine.observers.tell(|o| o.loss_noticed(self.event(), loss));
     }
 
@@ -273,7 +282,8 @@ impl LeaseState {
         self.beating.lock().in_flight
     }
 
-    /// Ends the heartbeat and awaits a beat that is on its way (RUN-3). Each beat is bounded below lease / 4.
+    /// Ends the heartbeat and awaits a beat that is on its way (RUN-3). Each beat is bounded below
+    /// lease / 4.
     pub(crate) async fn end_beats(&self) {
         self.stop_beats();
         // After the stop none begins, so one look is enough in the common case.

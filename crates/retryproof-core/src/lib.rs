@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! The engine, the store contract and the memory store of `retryproof`. Applications use the facade crate; this one is
-//! for authors of stores and adapters, who want nothing else in their tree.
+//! The engine, the store contract and the memory store of `retryproof`. Applications use the facade
+//! crate; this one is for authors of stores and adapters, who want nothing else in their tree.
 //!
 //! | to | read |
 //! |---|---|
@@ -53,7 +53,9 @@ pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub use identity::{Identity, IntoScope, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope};
 pub use lease::{Attempt, Lease};
 pub use observe::Observer;
-pub use outcome::{CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, Report, settle};
+pub use outcome::{
+    CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, Report, settle,
+};
 pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
 pub use store::{IdempotencyStore, MemoryStore, MemoryStoreBuilder, SharedStore};

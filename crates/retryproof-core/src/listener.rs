@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Verdict`]: what a message broker is to be told (LST-1, LST-2), and what the adapters of all brokers share.
+//! [`Verdict`]: what a message broker is to be told (LST-1, LST-2), and what the adapters of all
+//! brokers share.
 //!
-//! A message is handled like any other call: its scope and key make a context, the engine runs the work or answers from the
-//! record. What is special is the answer. The broker wants to know whether it may forget the message:
+//! A message is handled like any other call: its scope and key make a context, the engine runs the
+//! work or answers from the record. What is special is the answer. The broker wants to know whether
+//! it may forget the message:
 //!
 //! | what became of the call | verdict | [`Reason`] |
 //! |---|---|---|
@@ -17,7 +19,8 @@
 //! | the work failed, and its effect is [not known](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
 //! | the lease was lost, the store is away, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
-//! A broker's adapter turns the three answers into its own words. A consumer without an adapter does it in three lines:
+//! A broker's adapter turns the three answers into its own words. A consumer without an adapter
+//! does it in three lines:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -60,8 +63,8 @@ pub use backoff::Backoff;
 pub use lanes::{Lanes, batch, caught};
 pub use tally::{Tallied, Tally};
 
-/// What a broker is to be told of one message (LST-2). The three answers are all there are, so the enum is exhaustive on
-/// purpose; each carries the [`Reason`], for logs and counters.
+/// What a broker is to be told of one message (LST-2). The three answers are all there are, so the
+/// enum is exhaustive on purpose; each carries the [`Reason`], for logs and counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a message that is not answered comes again"]
 pub enum Verdict {
@@ -107,14 +110,15 @@ pub enum Reason {
     Unreadable,
     /// The lease was lost where it has to count: in a joined transaction (CMP-7).
     LeaseLost,
-    /// The store could not answer, or the engine takes no more work, or refuses the program's scope or durations; nothing
-    /// ran.
+    /// The store could not answer, or the engine takes no more work, or refuses the program's scope
+    /// or durations; nothing ran.
     Store,
     /// The work ran, and its completion could not be recorded (CMP-4).
     NotRecorded,
     /// The work returned an error; its key is free again (RUN-4).
     Failed,
-    /// The work returned an error and its effect is not known; its key stays taken until the lease runs out (RUN-4).
+    /// The work returned an error and its effect is not known; its key stays taken until the lease
+    /// runs out (RUN-4).
     Held,
     /// The work panicked; its key is free again (RUN-4).
     Panicked,
@@ -133,8 +137,8 @@ pub enum Poison {
 }
 
 impl Verdict {
-    /// Of an execution by the engine, for a consumer that returns nothing to whoever sent the message. One that does asks
-    /// for [`replying`](Self::replying) on top.
+    /// Of an execution by the engine, for a consumer that returns nothing to whoever sent the
+    /// message. One that does asks for [`replying`](Self::replying) on top.
     pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
         match result {
             Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
@@ -155,8 +159,8 @@ impl Verdict {
         }
     }
 
-    /// Of what a function under `#[idempotent(key = ..)]` returned (ANN-5). It does not say whether a value was made now
-    /// or stored earlier; both are acknowledged.
+    /// Of what a function under `#[idempotent(key = ..)]` returned (ANN-5). It does not say whether
+    /// a value was made now or stored earlier; both are acknowledged.
     pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
         match returned {
             Ok(_) => Self::ack(Reason::Executed),
@@ -164,10 +168,13 @@ impl Verdict {
         }
     }
 
-    /// Of the error value by which such a function says that it did not run, or that its result cannot be given.
+    /// Of the error value by which such a function says that it did not run, or that its result
+    /// cannot be given.
     pub fn of_rejected(rejected: &Rejected) -> Self {
         match rejected {
-            Rejected::InFlight { retry_after } => Self::Nack { after: *retry_after, why: Reason::InFlight },
+            Rejected::InFlight { retry_after } => {
+                Self::Nack { after: *retry_after, why: Reason::InFlight }
+            }
             Rejected::Mismatch => Self::dead_letter(Reason::Mismatch),
             Rejected::LeaseLost => Self::nack(Reason::LeaseLost),
             Rejected::NotReplayable => Self::ack(Reason::NotReplayable),
@@ -187,14 +194,14 @@ impl Verdict {
         Self::nack(Reason::Failed)
     }
 
-    /// Of a message that is to come again, no sooner than `after`, and did not fail: another delivery of it is being worked
-    /// on, or its consumer stops before it was begun.
+    /// Of a message that is to come again, no sooner than `after`, and did not fail: another
+    /// delivery of it is being worked on, or its consumer stops before it was begun.
     pub fn put_off(after: Duration) -> Self {
         Self::Nack { after, why: Reason::InFlight }
     }
 
-    /// For a consumer that sends the result on, as an answer to the sender: a result that stands and cannot be read is
-    /// then no reason to acknowledge, and the message is a dead letter.
+    /// For a consumer that sends the result on, as an answer to the sender: a result that stands
+    /// and cannot be read is then no reason to acknowledge, and the message is a dead letter.
     pub fn replying(self) -> Self {
         match self {
             Self::Ack { why: why @ Reason::Unreadable } => Self::DeadLetter { why },
@@ -202,8 +209,8 @@ impl Verdict {
         }
     }
 
-    /// Of a message that has used up its redeliveries, for a broker that would drop it next: a nack becomes a dead letter
-    /// for the same reason.
+    /// Of a message that has used up its redeliveries, for a broker that would drop it next: a nack
+    /// becomes a dead letter for the same reason.
     pub fn given_up(self) -> Self {
         match self {
             Self::Nack { why, .. } => Self::DeadLetter { why },
@@ -219,15 +226,16 @@ impl Verdict {
         }
     }
 
-    /// Whether this delivery counts against the broker's limit of redeliveries: a nack that says something about the
-    /// message or its work, and not only that another delivery came first.
+    /// Whether this delivery counts against the broker's limit of redeliveries: a nack that says
+    /// something about the message or its work, and not only that another delivery came first.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Nack { why, .. } if *why != Reason::InFlight)
     }
 
-    /// Says it in the log, the same for all brokers: `debug` for what is as it should be, `warn` for a failure, `error`
-    /// for a dead letter. The identity prints masked (ID-4); a message without a usable key has none.
+    /// Says it in the log, the same for all brokers: `debug` for what is as it should be, `warn`
+    /// for a failure, `error` for a dead letter. The identity prints masked (ID-4); a message
+    /// without a usable key has none.
     pub fn log(&self, broker: &'static str, identity: Option<&Identity>) {
         let (why, identity) = (self.why().as_str(), identity.map(tracing::field::display));
         match self {
@@ -238,7 +246,13 @@ impl Verdict {
                 tracing::warn!(broker, why, identity, "message given back, to be delivered again");
             }
             Self::Nack { after, .. } => {
-                tracing::debug!(broker, why, identity, ?after, "message put off while another delivery runs");
+                tracing::debug!(
+                    broker,
+                    why,
+                    identity,
+                    ?after,
+                    "message put off while another delivery runs"
+                );
             }
             Self::Ack { .. } => {
                 tracing::debug!(broker, why, identity, "message acknowledged");
@@ -248,10 +262,12 @@ impl Verdict {
 
     fn of_store(error: &Error) -> Self {
         match error.kind() {
-            // Whatever else is invalid, a scope or a duration, is a mistake of the program: the message is as good as any.
+            // Whatever else is invalid, a scope or a duration, is a mistake of the program: the
+            // message is as good as any.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
-            // The engine opens a result without an operation of the store: then the record is known to be complete. Met
-            // by a store, nobody knows the record's state, and an ack could skip work that never ran.
+            // The engine opens a result without an operation of the store: then the record is known
+            // to be complete. Met by a store, nobody knows the record's state, and an ack could
+            // skip work that never ran.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),
@@ -312,7 +328,9 @@ impl fmt::Display for Poison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoKey => "the message has no key",
-            Self::BadKey => "the message's key is not 1 to 512 bytes of text without control characters",
+            Self::BadKey => {
+                "the message's key is not 1 to 512 bytes of text without control characters"
+            }
             Self::Unreadable => "the message does not decode",
         })
     }
@@ -320,8 +338,9 @@ impl fmt::Display for Poison {
 
 impl StdError for Poison {}
 
-/// The fingerprint of a message's body (FP-1): its SHA-256 behind an algorithm byte of its own. Brokers deliver the same bytes again, so a
-/// message under a known key whose body is another one is no redelivery, and is refused.
+/// The fingerprint of a message's body (FP-1): its SHA-256 behind an algorithm byte of its own.
+/// Brokers deliver the same bytes again, so a message under a known key whose body is another one
+/// is no redelivery, and is refused.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
     /// Apart from those of HTTP requests (FP-3). It stands in records: never changed, never reused.
@@ -329,8 +348,8 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
 
-/// An error of a function under `#[idempotent(key = ..)]` that a [`Verdict`] can be made of: it says which of its values
-/// is the [`Rejected`] that it was made from.
+/// An error of a function under `#[idempotent(key = ..)]` that a [`Verdict`] can be made of: it
+/// says which of its values is the [`Rejected`] that it was made from.
 ///
 /// ```
 /// use retryproof_core::{Rejected, listener::Refusal};
@@ -359,8 +378,9 @@ pub trait Refusal {
     /// The [`Rejected`] inside; `None` for an error of the work itself.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict: that of the [`Rejected`], else [`Verdict::failed`]. An error type that knows of failures which no
-    /// repetition cures overrides this, and asks for the dead letters by [`Verdict::poison`].
+    /// The verdict: that of the [`Rejected`], else [`Verdict::failed`]. An error type that knows of
+    /// failures which no repetition cures overrides this, and asks for the dead letters by
+    /// [`Verdict::poison`].
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)
     }

@@ -18,18 +18,19 @@ pub enum Phase {
     Action,
     /// The action panicked; the lease was released (RUN-4).
     Panic,
-    /// The effect of the work is not known: an error, a panic or a response said so; the lease runs out, and the next grant is a takeover
-    /// (RUN-4, HTTP-7).
+    /// The effect of the work is not known: an error, a panic or a response said so; the lease runs
+    /// out, and the next grant is a takeover (RUN-4, HTTP-7).
     Held,
-    /// The lease was released on purpose: by [`Held::release`](crate::Held::release), by a response marked for it, or by the drop
-    /// of an execution that had not begun or was told to [release](crate::OnDrop::Release).
+    /// The lease was released on purpose: by [`Held::release`](crate::Held::release), by a response
+    /// marked for it, or by the drop of an execution that had not begun or was told to
+    /// [release](crate::OnDrop::Release).
     Released,
     /// The execution was dropped; the lease runs out (RUN-5).
     Dropped,
     /// The completion could not be recorded before the lease was over (CMP-3, CMP-4).
     Completion,
-    /// A joined transaction was rolled back for another reason than the action's own, such as a drop; the lease was
-    /// released (CMP-7).
+    /// A joined transaction was rolled back for another reason than the action's own, such as a
+    /// drop; the lease was released (CMP-7).
     RolledBack,
 }
 
@@ -57,12 +58,12 @@ pub struct LeaseEvent<'a> {
     pub held_for: Duration,
 }
 
-/// Hears what happens. Every method does nothing unless it is written: this is the one trait where defaults are
-/// right.
+/// Hears what happens. Every method does nothing unless it is written: this is the one trait where
+/// defaults are right.
 ///
 /// Each lease that was granted has exactly one terminal event: [`completed`](Self::completed),
-/// [`failed`](Self::failed) or [`lost`](Self::lost). Calls are made in line, so return quickly; a panic is caught and
-/// logged, and harms nothing.
+/// [`failed`](Self::failed) or [`lost`](Self::lost). Calls are made in line, so return quickly; a
+/// panic is caught and logged, and harms nothing.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an observer",
     label = "an observer is wanted here",
@@ -80,7 +81,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = event;
     }
 
-    /// While the action ran, its lease was found to be lost (RUN-2). Not terminal: its completion may still count.
+    /// While the action ran, its lease was found to be lost (RUN-2). Not terminal: its completion
+    /// may still count.
     fn loss_noticed(&self, event: LeaseEvent<'_>, loss: Loss) {
         let _ = (event, loss);
     }
@@ -130,7 +132,8 @@ impl Observers {
     }
 }
 
-/// Counts every event: a metric without a metrics library. Share it as an `Arc` and read it at will.
+/// Counts every event: a metric without a metrics library. Share it as an `Arc` and read it at
+/// will.
 #[derive(Debug, Default)]
 pub struct Counters {
     acquired: AtomicU64,

@@ -67,17 +67,19 @@ impl InFlight {
         Self { remaining }
     }
 
-    /// When to try again: the holder's remaining lease in whole seconds, rounded up, from 1 to 30 (HTTP-10).
+    /// When to try again: the holder's remaining lease in whole seconds, rounded up, from 1 to 30
+    /// (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.redeliver_after().min(Duration::from_secs(30))
     }
 
-    /// When a message may come again: as [`retry_after`](Self::retry_after) but without its bound of 30 s, for a broker is
-    /// to wait no less than the remaining lease (LST-2).
+    /// When a message may come again: as [`retry_after`](Self::retry_after) but without its bound
+    /// of 30 s, for a broker is to wait no less than the remaining lease (LST-2).
     #[must_use]
     pub fn redeliver_after(&self) -> Duration {
-        let up = self.remaining.as_secs().saturating_add(u64::from(self.remaining.subsec_nanos() > 0));
+        let up =
+            self.remaining.as_secs().saturating_add(u64::from(self.remaining.subsec_nanos() > 0));
         Duration::from_secs(up.max(1))
     }
 }
@@ -102,8 +104,8 @@ pub struct Report<T> {
     pub outcome: Outcome<T>,
     /// Whether a result stands in the store.
     pub recorded: Recorded,
-    /// Whether this call ran the action and its completion was refused because another owner had taken over (CMP-2):
-    /// the outcome is the taker's.
+    /// Whether this call ran the action and its completion was refused because another owner had
+    /// taken over (CMP-2): the outcome is the taker's.
     pub fenced: bool,
 }
 
@@ -113,8 +115,9 @@ pub struct Report<T> {
 pub enum ExecuteError<E> {
     /// The action failed; its error, unchanged. The key is free again (RUN-4).
     Action(E),
-    /// The action failed, and said that its effect is not known by [`hold_on_error`](crate::Lease::hold_on_error). The key stays taken until
-    /// the lease runs out (RUN-4).
+    /// The action failed, and said that its effect is not known by
+    /// [`hold_on_error`](crate::Lease::hold_on_error). The key stays taken until the lease runs out
+    /// (RUN-4).
     Held {
         /// The action's error, unchanged.
         error: E,
@@ -143,7 +146,9 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::Completion(error) => write!(f, "{error}"),
             Self::Mismatch => f.write_str("the key was used before with another request"),
             Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
-            Self::NotReplayable(_) => f.write_str("the work is done, but its result cannot be replayed"),
+            Self::NotReplayable(_) => {
+                f.write_str("the work is done, but its result cannot be replayed")
+            }
         }
     }
 }
@@ -191,14 +196,15 @@ impl StdError for CompletionError {
     }
 }
 
-/// Why an annotated function did not run, or its result cannot be given: its error type implements `From<Rejected>`
-/// (ANN-5).
+/// Why an annotated function did not run, or its result cannot be given: its error type implements
+/// `From<Rejected>` (ANN-5).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejected {
     /// Another caller is at work; let the broker redeliver after this time.
     InFlight {
-        /// When to try again: the holder's remaining lease in whole seconds, rounded up, at least 1 (LST-2).
+        /// When to try again: the holder's remaining lease in whole seconds, rounded up, at least 1
+        /// (LST-2).
         retry_after: Duration,
     },
     /// The key was used before with another fingerprint (FP-1).
@@ -219,11 +225,17 @@ impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFlight { retry_after } => {
-                write!(f, "another caller is at work on this key; try again in {} s", retry_after.as_secs())
+                write!(
+                    f,
+                    "another caller is at work on this key; try again in {} s",
+                    retry_after.as_secs()
+                )
             }
             Self::Mismatch => f.write_str("the key was used before with another request"),
             Self::LeaseLost => f.write_str("the lease was lost; another caller took over"),
-            Self::NotReplayable => f.write_str("the work is done, but its result cannot be replayed"),
+            Self::NotReplayable => {
+                f.write_str("the work is done, but its result cannot be replayed")
+            }
             Self::Store(error) | Self::Codec(error) => write!(f, "{error}"),
             Self::Completion(error) => write!(f, "{error}"),
         }
@@ -246,8 +258,8 @@ impl From<Error> for Rejected {
     }
 }
 
-/// Turns an execute result into what an annotated function returns (ANN-5): the value, executed or replayed, or an
-/// error of the function's own type.
+/// Turns an execute result into what an annotated function returns (ANN-5): the value, executed or
+/// replayed, or an error of the function's own type.
 ///
 /// # Errors
 /// The action's own error unchanged, else `E::from` of the [`Rejected`] that names the reason.

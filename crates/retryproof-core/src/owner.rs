@@ -5,21 +5,25 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The random 128-bit id of one execution, made by the client before its acquire (ACQ-9), so that a lost answer can
-/// be asked for again. It stays in the record after completion (CMP-3).
+/// The random 128-bit id of one execution, made by the client before its acquire (ACQ-9), so that a
+/// lost answer can be asked for again. It stays in the record after completion (CMP-3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
     /// A fresh id: 128 bits of the operating system's entropy, drawn for this id alone.
     ///
-    /// Nothing of it is kept in the process. A generator, a counter or a spare id would be copied by `fork` or with the
-    /// snapshot of a virtual machine, and two copies with one id would hold one lease.
+    /// Nothing of it is kept in the process. A generator, a counter or a spare id would be copied
+    /// by `fork` or with the snapshot of a virtual machine, and two copies with one id would hold
+    /// one lease.
     ///
     /// # Panics
     /// When the operating system has no random bytes to give.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "a default that differs at each call would surprise")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a default that differs at each call would surprise"
+    )]
     pub fn new() -> Self {
         let mut id = [0; 16];
         getrandom::fill(&mut id).expect("the operating system gives random bytes");
@@ -27,8 +31,9 @@ impl OwnerId {
     }
 
     /// A fresh id for a store whose records no other process shares
-    /// ([`StoreProfile::at_once`](crate::store::StoreProfile::at_once)): a seed of this process, then a counter. Unlike
-    /// [`new`](Self::new) it costs no system call. A copy of the process draws the same ids, for a copy of the records.
+    /// ([`StoreProfile::at_once`](crate::store::StoreProfile::at_once)): a seed of this process,
+    /// then a counter. Unlike [`new`](Self::new) it costs no system call. A copy of the process
+    /// draws the same ids, for a copy of the records.
     ///
     /// # Panics
     /// When the operating system has no random bytes to give at the first call of the process.
@@ -36,7 +41,8 @@ impl OwnerId {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // The seed keeps apart the processes that one after another open the same records.
-        let seed = SEED.get_or_init(|| getrandom::u64().expect("the operating system gives random bytes"));
+        let seed =
+            SEED.get_or_init(|| getrandom::u64().expect("the operating system gives random bytes"));
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self((u128::from(*seed) << 64 | u128::from(count)).to_be_bytes())
     }
@@ -62,8 +68,9 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// A number that only grows from grant to grant of one identity (ACQ-10). Hand it to a resource that can refuse a
-/// smaller one; do not send it as an idempotency key (see [`Lease::downstream_key`](crate::Lease::downstream_key)).
+/// A number that only grows from grant to grant of one identity (ACQ-10). Hand it to a resource
+/// that can refuse a smaller one; do not send it as an idempotency key (see
+/// [`Lease::downstream_key`](crate::Lease::downstream_key)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -96,7 +103,8 @@ mod tests {
         for draw in [OwnerId::new, OwnerId::of_this_process] {
             let make = move || (0..10_000).map(|_| draw()).collect::<Vec<_>>();
             let other = std::thread::spawn(make);
-            let ids: std::collections::HashSet<_> = make().into_iter().chain(other.join().unwrap()).collect();
+            let ids: std::collections::HashSet<_> =
+                make().into_iter().chain(other.join().unwrap()).collect();
             assert_eq!(ids.len(), 20_000);
         }
         assert!(format!("{:?}", OwnerId::new()).len() < 24);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Payload`], [`Tombstone`] and the versioned envelope that a store keeps (CMP-8, CMP-9).
 //!
-//! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16), body.
-//! Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would follow) are kept free for
-//! later versions; this one fails closed on them.
+//! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
+//! body. Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would
+//! follow) are kept free for later versions; this one fails closed on them.
 
 use std::fmt;
 
@@ -20,7 +20,8 @@ const HEADER: usize = 8;
 /// Room for a value of unknown size, before its buffer has to grow.
 const ROOM: usize = 56;
 
-/// Names the codec that wrote a value, so that no other one reads it. Ids below 1,024 are retryproof's own.
+/// Names the codec that wrote a value, so that no other one reads it. Ids below 1,024 are
+/// retryproof's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CodecId(pub u16);
 
@@ -35,7 +36,8 @@ impl CodecId {
     pub const HTTP: Self = Self(3);
 }
 
-/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length (ID-4).
+/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length
+/// (ID-4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
     codec: CodecId,
@@ -44,7 +46,8 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Encodes in place: `write` appends the body behind the envelope's header, so nothing is copied.
+    /// Encodes in place: `write` appends the body behind the envelope's header, so nothing is
+    /// copied.
     ///
     /// # Errors
     /// Those of `write`.
@@ -56,7 +59,8 @@ impl Payload {
         Self::build_with_capacity(codec, schema, ROOM, write)
     }
 
-    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: one allocation of that size.
+    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: one
+    /// allocation of that size.
     ///
     /// # Errors
     /// Those of `write`.
@@ -118,11 +122,18 @@ impl Payload {
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Payload(codec {}, schema {}, {} bytes)", self.codec.0, self.schema, self.body().len())
+        write!(
+            f,
+            "Payload(codec {}, schema {}, {} bytes)",
+            self.codec.0,
+            self.schema,
+            self.body().len()
+        )
     }
 }
 
-/// "Done, but the result cannot be replayed" (CMP-9, HTTP-13). It may keep a detail, written by the codec it names.
+/// "Done, but the result cannot be replayed" (CMP-9, HTTP-13). It may keep a detail, written by the
+/// codec it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tombstone(Payload);
 
@@ -198,10 +209,12 @@ impl StoredResult {
         self.fingerprint.as_ref()
     }
 
-    /// Judges the fingerprint, then reads the envelope. They differ only when both sides carry one (FP-1).
+    /// Judges the fingerprint, then reads the envelope. They differ only when both sides carry one
+    /// (FP-1).
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the envelope is not one that this version reads (CMP-8).
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the envelope is not one that this
+    /// version reads (CMP-8).
     pub fn open(&self, fingerprint: Option<&Fingerprint>) -> Result<Opened> {
         if let (Some(stored), Some(asked)) = (&self.fingerprint, fingerprint)
             && stored != asked
@@ -222,8 +235,10 @@ impl StoredResult {
             .with("version", version));
         }
         if flags & (COMPRESSED | ENCRYPTED) != 0 || flags & !TOMBSTONE != 0 {
-            return Err(Error::corrupt("the stored value uses envelope flags that this version cannot read")
-                .with("flags", flags));
+            return Err(Error::corrupt(
+                "the stored value uses envelope flags that this version cannot read",
+            )
+            .with("flags", flags));
         }
         let payload = Payload {
             codec: CodecId(u16::from_le_bytes([c0, c1])),
@@ -256,7 +271,9 @@ mod tests {
     fn cmp_8_envelope_round_trips_and_fails_closed() {
         let payload = Payload::new(CodecId::JSON, 3, b"{}");
         let stored = StoredResult::new(payload.envelope().clone(), None);
-        assert!(matches!(stored.open(None).unwrap(), Opened::Value(p) if p == payload && p.body() == b"{}"));
+        assert!(
+            matches!(stored.open(None).unwrap(), Opened::Value(p) if p == payload && p.body() == b"{}")
+        );
         let whole = payload.envelope().to_vec();
         for cut in 0..HEADER {
             let error = StoredResult::new(whole[..cut].to_vec(), None).open(None).unwrap_err();
@@ -265,7 +282,10 @@ mod tests {
         for (at, bad) in [(0, b'X'), (2, 2), (3, COMPRESSED), (3, ENCRYPTED), (3, 0x80)] {
             let mut other = whole.clone();
             other[at] = bad;
-            assert_eq!(StoredResult::new(other, None).open(None).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(
+                StoredResult::new(other, None).open(None).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
         }
     }
 

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The store contract: what every backend promises, and the data that crosses it.
 //!
-//! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token, lease end,
-//! fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end); there is no failed state (CMP-5).
-//! Every transition is **one atomic step, judged by the store's own clock in the statement that acts** (ACQ-7), and
-//! fenced by owner, never by time (CMP-2): a late completion by the owner still recorded is accepted, so an
-//! IN_PROGRESS record must outlive its lease (STO-4).
+//! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token,
+//! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end); there is no
+//! failed state (CMP-5). Every transition is **one atomic step, judged by the store's own clock in
+//! the statement that acts** (ACQ-7), and fenced by owner, never by time (CMP-2): a late completion
+//! by the owner still recorded is accepted, so an IN_PROGRESS record must outlive its lease
+//! (STO-4).
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
-//! - An expired record counts as absent for the caller, purged or not (CMP-6): a COMPLETE one past its ttl is
-//!   replaced by a fresh grant, an IN_PROGRESS one past its lease is taken over.
+//! - An expired record counts as absent for the caller, purged or not (CMP-6): a COMPLETE one past
+//!   its ttl is replaced by a fresh grant, an IN_PROGRESS one past its lease is taken over.
 //! - A replay, a look and a busy answer write nothing (ACQ-8).
 //! - "Lost" and "busy" are answers, not errors. An `Err` means that the store could not answer
-//!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only class that is repeated) or holds what it cannot read.
-//! - Each method is one round trip when uncontended (ACQ-8), and may be dropped at any await point; its docs say what
-//!   that leaves behind.
+//!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only class that is repeated) or holds
+//!   what it cannot read.
+//! - Each method is one round trip when uncontended (ACQ-8), and may be dropped at any await point;
+//!   its docs say what that leaves behind.
 //! - Judge yourself with the conformance kit of `retryproof-testkit` (STO-2).
 //!
 //! # Contract for wrappers
@@ -57,7 +59,8 @@ pub struct AcquireRequest {
     pub owner: OwnerId,
     /// How long the lease runs from the store's now.
     pub lease: Duration,
-    /// How long a completed record will be kept; here it tells purge when an unfinished one may go (STO-4).
+    /// How long a completed record will be kept; here it tells purge when an unfinished one may go
+    /// (STO-4).
     pub ttl: Duration,
     /// What the caller sent. A grant replaces the stored one (FP-2).
     pub fingerprint: Option<Fingerprint>,
@@ -86,8 +89,9 @@ pub struct Grant {
     pub token: FencingToken,
     /// What is left of the lease by the store's clock: the requested length.
     pub remaining: Duration,
-    /// Whether the lease was granted by taking over the expired one of another owner (ACQ-12). Not so after a release, or for a record past
-    /// its ttl. An owner that asks again is told what its grant was: the first answer may have been lost (ACQ-9).
+    /// Whether the lease was granted by taking over the expired one of another owner (ACQ-12). Not
+    /// so after a release, or for a record past its ttl. An owner that asks again is told what its
+    /// grant was: the first answer may have been lost (ACQ-9).
     pub took_over: bool,
 }
 
@@ -109,7 +113,8 @@ pub enum Acquired {
     Complete(StoredResult),
     /// Another owner holds the lease.
     Busy {
-        /// What is left of its lease by the store's clock; zero when a takeover is held back by a lock.
+        /// What is left of its lease by the store's clock; zero when a takeover is held back by a
+        /// lock.
         remaining: Duration,
         /// The holder's token.
         token: FencingToken,
@@ -177,11 +182,12 @@ pub struct StoreProfile {
     pub max_duration: Duration,
     /// Whether expired records go away without [`Purge`] (STO-4).
     pub reclaims: bool,
-    /// Whether an acquire is always ready at its first poll and no other process shares the records: a store in the memory
-    /// of this process. The engine then polls it in place instead of on the heap, and makes owner ids without the operating
-    /// system (ACQ-9), which would repeat in the store of a forked process. A wrapper that waits for something says
-    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same owner, which ACQ-9 makes
-    /// harmless.
+    /// Whether an acquire is always ready at its first poll and no other process shares the
+    /// records: a store in the memory of this process. The engine then polls it in place instead of
+    /// on the heap, and makes owner ids without the operating system (ACQ-9), which would repeat in
+    /// the store of a forked process. A wrapper that waits for something says
+    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same
+    /// owner, which ACQ-9 makes harmless.
     pub at_once: bool,
 }
 
@@ -212,7 +218,8 @@ impl StoreProfile {
         self
     }
 
-    /// States that an acquire never waits for anything, and that no other process shares the records.
+    /// States that an acquire never waits for anything, and that no other process shares the
+    /// records.
     #[must_use]
     pub const fn with_answers_at_once(mut self) -> Self {
         self.at_once = true;
@@ -227,7 +234,8 @@ impl StoreProfile {
     }
 }
 
-/// The pluggable storage contract (STO-1). The [module's page](self) says what holds for all methods.
+/// The pluggable storage contract (STO-1). The [module's page](self) says what holds for all
+/// methods.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     label = "a store of records is wanted here",
@@ -238,18 +246,24 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Grants a lease, or says why not.
     ///
     /// # Behaviour
-    /// Absent (or a COMPLETE record past its ttl): IN_PROGRESS for `req.owner` with a new token. IN_PROGRESS past its lease: the same, as a
-    /// takeover (ACQ-2). IN_PROGRESS by `req.owner` itself: the lease renewed, the same token and the same `took_over`
-    /// as when it was granted (ACQ-9). IN_PROGRESS otherwise: [`Acquired::Busy`]. COMPLETE: [`Acquired::Complete`]. It never waits.
+    /// Absent (or a COMPLETE record past its ttl): IN_PROGRESS for `req.owner` with a new token.
+    /// IN_PROGRESS past its lease: the same, as a takeover (ACQ-2). IN_PROGRESS by `req.owner`
+    /// itself: the lease renewed, the same token and the same `took_over` as when it was granted
+    /// (ACQ-9). IN_PROGRESS otherwise: [`Acquired::Busy`]. COMPLETE: [`Acquired::Complete`]. It
+    /// never waits.
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown or the store is away; `Full` when a new key finds no room (STO-1);
-    /// `Corrupt` when the record cannot be read (CMP-8).
+    /// `Unavailable` when the outcome is unknown or the store is away; `Full` when a new key finds
+    /// no room (STO-1); `Corrupt` when the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// One step; of N callers at the instant of expiry one is granted. The token is drawn inside that step (ACQ-10).
-    /// A drop leaves at most one lease of the requested length (ACQ-11).
-    fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send;
+    /// One step; of N callers at the instant of expiry one is granted. The token is drawn inside
+    /// that step (ACQ-10). A drop leaves at most one lease of the requested length (ACQ-11).
+    fn acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> impl Future<Output = Result<Acquired>> + Send;
 
     /// Reads where the record stands; grants and writes nothing (ACQ-8).
     ///
@@ -257,12 +271,14 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// As [`acquire`](Self::acquire), but never `Full`.
     fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send;
 
-    /// Sleeps until the record may no longer be in progress under the token `seen`, or `at_most` has passed.
+    /// Sleeps until the record may no longer be in progress under the token `seen`, or `at_most`
+    /// has passed.
     ///
     /// # Behaviour
-    /// Subscribes, *then* looks, and returns at once unless the holder with token `seen` is still in progress: no
-    /// wake-up is lost between a look and the sleep (ACQ-4). Spurious returns are allowed, so a look and a bounded
-    /// sleep of at most 50 ms are a correct implementation. It holds no connection while it sleeps (ACQ-5).
+    /// Subscribes, *then* looks, and returns at once unless the holder with token `seen` is still
+    /// in progress: no wake-up is lost between a look and the sleep (ACQ-4). Spurious returns are
+    /// allowed, so a look and a bounded sleep of at most 50 ms are a correct implementation. It
+    /// holds no connection while it sleeps (ACQ-5).
     ///
     /// # Errors
     /// As [`look`](Self::look).
@@ -279,7 +295,8 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Makes the lease end `lease` from the store's now (RUN-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: `Done`. Anything else: `Lost`; it revives nothing (RUN-3).
+    /// IN_PROGRESS by `owner`, expired or not: `Done`. Anything else: `Lost`; it revives nothing
+    /// (RUN-3).
     ///
     /// # Errors
     /// `Unavailable` when the outcome is unknown.
@@ -296,11 +313,13 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Stores the result (CMP-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl`; `Done`. COMPLETE by
-    /// `owner`: `AlreadyDone`, nothing changes (CMP-3). Absent or another owner: `Lost`, nothing changes (CMP-2).
+    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl`;
+    /// `Done`. COMPLETE by `owner`: `AlreadyDone`, nothing changes (CMP-3). Absent or another
+    /// owner: `Lost`, nothing changes (CMP-2).
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown; `TooLarge` when the value exceeds the store's limit (CMP-9).
+    /// `Unavailable` when the outcome is unknown; `TooLarge` when the value exceeds the store's
+    /// limit (CMP-9).
     ///
     /// # Atomicity
     /// One step; a drop leaves it done or not done, and it may be repeated.
@@ -314,15 +333,16 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Deletes the record of an action that failed (RUN-4).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`: the record is gone; `Done`. Absent: `AlreadyDone`. Another owner, or COMPLETE: `Lost`,
-    /// nothing changes.
+    /// IN_PROGRESS by `owner`: the record is gone; `Done`. Absent: `AlreadyDone`. Another owner, or
+    /// COMPLETE: `Lost`, nothing changes.
     ///
     /// # Errors
     /// `Unavailable` when the outcome is unknown.
     ///
     /// # Atomicity
     /// One step; a drop leaves it done or not done, and it may be repeated.
-    fn release(&self, id: &Identity, owner: OwnerId) -> impl Future<Output = Result<Fenced>> + Send;
+    fn release(&self, id: &Identity, owner: OwnerId)
+    -> impl Future<Output = Result<Fenced>> + Send;
 
     /// States the store's name and limits; costs nothing.
     fn profile(&self) -> StoreProfile;

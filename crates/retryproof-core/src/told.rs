@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One event of `tracing` for the outcome of each call, at the level DEBUG under the target `retryproof::outcome`.
+//! One event of `tracing` for the outcome of each call, at the level DEBUG under the target
+//! `retryproof::outcome`.
 //!
-//! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they say something, `attempt`, `recorded`, `phase`,
-//! `error.type`, `held` and `waited` (seconds). Where nothing listens it costs the check of a static.
+//! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they say something, `attempt`,
+//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Where nothing listens it costs
+//! the check of a static.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every interleaving of a few threads on the memory store, by loom.
 //!
-//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-core --release --test loom`. Under that
-//! flag the store stands on loom's mutex and atomics and on a model of `Notify` (`src/store/memory/sync.rs`). Sleeps
-//! have no time limit there, so a lost wake-up is a deadlock, and loom reports it with the schedule that leads to it.
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p retryproof-core --release --test loom`.
+//! Under that flag the store stands on loom's mutex and atomics and on a model of `Notify`
+//! (`src/store/memory/sync.rs`). Sleeps have no time limit there, so a lost wake-up is a deadlock,
+//! and loom reports it with the schedule that leads to it.
 #![cfg(loom)]
 
 use std::future::Future;
@@ -15,7 +16,9 @@ use std::time::Duration;
 use loom::future::block_on;
 use loom::thread;
 use retryproof_core::clock::ManualClock;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, Standing};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, Standing,
+};
 use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, MemoryStore, OwnerId};
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -32,7 +35,8 @@ struct World {
 impl World {
     fn new(records: usize) -> Self {
         let clock = ManualClock::new();
-        let store = MemoryStore::builder().max_records(records).clock(Arc::new(clock.clone())).build();
+        let store =
+            MemoryStore::builder().max_records(records).clock(Arc::new(clock.clone())).build();
         Self { store: Arc::new(store), clock, id: identity("a") }
     }
 
@@ -54,13 +58,15 @@ impl World {
         ready(self.store.complete(&self.id, owner, &done)).unwrap()
     }
 
-    /// What a waiting caller does: acquires, and while another is at work sleeps until that has changed. Says whether it
-    /// was granted, which it then completes.
+    /// What a waiting caller does: acquires, and while another is at work sleeps until that has
+    /// changed. Says whether it was granted, which it then completes.
     fn wait_and_take(&self) -> bool {
         let owner = OwnerId::new();
         loop {
             match self.acquire(owner).unwrap() {
-                Acquired::Busy { token, .. } => block_on(self.store.changed(&self.id, token, LONG)).unwrap(),
+                Acquired::Busy { token, .. } => {
+                    block_on(self.store.changed(&self.id, token, LONG)).unwrap()
+                }
                 Acquired::Complete(_) => return false,
                 Acquired::Granted(_) => {
                     assert_eq!(self.complete(owner, 2), Fenced::Done);
@@ -132,8 +138,10 @@ fn acq_4_a_completion_wakes_whoever_waits_or_is_about_to() {
     every_schedule(4, || {
         let world = World::new(9);
         let (owner, _) = world.held();
-        let waiters =
-            [world.spawn(|world| world.wait_and_take()), world.spawn(|world| world.wait_and_take())];
+        let waiters = [
+            world.spawn(|world| world.wait_and_take()),
+            world.spawn(|world| world.wait_and_take()),
+        ];
         assert_eq!(world.complete(owner, 1), Fenced::Done);
         for waiter in waiters {
             assert!(!waiter.join().unwrap(), "the result was there");
@@ -146,10 +154,13 @@ fn acq_3_a_release_wakes_the_waiters_and_one_is_granted() {
     every_schedule(3, || {
         let world = World::new(9);
         let (owner, _) = world.held();
-        let waiters =
-            [world.spawn(|world| world.wait_and_take()), world.spawn(|world| world.wait_and_take())];
+        let waiters = [
+            world.spawn(|world| world.wait_and_take()),
+            world.spawn(|world| world.wait_and_take()),
+        ];
         assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), Fenced::Done);
-        let granted: usize = waiters.into_iter().map(|waiter| usize::from(waiter.join().unwrap())).sum();
+        let granted: usize =
+            waiters.into_iter().map(|waiter| usize::from(waiter.join().unwrap())).sum();
         assert_eq!(granted, 1);
     });
 }
@@ -159,10 +170,13 @@ fn acq_4_a_takeover_wakes_who_waits_for_the_old_holder() {
     every_schedule(4, || {
         let world = World::new(9);
         let (_, seen) = world.held();
-        let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        let waiter =
+            world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
         world.let_others_run();
         world.clock.advance(LEASE);
-        assert!(matches!(world.acquire(OwnerId::new()), Ok(Acquired::Granted(grant)) if grant.took_over));
+        assert!(
+            matches!(world.acquire(OwnerId::new()), Ok(Acquired::Granted(grant)) if grant.took_over)
+        );
         waiter.join().unwrap();
     });
 }
@@ -172,7 +186,8 @@ fn acq_4_a_purge_of_a_dead_holder_wakes_who_waits_for_it() {
     every_schedule(4, || {
         let world = World::new(9);
         let (_, seen) = world.held();
-        let waiter = world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        let waiter =
+            world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
         world.let_others_run();
         world.clock.advance(LEASE);
         assert_eq!(ready(world.store.purge(9)).unwrap(), 1);
@@ -201,7 +216,8 @@ fn run_3_a_beat_beside_the_completion_revives_nothing() {
     every_schedule(5, || {
         let world = World::new(9);
         let (owner, _) = world.held();
-        let beat = world.spawn(move |world| ready(world.store.extend(&world.id, owner, LEASE)).unwrap());
+        let beat =
+            world.spawn(move |world| ready(world.store.extend(&world.id, owner, LEASE)).unwrap());
         assert_eq!(world.complete(owner, 1), Fenced::Done);
         assert!(matches!(beat.join().unwrap(), Fenced::Done | Fenced::Lost));
         assert!(matches!(ready(world.store.look(&world.id)).unwrap(), Standing::Complete(_)));
@@ -225,7 +241,11 @@ fn cmp_2_a_late_owner_and_a_taker_never_both_have_it() {
         let (beat, late) = late.join().unwrap();
         match taken {
             Acquired::Granted(_) => {
-                assert_eq!((late, completed), (Fenced::Lost, Some(Fenced::Done)), "the beat was {beat:?}");
+                assert_eq!(
+                    (late, completed),
+                    (Fenced::Lost, Some(Fenced::Done)),
+                    "the beat was {beat:?}"
+                );
                 assert_eq!(beat, Fenced::Lost);
             }
             _ => assert_eq!((beat, late), (Fenced::Done, Fenced::Done)),

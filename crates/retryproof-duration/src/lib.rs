@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Strict ISO 8601 durations (CTX-4), the one form in which retryproof's annotations and configuration write time.
+//! Strict ISO 8601 durations (CTX-4), the one form in which retryproof's annotations and
+//! configuration write time.
 //!
-//! The grammar is `PnW` or `P[nD][T[nH][nM][n[.f]S]]`: upper case, a dot before the fraction, at most nine
-//! decimals, at least one part, and at least one after `T`. A week is 7 days, a day 24 hours. Years and months are
-//! refused because their length varies; everything else that looks nearly right is refused because a wrong time-out
-//! is found late.
+//! The grammar is `PnW` or `P[nD][T[nH][nM][n[.f]S]]`: upper case, a dot before the fraction, at
+//! most nine decimals, at least one part, and at least one after `T`. A week is 7 days, a day 24
+//! hours. Years and months are refused because their length varies; everything else that looks
+//! nearly right is refused because a wrong time-out is found late.
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,7 +18,8 @@
 //! # assert!(parse("P1M").unwrap_err().to_string().contains("months"));
 //! ```
 //!
-//! The crate has no dependency: core and the proc macro share it, and it must cost the latter's build nothing.
+//! The crate has no dependency: core and the proc macro share it, and it must cost the latter's
+//! build nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,8 +34,8 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MAX_DECIMALS: usize = 9;
 
-/// Why a text is not a duration (CTX-4). It does not hold the text: whoever read it knows the attribute or the
-/// configuration key as well, and names both.
+/// Why a text is not a duration (CTX-4). It does not hold the text: whoever read it knows the
+/// attribute or the configuration key as well, and names both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DurationError {
@@ -57,7 +59,8 @@ pub enum DurationError {
     FractionOutsideSeconds,
     /// A fraction without digits, or with more than nine of them.
     FractionDigits,
-    /// The unit is one of another place: hours, minutes or seconds before the `T`, days or weeks after it.
+    /// The unit is one of another place: hours, minutes or seconds before the `T`, days or weeks
+    /// after it.
     Misplaced,
     /// A unit that stands twice or after a smaller one: `PT5S1M`.
     Order,
@@ -77,12 +80,16 @@ impl DurationError {
             Self::LowerCase => "its letters are upper case",
             Self::NoPrefix => "it does not begin with `P`",
             Self::NoParts => "nothing follows the `P` or the `T`",
-            Self::Calendar => "years and months vary in length (minutes stand after a `T`, as in `PT5M`)",
+            Self::Calendar => {
+                "years and months vary in length (minutes stand after a `T`, as in `PT5M`)"
+            }
             Self::MixedWeeks => "weeks stand alone",
             Self::Comma => "a fraction begins with a dot",
             Self::FractionOutsideSeconds => "only seconds take a fraction",
             Self::FractionDigits => "a fraction has 1 to 9 decimals",
-            Self::Misplaced => "weeks and days stand before the `T`, hours, minutes and seconds after it",
+            Self::Misplaced => {
+                "weeks and days stand before the `T`, hours, minutes and seconds after it"
+            }
             Self::Order => "each unit stands once, the larger first",
             Self::Incomplete => "each part is a number and its unit",
             Self::Unexpected => "it has a character that no duration has",
@@ -123,8 +130,8 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. Days, hours, minutes
-/// and seconds, as few parts as possible; zero is `PT0S`.
+/// The inverse of [`parse`]: for every `Duration`, `parse(&format(d).to_string()) == Ok(d)`. Days,
+/// hours, minutes and seconds, as few parts as possible; zero is `PT0S`.
 #[must_use]
 pub fn format(duration: Duration) -> Formatted {
     Formatted(duration)

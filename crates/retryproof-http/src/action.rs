@@ -26,9 +26,10 @@ use crate::guard::Call;
 use crate::joined::{NoTx, Taken};
 use crate::then::{Either, then};
 
-/// The handler over the request, then its end: what a granted request does from here on. Boxed before it is spawned,
-/// because a task's own allocation is over-aligned, and a large one of that kind is slow to get. It is `Send` where the
-/// handler and its answer are: some frameworks keep both on one thread.
+/// The handler over the request, then its end: what a granted request does from here on. Boxed
+/// before it is spawned, because a task's own allocation is over-aligned, and a large one of that
+/// kind is slow to get. It is `Send` where the handler and its answer are: some frameworks keep
+/// both on one thread.
 pub(crate) fn start<T, R, E, F, Fut>(
     call: Call,
     held: Held,
@@ -69,8 +70,9 @@ impl<R> Ended<R> for Response<GuardedBody<R>> {
 }
 
 pin_project! {
-    /// A granted call: what its end needs. Boxed, so that the stages of the action hand on a pointer. The handler's body is
-    /// read in here, which costs no allocation of its own; what was not read goes on to the connection in the same place.
+    /// A granted call: what its end needs. Boxed, so that the stages of the action hand on a
+    /// pointer. The handler's body is read in here, which costs no allocation of its own; what was
+    /// not read goes on to the connection in the same place.
     pub(crate) struct Action<R> {
         pub(crate) call: Call,
         // Taken by whatever ends the lease.
@@ -103,8 +105,8 @@ impl<R> Action<R> {
         self.project().call.forget_request();
     }
 
-    /// Undoes what the handler wrote in its transaction, if it began one (CMP-7). One that something else still holds is rolled back when that lets
-    /// go, for nobody commits it.
+    /// Undoes what the handler wrote in its transaction, if it began one (CMP-7). One that
+    /// something else still holds is rolled back when that lets go, for nobody commits it.
     ///
     /// True when there was one, and it is.
     pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
@@ -116,7 +118,8 @@ impl<R> Action<R> {
         }
     }
 
-    /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the lease runs out then.
+    /// Frees the key. A release that fails is logged by the engine and hides nothing (RUN-4); the
+    /// lease runs out then.
     async fn release(mut self: Pin<Box<Self>>, phase: Phase) {
         self.roll_back().await;
         if let Some(held) = self.as_mut().take_held() {
@@ -153,7 +156,9 @@ where
             };
             match fate {
                 AnswerFate::Store => return Either::usual(record(action, response, way)),
-                AnswerFate::Stream => return Either::usual(record(action, response, Way::Streamed)),
+                AnswerFate::Stream => {
+                    return Either::usual(record(action, response, Way::Streamed));
+                }
                 AnswerFate::Release => Unstored::Released(response),
                 AnswerFate::Hold => Unstored::Held(response),
             }
@@ -164,14 +169,15 @@ where
     Either::rare(leave(action, unstored))
 }
 
-/// Whether an unmarked answer is that of the router below a layer, which says that the path is not for this method (HTTP-1).
-/// Nothing ran; stored, the answer would stand in the way of the request that the client meant.
+/// Whether an unmarked answer is that of the router below a layer, which says that the path is not
+/// for this method (HTTP-1). Nothing ran; stored, the answer would stand in the way of the request
+/// that the client meant.
 fn is_of_router(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
 }
 
-/// What the filter's hook says of an answer that carries no mark. One that panics says nothing: the answer is stored, so
-/// that its work does not run again.
+/// What the filter's hook says of an answer that carries no mark. One that panics says nothing: the
+/// answer is stored, so that its work does not run again.
 fn unmarked(hook: &FateHook, parts: &Parts) -> AnswerFate {
     catch_unwind(AssertUnwindSafe(|| hook(parts))).unwrap_or_else(|_| {
         tracing::error!("the filter's hook on fates panicked; the answer is stored");

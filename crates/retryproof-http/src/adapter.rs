@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For adapters of other web frameworks: the path of a guarded request, for requests of any type and for handlers that stay
-//! on the thread of their connection. `retryproof-actix` is one.
+//! For adapters of other web frameworks: the path of a guarded request, for requests of any type
+//! and for handlers that stay on the thread of their connection. `retryproof-actix` is one.
 //!
-//! Not for applications. It promises what the layer promises, and its names may change in any version.
+//! Not for applications. It promises what the layer promises, and its names may change in any
+//! version.
 //!
-//! [`admit`] decides by the request's head alone; for an [`Admitted`] one [`Admitted::ask`] finds the answer of its key or gets
-//! the grant, under which [`Granted::run`] runs the handler. Steps, answers and records are those of the tower layer. A
-//! request is never turned into one of the `http` crate, and neither is a replay; the answer of a handler is.
+//! [`admit`] decides by the request's head alone; for an [`Admitted`] one [`Admitted::ask`] finds
+//! the answer of its key or gets the grant, under which [`Granted::run`] runs the handler. Steps,
+//! answers and records are those of the tower layer. A request is never turned into one of the
+//! `http` crate, and neither is a replay; the answer of a handler is.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -52,8 +54,8 @@ pub trait RequestHead {
     /// Path and query, as the client sent them.
     fn target(&self) -> &str;
 
-    /// The matched route, if the router told it, in axum's syntax: `{name}`, `{*rest}`. Asked for only where the policy names
-    /// no scope.
+    /// The matched route, if the router told it, in axum's syntax: `{name}`, `{*rest}`. Asked for
+    /// only where the policy names no scope.
     fn template(&self) -> Option<String>;
 
     /// Whether the router found no route.
@@ -62,7 +64,8 @@ pub trait RequestHead {
     /// The mark of the guarded call that this request is part of, if it is one.
     fn running(&self) -> Option<Running>;
 
-    /// What a [caller hook](crate::FilterBuilder::caller) says of the request, given a head of the `http` crate.
+    /// What a [caller hook](crate::FilterBuilder::caller) says of the request, given a head of the
+    /// `http` crate.
     fn caller(&self, hook: &dyn Fn(&Parts) -> Answering) -> Answering;
 }
 
@@ -93,9 +96,11 @@ pub fn max_body_bytes(filter: &IdempotencyFilter) -> usize {
 /// What the head of a request decides.
 #[derive(Debug)]
 pub enum Admission {
-    /// Hand the request on, untouched: it is none of the guard's. A mark that its answer carries belongs to no call.
+    /// Hand the request on, untouched: it is none of the guard's. A mark that its answer carries
+    /// belongs to no call.
     Pass,
-    /// Hand the request on to the part of a guarded call that stands further inside, whose answer keeps its mark (HTTP-15).
+    /// Hand the request on to the part of a guarded call that stands further inside, whose answer
+    /// keeps its mark (HTTP-15).
     Inside,
     /// Answer with this.
     Refused(Response<ReplayBody>),
@@ -103,8 +108,8 @@ pub enum Admission {
     Admitted(Admitted),
 }
 
-/// Decides by the request's head: guarded already, key, declared length (HTTP-2 to HTTP-4, HTTP-15). `key_lines` are those of
-/// the [key header](key_header).
+/// Decides by the request's head: guarded already, key, declared length (HTTP-2 to HTTP-4,
+/// HTTP-15). `key_lines` are those of the [key header](key_header).
 pub fn admit<'a>(
     filter: &IdempotencyFilter,
     policy: &AtHand,
@@ -113,7 +118,8 @@ pub fn admit<'a>(
 ) -> Admission {
     // An annotated endpoint guards every method; nothing is converted to ask it.
     let is_guarded = !policy.is_layer() || policy.guards(&head.asked().0);
-    let running = head.running().filter(|Running(outer)| outer.is_told(&head.asked().0, head.target()));
+    let running =
+        head.running().filter(|Running(outer)| outer.is_told(&head.asked().0, head.target()));
     if !is_guarded && running.is_none() {
         return Admission::Pass;
     }
@@ -133,14 +139,22 @@ pub fn admit<'a>(
         filter.0.render(problem, &method, version)
     };
     let is_unmatched = || head.is_unmatched();
-    match admit_key(filter, policy, key, is_unmatched, |limit| head.declared_length() > limit as u64, render)
-    {
+    match admit_key(
+        filter,
+        policy,
+        key,
+        is_unmatched,
+        |limit| head.declared_length() > limit as u64,
+        render,
+    ) {
         guard::Admission::Pass => Admission::Pass,
         guard::Admission::Inside => Admission::Inside,
         guard::Admission::Refused(answer) => Admission::Refused(answer),
-        guard::Admission::Keyed(key) => {
-            Admission::Admitted(Admitted(Keyed { filter: filter.clone(), policy: policy.clone(), key }))
-        }
+        guard::Admission::Keyed(key) => Admission::Admitted(Admitted(Keyed {
+            filter: filter.clone(),
+            policy: policy.clone(),
+            key,
+        })),
     }
 }
 
@@ -154,7 +168,8 @@ impl Admitted {
         Waiting::new(self.0.key.clone())
     }
 
-    /// From the admitted request to the answer of its key, or to the grant (HTTP-5). An answer comes with the head.
+    /// From the admitted request to the answer of its key, or to the grant (HTTP-5). An answer
+    /// comes with the head.
     ///
     /// # Cancel safety
     /// Dropped, nothing ran and no lease is left (ACQ-11).
@@ -171,7 +186,9 @@ impl Admitted {
     {
         let (method, version) = head.asked();
         let asking = asked(Asker { keyed: self.0, head: Told { head, method, version } }, body);
-        then(asking, |asked| ready(asked.map(Granted).map_err(|(answer, told)| (answer, told.head))))
+        then(asking, |asked| {
+            ready(asked.map(Granted).map_err(|(answer, told)| (answer, told.head)))
+        })
     }
 }
 
@@ -211,21 +228,22 @@ impl<H: RequestHead> Asking for Told<H> {
 
 /// A request whose lease was granted.
 ///
-/// Dropped, nothing ran, and the key is free when the lease has run out: so nothing is awaited between the grant and
-/// [`run`](Self::run).
+/// Dropped, nothing ran, and the key is free when the lease has run out: so nothing is awaited
+/// between the grant and [`run`](Self::run).
 #[must_use]
 pub struct Granted<H>(Box<ask::Granted<Told<H>>>);
 
 impl<H: RequestHead> Granted<H> {
-    /// Runs the handler to the answer of its key. `run` is called with the head, the mark of the call and the bytes of the
-    /// body; from its first wait on the action has a task of its own on this thread (HTTP-12).
+    /// Runs the handler to the answer of its key. `run` is called with the head, the mark of the
+    /// call and the bytes of the body; from its first wait on the action has a task of its own on
+    /// this thread (HTTP-12).
     ///
     /// # Cancel safety
     /// Dropped, the action goes on, once it was polled.
     ///
     /// # Panics
-    /// A panic of the action resumes here after its lease was released (HTTP-7). Outside of a `LocalSet`, an action that
-    /// waits cannot be spawned, and panics.
+    /// A panic of the action resumes here after its lease was released (HTTP-7). Outside of a
+    /// `LocalSet`, an action that waits cannot be spawned, and panics.
     pub fn run<R, E, F, Fut>(
         self,
         waiting: Option<&Waiting>,
@@ -239,9 +257,9 @@ impl<H: RequestHead> Granted<H> {
         Fut: Future<Output = Result<Response<R>, E>> + 'static,
     {
         let (filter, awaited) = (self.0.filter(), waiting.and_then(Waiting::awaited));
-        let action = self
-            .0
-            .start(awaited, move |told: Told<H>, granted, body, _| run(told.head, Running(granted), body));
+        let action = self.0.start(awaited, move |told: Told<H>, granted, body, _| {
+            run(told.head, Running(granted), body)
+        });
         seen_through(action, filter, tokio::task::spawn_local)
     }
 }
@@ -253,7 +271,8 @@ pub struct Ran<R> {
     pub response: Response<GuardedBody<R>>,
     /// Whether it is the handler's.
     pub is_handlers: bool,
-    /// What of the handler's answer was recorded (CMP-4); `None` where nothing was to be, or the answer is not the handler's.
+    /// What of the handler's answer was recorded (CMP-4); `None` where nothing was to be, or the
+    /// answer is not the handler's.
     pub recorded: Option<Recorded>,
 }
 
@@ -340,7 +359,8 @@ impl Waiting {
         LeaseSlot(self.slot())
     }
 
-    /// The transaction, to be begun after the grant (CMP-7); `None` when another argument has one of another type.
+    /// The transaction, to be begun after the grant (CMP-7); `None` when another argument has one
+    /// of another type.
     #[must_use]
     pub fn guarded_tx<T: Send + 'static>(&self, joined: &JoinedEngine<T>) -> Option<GuardedTx<T>> {
         GuardedTx::from_shared(self.tx(|| GuardedTx::unopened(joined)))
@@ -372,8 +392,8 @@ impl<B> From<ReplayBody> for Pieces<B> {
     }
 }
 
-/// The answer to a handler that got no transaction: a problem, marked as unstored by [`Fate`](crate::Fate), and by [`NoTx`] as one that the
-/// guard makes anew.
+/// The answer to a handler that got no transaction: a problem, marked as unstored by
+/// [`Fate`](crate::Fate), and by [`NoTx`] as one that the guard makes anew.
 #[must_use]
 pub fn tx_answer(error: &TxError) -> Response<Bytes> {
     error.answer()

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers in `http` types: problems, replays, and what of a handler's answer is stored (HTTP-8, HTTP-9, HTTP-11).
+//! Answers in `http` types: problems, replays, and what of a handler's answer is stored (HTTP-8,
+//! HTTP-9, HTTP-11).
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
-    WWW_AUTHENTICATE,
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 
@@ -36,7 +37,8 @@ impl Inner {
             Some(format) => format(problem),
             None => to_response(problem),
         };
-        // Without it HTTP/1.x would go on in the middle of the unread body; on HTTP/2 the field is malformed (HTTP-4).
+        // Without it HTTP/1.x would go on in the middle of the unread body; on HTTP/2 the field is
+        // malformed (HTTP-4).
         if problem.close && version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -59,7 +61,9 @@ pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     if let Some(seconds) = problem.retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if let Some(challenge) = problem.challenge.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
+    if let Some(challenge) =
+        problem.challenge.as_deref().and_then(|text| HeaderValue::from_str(text).ok())
+    {
         headers.insert(WWW_AUTHENTICATE, challenge);
     }
     response
@@ -100,7 +104,8 @@ fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
             Some(Box::new(trailers))
         }
     };
-    let mut response = Response::new(ReplayBody::new(record.slice(record.len() - body_len..), trailers));
+    let mut response =
+        Response::new(ReplayBody::new(record.slice(record.len() - body_len..), trailers));
     *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Corrupt::bad_field())?;
     *response.headers_mut() = headers;
     Ok(response)
@@ -109,12 +114,15 @@ fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
 /// The next section of lines as fields, with room for some more.
 fn map_of(stored: Record<'_>, reader: &mut Reader<'_>, spare: usize) -> Result<HeaderMap, Corrupt> {
     let count = reader.count()?;
-    let mut map = HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
+    let mut map =
+        HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
     for _ in 0..count {
         let (name, value) = reader.named_line()?;
         let name = match name {
             Name::Common(code) if stored.drops(code) => continue,
-            Name::Common(code) => COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?,
+            Name::Common(code) => {
+                COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?
+            }
             Name::Literal(name) => {
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| Corrupt::bad_field())?
             }
@@ -131,9 +139,10 @@ pub(crate) fn strip_forged(headers: &mut HeaderMap) {
     strip(headers, &REPLAYED);
 }
 
-/// Makes an answer's framing fit a body that was put together from its pieces: hyper trusts the fields that it finds, so a
-/// `Transfer-Encoding` of another server or a wrong `Content-Length` would break the connection (HTTP-6, HTTP-9). An empty
-/// body may stand for a longer one (HEAD, 304).
+/// Makes an answer's framing fit a body that was put together from its pieces: hyper trusts the
+/// fields that it finds, so a `Transfer-Encoding` of another server or a wrong `Content-Length`
+/// would break the connection (HTTP-6, HTTP-9). An empty body may stand for a longer one (HEAD,
+/// 304).
 pub(crate) fn reframe(headers: &mut HeaderMap, length: usize) {
     strip(headers, &TRANSFER_ENCODING);
     let mut said = headers.get_all(CONTENT_LENGTH).iter();
@@ -181,7 +190,8 @@ impl Inner {
         self.judged_lines(headers, &connection, exchange, sensitive)
     }
 
-    /// As [`stored_lines`](Self::stored_lines), of its trailers: what the header fields say of the connection counts for them too.
+    /// As [`stored_lines`](Self::stored_lines), of its trailers: what the header fields say of the
+    /// connection counts for them too.
     pub(crate) fn stored_trailers<'a>(
         &self,
         trailers: &'a HeaderMap,
@@ -189,7 +199,8 @@ impl Inner {
         exchange: Exchange,
         sensitive: Sensitive<'_>,
     ) -> Vec<Line<'a>> {
-        let connection = ConnectionNames::parse(connection_lines(headers).chain(connection_lines(trailers)));
+        let connection =
+            ConnectionNames::parse(connection_lines(headers).chain(connection_lines(trailers)));
         self.judged_lines(trailers, &connection, exchange, sensitive)
     }
 
@@ -200,14 +211,15 @@ impl Inner {
         exchange: Exchange,
         sensitive: Sensitive<'_>,
     ) -> Vec<Line<'a>> {
-        let is_stored = |name: &str| match (self.fields.judge(name, connection, exchange), sensitive) {
-            (Verdict::Store, _) | (Verdict::Sensitive, Sensitive::Stored) => true,
-            (Verdict::Sensitive, Sensitive::Unstored { scope }) => {
-                self.warn_unstored(scope, name);
-                false
-            }
-            (Verdict::Drop | Verdict::Forged, _) => false,
-        };
+        let is_stored =
+            |name: &str| match (self.fields.judge(name, connection, exchange), sensitive) {
+                (Verdict::Store, _) | (Verdict::Sensitive, Sensitive::Stored) => true,
+                (Verdict::Sensitive, Sensitive::Unstored { scope }) => {
+                    self.warn_unstored(scope, name);
+                    false
+                }
+                (Verdict::Drop | Verdict::Forged, _) => false,
+            };
         let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         lines.filter(|(name, _)| is_stored(name)).collect()
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steps 5 to 10 of a guarded request: whose it is, its fingerprint, the acquire, and what follows from the answer.
+//! Steps 5 to 10 of a guarded request: whose it is, its fingerprint, the acquire, and what follows
+//! from the answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +9,9 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Version};
 use http_body::Body;
-use retryproof_core::{Acquisition, Error, Fingerprint, Held, IdempotencyContext, IntoScope as _, Scope};
+use retryproof_core::{
+    Acquisition, Error, Fingerprint, Held, IdempotencyContext, IntoScope as _, Scope,
+};
 use tokio::task::JoinHandle;
 
 use crate::action::{Ended, start};
@@ -71,11 +74,12 @@ impl Asking for Box<Parts> {
     }
 }
 
-/// The largest body of which canonical JSON is made where the request is served, in bytes: half a millisecond of work in the
-/// worst case, which takes 32 ns for each byte.
+/// The largest body of which canonical JSON is made where the request is served, in bytes: half a
+/// millisecond of work in the worst case, which takes 32 ns for each byte.
 const SLOW_JSON: usize = 16 << 10;
 
-/// Bodies up to this many bytes are not measured against the application's own limit before the grant.
+/// Bodies up to this many bytes are not measured against the application's own limit before the
+/// grant.
 const SMALL_BODY: u64 = 1 << 10;
 
 /// An admitted request, but for its body.
@@ -106,16 +110,16 @@ enum Step<H, A, W> {
     Answered(A, H),
     /// Its action may run.
     Granted(Box<Granted<H>>),
-    /// The store does not answer at once, or there is a holder to wait for. On the heap, for a replay from a store at hand
-    /// has no wait.
+    /// The store does not answer at once, or there is a holder to wait for. On the heap, for a
+    /// replay from a store at hand has no wait.
     Waiting(Pin<Box<W>>),
 }
 
 /// A grant, or the answer of a request that is not granted, and its head once more.
 pub(crate) type Acquired<H, A> = Result<Box<Granted<H>>, (A, H)>;
 
-/// Steps 5 to 10: up to the answer of a request that is not granted, or to a grant, whose action has to be started and
-/// polled without waiting for anything before.
+/// Steps 5 to 10: up to the answer of a request that is not granted, or to a grant, whose action
+/// has to be started and polled without waiting for anything before.
 ///
 /// Here nothing is said of `Send`: the future is it where the request is.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
@@ -211,7 +215,8 @@ impl Granted<Box<Parts>> {
             parts.extensions.insert(granted);
             #[cfg(feature = "axum")]
             let length = body.len();
-            let request = Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
+            let request =
+                Request::from_parts(*parts, B::from_replay(ReplayBody::new(body, trailers)));
             #[cfg(feature = "axum")]
             let request = crate::axum::lift_body_limit(request, length);
             run(request)
@@ -220,8 +225,9 @@ impl Granted<Box<Parts>> {
 }
 
 impl<H: Asking> Asker<H> {
-    /// The filter's limit on a body, or a smaller one of the application's own (HTTP-4). What is small in any case is left
-    /// to the extractors, which know that limit too: then to look for it would cost more than the rest.
+    /// The filter's limit on a body, or a smaller one of the application's own (HTTP-4). What is
+    /// small in any case is left to the extractors, which know that limit too: then to look for it
+    /// would cost more than the rest.
     fn body_limit(&mut self, body: &impl Body) -> usize {
         let own = self.keyed.filter.0.web.max_body_bytes;
         match body.size_hint().upper() {
@@ -248,7 +254,9 @@ impl<H: Asking> Asker<H> {
         match (caller, &self.keyed.filter.0.callers) {
             (None, _) => Ok(Named { scope, by: By::Anyone }),
             (Some(Caller::Named(caller)), _) => Ok(Named { scope, by: By::Named(caller) }),
-            (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => Ok(Named { scope, by: By::Absent }),
+            (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => {
+                Ok(Named { scope, by: By::Absent })
+            }
             (Some(Caller::Absent), _) => Err(self.refuse(Finding::NoCaller)),
             (Some(Caller::Refused(response)), _) => Err(Box::new(response.map(ReplayBody::from))),
         }
@@ -257,14 +265,15 @@ impl<H: Asking> Asker<H> {
     /// For a body that comes piece by piece.
     fn hasher(&self) -> Option<Hasher> {
         match &self.keyed.filter.0.fingerprint {
-            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => {
-                Some(Hasher::new(*algorithm, self.head.method().as_str(), self.head.target().as_str()))
-            }
+            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => Some(
+                Hasher::new(*algorithm, self.head.method().as_str(), self.head.target().as_str()),
+            ),
             Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
         }
     }
 
-    /// Whether the fingerprint of a body takes so long that it is not made on a thread that serves other requests too.
+    /// Whether the fingerprint of a body takes so long that it is not made on a thread that serves
+    /// other requests too.
     fn is_slow(&self, body: &Collected) -> bool {
         body.digest.is_none()
             && body.data.len() > SLOW_JSON
@@ -273,7 +282,8 @@ impl<H: Asking> Asker<H> {
 
     /// The fingerprint of canonical JSON, made on a thread of the runtime's for blocking work.
     fn digest_elsewhere(&self, body: Bytes) -> JoinHandle<Fingerprint> {
-        let (method, target) = (self.head.method().to_string(), self.head.target().as_str().to_owned());
+        let (method, target) =
+            (self.head.method().to_string(), self.head.target().as_str().to_owned());
         tokio::task::spawn_blocking(move || {
             fingerprint(Algorithm::Json, &RequestParts::new(&method, &target, &body))
         })
@@ -299,8 +309,11 @@ impl<H: Asking> Asker<H> {
                 Step::Answered(answer, self.head)
             }
             Err(owner) => Step::Waiting(Box::pin(async move {
-                match self.keyed.filter.0.engine.try_acquire_tracked_as(&prepared.ctx, owner).await {
-                    Ok(Acquisition::Granted(held)) => Ok(Box::new(Granted { asker: self, prepared, held })),
+                match self.keyed.filter.0.engine.try_acquire_tracked_as(&prepared.ctx, owner).await
+                {
+                    Ok(Acquisition::Granted(held)) => {
+                        Ok(Box::new(Granted { asker: self, prepared, held }))
+                    }
                     other => {
                         let answer = self.judge(&prepared).answer(other);
                         Err((answer, self.head))
@@ -362,6 +375,11 @@ impl<H: Asking> Asker<H> {
     }
 
     fn judge<'a>(&'a self, prepared: &'a Prepared) -> Judge<'a> {
-        Judge { asked: self.asked(), target: self.head.target(), ctx: &prepared.ctx, body: &prepared.body }
+        Judge {
+            asked: self.asked(),
+            target: self.head.target(),
+            ctx: &prepared.ctx,
+            body: &prepared.body,
+        }
     }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guard in axum: what an annotated handler runs through, and extractors for the key and the lease.
+//! The guard in axum: what an annotated handler runs through, and extractors for the key and the
+//! lease.
 //!
-//! `#[idempotent(http)]` makes a handler a unit struct whose `Handler` implementation calls [`run_endpoint`]; so
-//! `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All arguments but the body are extracted
-//! before the key is looked up, on every call (ANN-6): an extractor that authenticates stands before a replay too.
+//! `#[idempotent(http)]` makes a handler a unit struct whose `Handler` implementation calls
+//! [`run_endpoint`]; so `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All
+//! arguments but the body are extracted before the key is looked up, on every call (ANN-6): an
+//! extractor that authenticates stands before a replay too.
 
 use std::any::TypeId;
 use std::convert::Infallible;
@@ -36,13 +38,13 @@ pub use tx::{GuardedTxRejection, HasJoinedEngine};
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static>>;
 
-/// A router state that has an [`IdempotencyFilter`]: every state from which one can be taken by `FromRef`, and the
-/// filter itself.
+/// A router state that has an [`IdempotencyFilter`]: every state from which one can be taken by
+/// `FromRef`, and the filter itself.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `IdempotencyFilter`",
     label = "an endpoint with `#[idempotent(http)]` wants a filter in the router's state",
-    note = "derive `FromRef` for the state and give it a field of type `IdempotencyFilter`, or use the filter itself as \
-            the state: `.with_state(filter)`"
+    note = "derive `FromRef` for the state and give it a field of type `IdempotencyFilter`, or \
+         use the filter itself as the state: `.with_state(filter)`"
 )]
 pub trait HasFilter {
     /// The filter.
@@ -67,8 +69,9 @@ pub enum ViaParts {}
 #[derive(Debug)]
 pub enum ViaRequest {}
 
-/// The last argument of an annotated handler. One that reads the body is extracted after the grant; one that does not
-/// is extracted before, like the others, so that `async fn pay(user: User)` replays nothing to strangers (ANN-6).
+/// The last argument of an annotated handler. One that reads the body is extracted after the grant;
+/// one that does not is extracted before, like the others, so that `async fn pay(user: User)`
+/// replays nothing to strangers (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint is an axum extractor, and the body comes last",
@@ -80,7 +83,10 @@ pub trait LastArgument<S, M>: Sized + Send + 'static {
 
     /// Extracts what needs no body; an `Err` is the rejection.
     #[doc(hidden)]
-    fn early(parts: &mut Parts, state: &S) -> impl Future<Output = Result<Self::Early, Response>> + Send;
+    fn early(
+        parts: &mut Parts,
+        state: &S,
+    ) -> impl Future<Output = Result<Self::Early, Response>> + Send;
 
     /// Extracts the rest; an `Err` is the rejection.
     #[doc(hidden)]
@@ -120,7 +126,11 @@ where
         Ok(())
     }
 
-    fn late((): (), request: Request, state: &S) -> impl Future<Output = Result<T, Response>> + Send {
+    fn late(
+        (): (),
+        request: Request,
+        state: &S,
+    ) -> impl Future<Output = Result<T, Response>> + Send {
         let extracting = T::from_request(request, state);
         then(extracting, |extracted| ready(extracted.map_err(IntoResponse::into_response)))
     }
@@ -129,7 +139,8 @@ where
 /// Runs an annotated handler under the guard; what the attribute's expansion calls.
 ///
 /// # Cancel safety
-/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task (HTTP-12).
+/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task
+/// (HTTP-12).
 ///
 /// # Panics
 /// A panic of the handler resumes here, after its lease was released.
@@ -201,25 +212,30 @@ where
 }
 
 tokio::task_local! {
-    /// The request whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
+    /// The request whose arguments are being extracted. Until the grant nothing of it is among the
+    /// request's extensions.
     static ADMITTED: Waiting;
 }
 
 /// Extracts all arguments but the body; an `Err` is the rejection.
-async fn extract<S, M, Early, Last>(parts: &mut Parts, state: &S) -> Result<(Early, Last::Early), Response>
+async fn extract<S, M, Early, Last>(
+    parts: &mut Parts,
+    state: &S,
+) -> Result<(Early, Last::Early), Response>
 where
     S: Send + Sync,
     Early: FromRequestParts<S>,
     Last: LastArgument<S, M>,
 {
-    let early = Early::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
+    let early =
+        Early::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
     Ok((early, Last::early(parts, state).await?))
 }
 
 /// The client's key, in a guarded handler: `key: IdempotencyKey`. It prints as its length (ID-4).
 ///
-/// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request without a key is not
-/// guarded.
+/// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request
+/// without a key is not guarded.
 #[derive(Clone)]
 pub struct IdempotencyKey(Key);
 
@@ -233,7 +249,9 @@ impl IdempotencyKey {
     // An extension may be that of an outer request, copied: what is being extracted comes first.
     fn of(parts: &Parts) -> Option<Self> {
         let admitted = ADMITTED.try_with(|admitted| admitted.key.clone()).ok();
-        admitted.or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().clone())).map(Self)
+        admitted
+            .or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().clone()))
+            .map(Self)
     }
 }
 
@@ -243,13 +261,15 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`, `lease.attempt()`, ….
+/// The lease of the running handler: `lease: Lease`, then `lease.downstream_key("charge")`,
+/// `lease.attempt()`, ….
 ///
-/// Where a key is optional take `Option<Lease>`; a request without a key is not guarded and has none.
+/// Where a key is optional take `Option<Lease>`; a request without a key is not guarded and has
+/// none.
 ///
 /// # Panics
-/// Dereferenced before the lease was granted. Extractors run before that at an annotated endpoint, so an extractor of
-/// one's own must not use it; a handler always may.
+/// Dereferenced before the lease was granted. Extractors run before that at an annotated endpoint,
+/// so an extractor of one's own must not use it; a handler always may.
 #[derive(Clone)]
 pub struct Lease(Slot);
 
@@ -281,15 +301,17 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The handler asked for a key or a lease, and the request is not guarded: 500, for it is a mistake of the program.
+/// The handler asked for a key or a lease, and the request is not guarded: 500, for it is a mistake
+/// of the program.
 #[derive(Debug, Clone, Copy)]
 pub struct NotGuarded(());
 
 impl fmt::Display for NotGuarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request is not guarded: it has no key, or the route has neither `#[idempotent(http)]` nor the layer; \
-             take the argument as an `Option` where keys are optional",
+            "the request is not guarded: it has no key, or the route has neither \
+             `#[idempotent(http)]` nor the layer; take the argument as an `Option` where keys \
+             are optional",
         )
     }
 }
@@ -316,7 +338,10 @@ macro_rules! extractor {
         impl<S: Send + Sync> OptionalFromRequestParts<S> for $name {
             type Rejection = Infallible;
 
-            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+            async fn from_request_parts(
+                parts: &mut Parts,
+                _: &S,
+            ) -> Result<Option<Self>, Infallible> {
                 Ok(Self::of(parts))
             }
         }

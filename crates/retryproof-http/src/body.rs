@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies: what a guarded request and its answer are made of, and how one is gathered up to a limit (HTTP-4, HTTP-5).
+//! Bodies: what a guarded request and its answer are made of, and how one is gathered up to a limit
+//! (HTTP-4, HTTP-5).
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -21,7 +22,8 @@ pub(crate) use collect::{CollectError, Collected, Gathered, collect, declares_mo
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Bytes that are all there, with the trailers that follow them. `Debug` shows the length alone (ID-4).
+/// Bytes that are all there, with the trailers that follow them. `Debug` shows the length alone
+/// (ID-4).
 #[derive(Clone, Default)]
 pub struct ReplayBody {
     data: Bytes,
@@ -91,13 +93,15 @@ impl fmt::Debug for ReplayBody {
 }
 
 pin_project! {
-    /// The body of an answer that went through the guard: the inner service's own, or bytes of ours, or the part that
-    /// was gathered before the limit was met, followed by the rest of the inner one.
+    /// The body of an answer that went through the guard: the inner service's own, or bytes of
+    /// ours, or the part that was gathered before the limit was met, followed by the rest of the
+    /// inner one.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
         rest: Rest<B>,
-        // Whether the rest is a handler's, which must not forge the replay mark in a trailer either (HTTP-8).
+        // Whether the rest is a handler's, which must not forge the replay mark in a trailer either
+        // (HTTP-8).
         of_handler: bool,
     }
 }
@@ -148,7 +152,11 @@ impl GuardedBody<axum_core::body::Body> {
     /// As axum's own body, boxing nothing that is one already.
     pub(crate) fn into_axum(self) -> axum_core::body::Body {
         match self {
-            Self { first, rest: Rest::Inner { body }, of_handler: false } if first.is_end_stream() => body,
+            Self { first, rest: Rest::Inner { body }, of_handler: false }
+                if first.is_end_stream() =>
+            {
+                body
+            }
             Self { first, rest: Rest::Nothing, .. } => axum_core::body::Body::new(first),
             chained => axum_core::body::Body::new(chained),
         }
@@ -221,10 +229,12 @@ impl<B> fmt::Debug for GuardedBody<B> {
     }
 }
 
-/// A request body that the inner service reads, whether it comes from the wire or from the guard's buffer (HTTP-5).
+/// A request body that the inner service reads, whether it comes from the wire or from the guard's
+/// buffer (HTTP-5).
 ///
-/// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`], which makes one of
-/// any other: `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
+/// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`],
+/// which makes one of any other:
+/// `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
 #[diagnostic::on_unimplemented(
     message = "the request body `{Self}` cannot be given to the service again",
     label = "this service takes a body that the guard cannot make",
@@ -250,13 +260,18 @@ impl<B: Body<Data = Bytes>> FromReplay for GuardedBody<B> {
 
 impl<E: 'static> FromReplay for http_body_util::combinators::BoxBody<Bytes, E> {
     fn from_replay(body: ReplayBody) -> Self {
-        http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(body, |never| match never {}))
+        http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(
+            body,
+            |never| match never {},
+        ))
     }
 }
 
 impl<E: 'static> FromReplay for http_body_util::combinators::UnsyncBoxBody<Bytes, E> {
     fn from_replay(body: ReplayBody) -> Self {
-        http_body_util::BodyExt::boxed_unsync(http_body_util::BodyExt::map_err(body, |never| match never {}))
+        http_body_util::BodyExt::boxed_unsync(http_body_util::BodyExt::map_err(body, |never| {
+            match never {}
+        }))
     }
 }
 

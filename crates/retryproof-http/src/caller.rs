@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the caller of a request is: what the builder of a filter was told about it, and what a hook answers (HTTP-16).
+//! Who the caller of a request is: what the builder of a filter was told about it, and what a hook
+//! answers (HTTP-16).
 
 use std::fmt;
 use std::future::Future;
@@ -118,8 +119,9 @@ impl fmt::Debug for CallersSaid {
 #[diagnostic::on_unimplemented(
     message = "a filter is not built without a word on who the caller is",
     label = "say `.caller(hook)` or `.callers_share_keys()` first",
-    note = "two callers that choose the same key must not see each other's answers: `.caller(hook)` folds the principal or \
-            tenant into every key; `.callers_share_keys()` says that the application sees to it"
+    note = "two callers that choose the same key must not see each other's answers: \
+         `.caller(hook)` folds the principal or tenant into every key; `.callers_share_keys()` \
+         says that the application sees to it"
 )]
 pub trait SaysWhoCalls: sealed::Sealed {
     #[doc(hidden)]
@@ -147,7 +149,8 @@ impl SaysWhoCalls for CallersSaid {
             (true, None) => Absent::Shares,
             (false, None) => Absent::Refused(None),
             (false, Some(challenge)) => {
-                let value = HeaderValue::from_str(&challenge).ok().filter(|value| value.to_str().is_ok());
+                let value =
+                    HeaderValue::from_str(&challenge).ok().filter(|value| value.to_str().is_ok());
                 Absent::Refused(Some(value.ok_or_else(|| {
                     Error::new(ErrorKind::Config, "the challenge is not the value of a header")
                         .with("challenge", &challenge)
@@ -184,12 +187,14 @@ impl Caller {
     }
 }
 
-/// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of these whose error is
-/// the response to refuse with.
+/// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
+/// these whose error is the response to refuse with.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say who the caller is",
-    label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of one of these and a response",
-    note = "the response of a `Result` refuses the request; a hook that has to wait goes into `.caller_async(hook)`"
+    label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \
+         one of these and a response",
+    note = "the response of a `Result` refuses the request; a hook that has to wait goes into \
+         `.caller_async(hook)`"
 )]
 pub trait IntoCaller {
     /// Converts.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a handler's response to a finished record: collect, encode, complete, and only then hand over (HTTP-6, HTTP-7,
-//! HTTP-13).
+//! From a handler's response to a finished record: collect, encode, complete, and only then hand
+//! over (HTTP-6, HTTP-7, HTTP-13).
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Body, Frame};
 use retryproof_core::observe::Phase;
 use retryproof_core::{
-    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded, Tombstone,
+    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded,
+    Tombstone,
 };
 use tokio::time::{Sleep, sleep};
 
@@ -45,7 +46,8 @@ where
     async move {
         let undone = is_undone(&mut parts);
         if undone && action.call.has_tx() {
-            // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open transaction may hold up the rest.
+            // CMP-7: the writes are undone, and the answer alone is recorded. First, for an open
+            // transaction may hold up the rest.
             let rolled_back = Box::pin(action.roll_back()).await;
             if rolled_back && way == Way::Unmarked && action.call.filter().release_on_rollback {
                 let response = Response::from_parts(parts, body);
@@ -73,7 +75,8 @@ where
                 Ok(response) => T::of(response, Some(recorded)),
                 Err(action) => T::instead(action.call.asked().refuse(Finding::ResponseFailed)),
             },
-            // CMP-9: the work is done and will not run again; to its own caller it is a completion failure.
+            // CMP-9: the work is done and will not run again; to its own caller it is a completion
+            // failure.
             (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
                 completion_failed(answer, Recorded::Tombstone)
             }
@@ -99,13 +102,16 @@ fn is_undone(parts: &mut Parts) -> bool {
     parts.status.as_u16() >= 400
 }
 
-/// The end of a call whose handler took a transaction (CMP-7): record and writes in one commit. An `Err` is what became of the
-/// transaction; nothing is recorded then, and the answer must not be sent.
+/// The end of a call whose handler took a transaction (CMP-7): record and writes in one commit. An
+/// `Err` is what became of the transaction; nothing is recorded then, and the answer must not be
+/// sent.
 async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Uncommitted> {
     let finished = match (call.take_tx(), record) {
         (Taken::Open(tx), record) => tx.commit(held, record).await,
         (Taken::None, Record::Response(payload)) => return Ok(held.complete(payload).await),
-        (Taken::None, Record::Tombstone(tombstone)) => return Ok(held.complete_tombstone(tombstone).await),
+        (Taken::None, Record::Tombstone(tombstone)) => {
+            return Ok(held.complete_tombstone(tombstone).await);
+        }
         (Taken::Kept, _) => {
             tracing::error!(
                 identity = %call.ctx.identity(),
@@ -183,7 +189,10 @@ impl<R: Body<Data = Bytes>> Ending<R> {
         let call = &action.call;
         let limit = call.filter().max_response;
         let size = body.size_hint();
-        if way == Way::Streamed || is_open_ended(call.method(), parts) || size.lower() > limit as u64 {
+        if way == Way::Streamed
+            || is_open_ended(call.method(), parts)
+            || size.lower() > limit as u64
+        {
             return Self::tombstone(call, parts, Left::Unread(body));
         }
         let patience = call.filter().web.collect_timeout;
@@ -196,7 +205,9 @@ impl<R: Body<Data = Bytes>> Ending<R> {
             Ok(Gather::Over(_)) if size.upper().is_some_and(|most| most <= limit as u64) => {
                 Self::broken(call, parts)
             }
-            Ok(Gather::Over(data) | Gather::Late(data)) => Self::tombstone(call, parts, Left::Read(data)),
+            Ok(Gather::Over(data) | Gather::Late(data)) => {
+                Self::tombstone(call, parts, Left::Read(data))
+            }
             Ok(Gather::Broken) | Err(_) => Self::broken(call, parts),
         }
     }
@@ -207,7 +218,12 @@ impl<R: Body<Data = Bytes>> Ending<R> {
         Self::tombstone(call, parts, Left::Broken)
     }
 
-    fn response(call: &Call, parts: &mut Parts, data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+    fn response(
+        call: &Call,
+        parts: &mut Parts,
+        data: Bytes,
+        trailers: Option<Box<HeaderMap>>,
+    ) -> Self {
         reframe(&mut parts.headers, data.len());
         let encoded = encode(call, parts, &data, trailers.as_deref());
         let body = Left::Whole(ReplayBody::new(data, trailers));
@@ -218,7 +234,8 @@ impl<R: Body<Data = Bytes>> Ending<R> {
             // Over the store's own limit with fields and envelope (HTTP-13).
             Ok(_) => Self::tombstone(call, parts, body),
             Err(error) => {
-                tracing::error!(identity = %call.ctx.identity(), %error, "the response is recorded as a tombstone");
+                tracing::error!(identity = %call.ctx.identity(), %error,
+                    "the response is recorded as a tombstone");
                 let record = Record::Tombstone(status_alone(parts.status));
                 Self { record, recorded: Err(NotEncoded), body }
             }
@@ -226,7 +243,11 @@ impl<R: Body<Data = Bytes>> Ending<R> {
     }
 
     fn tombstone(call: &Call, parts: &Parts, body: Left<R>) -> Self {
-        Self { record: Record::Tombstone(tombstone(call, parts)), recorded: Ok(Recorded::Tombstone), body }
+        Self {
+            record: Record::Tombstone(tombstone(call, parts)),
+            recorded: Ok(Recorded::Tombstone),
+            body,
+        }
     }
 }
 
@@ -304,16 +325,23 @@ where
     Gather::Whole(gathered.into_bytes(), trailers)
 }
 
-/// Encodes into the envelope's own buffer. A hook that panics makes the value one that cannot be encoded (CMP-9).
-fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>) -> Result<Payload, Error> {
+/// Encodes into the envelope's own buffer. A hook that panics makes the value one that cannot be
+/// encoded (CMP-9).
+fn encode(
+    call: &Call,
+    parts: &Parts,
+    data: &Bytes,
+    trailers: Option<&HeaderMap>,
+) -> Result<Payload, Error> {
     let build = || {
         let filter = call.filter();
         let exchange = exchange_of(call);
         with_stored_fields(call, parts, |headers| {
             // The hook edits header fields alone, so nobody has decided about these.
             let sensitive = Sensitive::Unstored { scope: call.ctx.identity().scope().as_str() };
-            let trailers = trailers
-                .map(|trailers| filter.stored_trailers(trailers, &parts.headers, exchange, sensitive));
+            let trailers = trailers.map(|trailers| {
+                filter.stored_trailers(trailers, &parts.headers, exchange, sensitive)
+            });
             let draft = Draft {
                 status: parts.status.as_u16(),
                 headers: headers.iter().copied(),
@@ -333,8 +361,8 @@ fn encode(call: &Call, parts: &Parts, data: &Bytes, trailers: Option<&HeaderMap>
     })
 }
 
-/// A tombstone with what it may tell of the answer; a hook that panics costs all but the status, for it did not say which
-/// fields may be kept.
+/// A tombstone with what it may tell of the answer; a hook that panics costs all but the status,
+/// for it did not say which fields may be kept.
 fn tombstone(call: &Call, parts: &Parts) -> Tombstone {
     let detail = || {
         with_stored_fields(call, parts, |headers| {
@@ -364,8 +392,8 @@ fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_
     then(&filter.stored_lines(&edited, exchange, Sensitive::Stored))
 }
 
-/// The completion was refused: its caller is answered like a duplicate, so that all callers of a key see one answer
-/// (CMP-2).
+/// The completion was refused: its caller is answered like a duplicate, so that all callers of a
+/// key see one answer (CMP-2).
 async fn fenced<T: Ended<R>, R>(answer: Answer<R>) -> T {
     let call = &answer.action.call;
     let instead: Response<ReplayBody> = match call.filter().engine.answer_fenced(&call.ctx).await {
@@ -379,7 +407,8 @@ async fn fenced<T: Ended<R>, R>(answer: Answer<R>) -> T {
     T::instead(instead)
 }
 
-/// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off cannot go out.
+/// CMP-4: by policy the response goes out all the same, or the call fails. One that broke off
+/// cannot go out.
 fn completion_failed<T: Ended<R>, R>(answer: Answer<R>, recorded: Recorded) -> T {
     let policy = answer.action.call.filter().engine.config().completion_failure_policy;
     let response = match policy {

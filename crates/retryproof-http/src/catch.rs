@@ -13,8 +13,9 @@ use pin_project_lite::pin_project;
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 pin_project! {
-    /// Its output is that of the future; a panic of it is an `Err`. What the future borrowed is not looked at again after
-    /// a panic. A type of its own, because an `async fn` would hold the future twice.
+    /// Its output is that of the future; a panic of it is an `Err`. What the future borrowed is not
+    /// looked at again after a panic. A type of its own, because an `async fn` would hold the
+    /// future twice.
     #[project = CatchProjection]
     pub(crate) enum Catch<F> {
         Running { #[pin] future: F },
@@ -43,11 +44,13 @@ impl<F: Future> Future for Catch<F> {
             CatchProjection::Panicked { panic } => {
                 panic.take().map_or(Poll::Pending, |panic| Poll::Ready(Err(panic)))
             }
-            CatchProjection::Running { future } => match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-                Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-                Ok(Poll::Pending) => Poll::Pending,
-                Err(panic) => Poll::Ready(Err(panic)),
-            },
+            CatchProjection::Running { future } => {
+                match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+                    Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Err(panic) => Poll::Ready(Err(panic)),
+                }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table: what was found, and what the filter does about it. One pure function, no I/O.
+//! The decision table: what was found, and what the filter does about it. One pure function, no
+//! I/O.
 //!
 //! | found | decision | rule |
 //! |---|---|---|
@@ -71,7 +72,8 @@ pub(crate) enum Finding {
         /// A counter, which spreads `Retry-After`.
         ticket: u32,
     },
-    /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No policy makes an answer of it.
+    /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No
+    /// policy makes an answer of it.
     NotCommitted(Uncommitted),
 }
 
@@ -150,7 +152,10 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         },
         Finding::BodyUnreadable => Problem {
             close: true,
-            ..Problem::new(Code::BodyUnreadable, "the body ended early or was malformed; nothing ran")
+            ..Problem::new(
+                Code::BodyUnreadable,
+                "the body ended early or was malformed; nothing ran",
+            )
         },
         Finding::Mismatch => Problem::new(
             Code::FingerprintMismatch,
@@ -180,22 +185,26 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
             retryable: false,
             ..Problem::new(
                 Code::CompletionFailed,
-                "the request was carried out, but its response could not be recorded; it will not be carried out again",
+                "the request was carried out, but its response could not be recorded; it will \
+                 not be carried out again",
             )
         },
         Finding::CompletionFailed(_) => Problem::new(
             Code::CompletionFailed,
-            "the request was carried out, but its result was not recorded; a retry after the lease may run it again",
+            "the request was carried out, but its result was not recorded; a retry after the \
+             lease may run it again",
         ),
         Finding::NotCommitted(what) => Problem::new(
             Code::CompletionFailed,
             match what {
                 Uncommitted::RolledBack => "the request was rolled back as a whole; send it again",
                 Uncommitted::LeaseLost => {
-                    "another run of the request took over, and this one was rolled back; send it again to get that answer"
+                    "another run of the request took over, and this one was rolled back; send it \
+                     again to get that answer"
                 }
                 Uncommitted::InDoubt => {
-                    "whether the request was carried out is not known yet; it was carried out whole or not at all; send it again"
+                    "whether the request was carried out is not known yet; it was carried out \
+                     whole or not at all; send it again"
                 }
             },
         ),
@@ -205,9 +214,13 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         Finding::NoCaller => Problem {
             status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
             challenge: settings.challenge.map(str::to_owned),
-            ..Problem::new(Code::CallerMissing, "the request does not say who its caller is; nothing ran")
+            ..Problem::new(
+                Code::CallerMissing,
+                "the request does not say who its caller is; nothing ran",
+            )
         },
-        // Not refused: `decide` has taken it. Failing closed is right for whoever gets here all the same.
+        // Not refused: `decide` has taken it. Failing closed is right for whoever gets here all the
+        // same.
         Finding::Response => failed(ErrorKind::Unexpected, 0),
     }
 }
@@ -224,13 +237,16 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
         ErrorKind::Full => {
             later(Code::StoreUnavailable, "the idempotency store takes no new keys; nothing ran")
         }
-        ErrorKind::ShuttingDown => later(Code::ShuttingDown, "the service starts no new work; nothing ran"),
+        ErrorKind::ShuttingDown => {
+            later(Code::ShuttingDown, "the service starts no new work; nothing ran")
+        }
         ErrorKind::TooBusy => {
             later(Code::TooBusy, "the service is at its limit of running requests; nothing ran")
         }
-        ErrorKind::Corrupt | ErrorKind::Codec => {
-            Problem::new(Code::RecordUnreadable, "what is stored for this key cannot be read; nothing ran")
-        }
+        ErrorKind::Corrupt | ErrorKind::Codec => Problem::new(
+            Code::RecordUnreadable,
+            "what is stored for this key cannot be read; nothing ran",
+        ),
         _ => Problem::new(Code::StoreError, "the idempotency store refused; nothing ran"),
     }
 }
@@ -240,7 +256,10 @@ pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
     match what {
         NoTx::Unavailable => Problem {
             retry_after: Some(retry_after_spread(ticket)),
-            ..Problem::new(Code::StoreUnavailable, "the database gave no transaction; nothing was written")
+            ..Problem::new(
+                Code::StoreUnavailable,
+                "the database gave no transaction; nothing was written",
+            )
         },
         NoTx::Misused => {
             Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
@@ -256,8 +275,12 @@ fn no_scope() -> Problem {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings<'_> =
-        Settings { required: true, key_header: "Idempotency-Key", in_flight_status: 409, challenge: None };
+    const SETTINGS: Settings<'_> = Settings {
+        required: true,
+        key_header: "Idempotency-Key",
+        in_flight_status: 409,
+        challenge: None,
+    };
 
     fn refused(finding: Finding) -> Problem {
         match decide(finding.clone(), &SETTINGS) {
@@ -312,15 +335,20 @@ mod tests {
     #[test]
     fn http_10_in_flight_has_its_own_status_and_retry_after() {
         let settings = Settings { in_flight_status: 425, ..SETTINGS };
-        let Decision::Refuse(problem) = decide(Finding::InFlight { retry_after: 9 }, &settings) else {
+        let Decision::Refuse(problem) = decide(Finding::InFlight { retry_after: 9 }, &settings)
+        else {
             panic!("refused")
         };
         assert_eq!((problem.status, problem.retry_after, problem.retryable), (425, Some(9), true));
         // A tombstone is 409 whatever the in-flight status is, and has no Retry-After (HTTP-13).
-        let tombstone = Finding::Tombstone { original_status: Some(201), location: Some("/p/1".into()) };
+        let tombstone =
+            Finding::Tombstone { original_status: Some(201), location: Some("/p/1".into()) };
         let Decision::Refuse(problem) = decide(tombstone, &settings) else { panic!("refused") };
         assert_eq!((problem.status, problem.retry_after, problem.retryable), (409, None, false));
-        assert_eq!((problem.original_status, problem.location.as_deref()), (Some(201), Some("/p/1")));
+        assert_eq!(
+            (problem.original_status, problem.location.as_deref()),
+            (Some(201), Some("/p/1"))
+        );
     }
 
     #[test]
@@ -328,7 +356,9 @@ mod tests {
         let problem = refused(Finding::NoCaller);
         assert_eq!((problem.status, problem.retryable, problem.challenge), (403, false, None));
         let settings = Settings { challenge: Some("Bearer"), ..SETTINGS };
-        let Decision::Refuse(problem) = decide(Finding::NoCaller, &settings) else { panic!("refused") };
+        let Decision::Refuse(problem) = decide(Finding::NoCaller, &settings) else {
+            panic!("refused")
+        };
         assert_eq!((problem.status, problem.challenge.as_deref()), (401, Some("Bearer")));
     }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
 //!
-//! SHA-256 and not a faster hash: a client that can forge a collision obtains the stored answer of another request.
-//! The algorithm byte goes into the record, so that a deployment which changes `idempotency.web.fingerprint` still
-//! judges older records as they were made, and refuses no retry.
+//! SHA-256 and not a faster hash: a client that can forge a collision obtains the stored answer of
+//! another request. The algorithm byte goes into the record, so that a deployment which changes
+//! `idempotency.web.fingerprint` still judges older records as they were made, and refuses no
+//! retry.
 
 use std::fmt;
 
@@ -36,7 +37,8 @@ impl Algorithm {
 
 /// The parts of a request that a fingerprint may be made of.
 ///
-/// Credentials, trace ids and content negotiation are left out on purpose: a retry may carry others.
+/// Credentials, trace ids and content negotiation are left out on purpose: a retry may carry
+/// others.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestParts<'a> {
@@ -65,8 +67,8 @@ impl fmt::Debug for RequestParts<'_> {
 
 /// A fingerprint of one's own (FP-3), given to the filter's builder.
 ///
-/// Two requests that must not share an answer have to differ in it, and a client must not be able to make them
-/// meet: use a cryptographic hash over parts whose lengths are written out.
+/// Two requests that must not share an answer have to differ in it, and a client must not be able
+/// to make them meet: use a cryptographic hash over parts whose lengths are written out.
 ///
 /// ```
 /// use retryproof_http::{FingerprintRequest, RequestParts};
@@ -123,7 +125,8 @@ impl Hasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The last part carries its length behind it: it is not known before. Still only one way to read it.
+        // The last part carries its length behind it: it is not known before. Still only one way to
+        // read it.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }
@@ -134,7 +137,8 @@ pub(crate) fn fingerprint(algorithm: Algorithm, request: &RequestParts<'_>) -> F
     let canonical;
     let body = match algorithm {
         Algorithm::Request | Algorithm::Body => request.body,
-        // A raw body never meets a canonical one: whatever is canonical is I-JSON, and then it is not hashed raw.
+        // A raw body never meets a canonical one: whatever is canonical is I-JSON, and then it is
+        // not hashed raw.
         Algorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)
@@ -150,7 +154,8 @@ pub(crate) fn fingerprint(algorithm: Algorithm, request: &RequestParts<'_>) -> F
     hasher.finish()
 }
 
-/// What a short request is hashed as, all in one: piece by piece, each part is copied into the hasher's block first.
+/// What a short request is hashed as, all in one: piece by piece, each part is copied into the
+/// hasher's block first.
 struct Line {
     bytes: [u8; LINE],
     len: usize,
@@ -160,7 +165,13 @@ const LINE: usize = 512;
 
 impl Line {
     /// The same bytes that a [`Hasher`] takes; `None` when they do not fit.
-    fn write(&mut self, algorithm: Algorithm, method: &str, target: &str, body: &[u8]) -> Option<&[u8]> {
+    fn write(
+        &mut self,
+        algorithm: Algorithm,
+        method: &str,
+        target: &str,
+        body: &[u8],
+    ) -> Option<&[u8]> {
         self.push(&[algorithm as u8])?;
         if algorithm != Algorithm::Body {
             for part in [method, target] {

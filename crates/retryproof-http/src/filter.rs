@@ -29,14 +29,15 @@ use crate::layer::IdempotencyLayer;
 use crate::policy::Policy;
 use crate::problem::Problem;
 
-/// Scopes remembered as warned about; a method of the client's choosing is part of a default scope, so there is a cap.
+/// Scopes remembered as warned about; a method of the client's choosing is part of a default scope,
+/// so there is a cap.
 const MOST_WARNED: usize = 1024;
 
-/// Guards endpoints: the first request with a key runs, every retry gets its stored answer. Cheap to clone; clones are
-/// one filter.
+/// Guards endpoints: the first request with a key runs, every retry gets its stored answer. Cheap
+/// to clone; clones are one filter.
 ///
-/// A filter is not built without a word on who the caller is (HTTP-16): two tenants that choose the same key must not
-/// see each other's answers.
+/// A filter is not built without a word on who the caller is (HTTP-16): two tenants that choose the
+/// same key must not see each other's answers.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyEngine, MemoryStore};
@@ -103,15 +104,16 @@ impl IdempotencyFilter {
         }
     }
 
-    /// The layer that guards a route under `policy`: `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. What it
-    /// guards is said by [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1).
+    /// The layer that guards a route under `policy`:
+    /// `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. What it guards is said by
+    /// [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
         IdempotencyLayer::new(self.clone(), policy)
     }
 
-    /// The same filter, on the same engine and with the same hooks, with another form of its own answers: for a server that
-    /// speaks two protocols. See [`FilterBuilder::rejections`].
+    /// The same filter, on the same engine and with the same hooks, with another form of its own
+    /// answers: for a server that speaks two protocols. See [`FilterBuilder::rejections`].
     #[must_use]
     pub fn with_rejections(
         &self,
@@ -144,9 +146,10 @@ impl IdempotencyFilter {
         &self.0.engine
     }
 
-    /// Starts no more work, still replays what is done, waits for running handlers up to `deadline` from now, and says
-    /// how many were left; their leases run out (RUN-5). Call it after the server has stopped accepting: a server's own
-    /// graceful shutdown does not wait for handlers whose client went away.
+    /// Starts no more work, still replays what is done, waits for running handlers up to `deadline`
+    /// from now, and says how many were left; their leases run out (RUN-5). Call it after the
+    /// server has stopped accepting: a server's own graceful shutdown does not wait for handlers
+    /// whose client went away.
     ///
     /// # Cancel safety
     /// Dropped, the filter stays closed.
@@ -160,7 +163,10 @@ impl fmt::Debug for IdempotencyFilter {
         f.debug_struct("IdempotencyFilter")
             .field("engine", &self.0.engine)
             .field("web", &self.0.web)
-            .field("callers", &if self.0.callers.hook().is_some() { "told apart" } else { "share keys" })
+            .field(
+                "callers",
+                &if self.0.callers.hook().is_some() { "told apart" } else { "share keys" },
+            )
             .finish_non_exhaustive()
     }
 }
@@ -189,8 +195,8 @@ impl Inner {
             tracing::warn!(
                 scope,
                 field,
-                "an answer's field is not stored and will be missing from replays; switch it with `store_header` or \
-                 `skip_header` (said once per scope, HTTP-9)"
+                "an answer's field is not stored and will be missing from replays; switch it \
+                 with `store_header` or `skip_header` (said once per scope, HTTP-9)"
             );
         }
     }
@@ -200,7 +206,8 @@ impl Inner {
         if !self.warned_layered.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope,
-                "a guarded endpoint stands behind the guard of the same route; the outer policy is in force (said once, HTTP-15)"
+                "a guarded endpoint stands behind the guard of the same route; the outer policy \
+                 is in force (said once, HTTP-15)"
             );
         }
     }
@@ -232,20 +239,24 @@ pub struct FilterBuilder<C> {
 }
 
 impl FilterBuilder<CallersUnsaid> {
-    /// Folds what the hook says into every key: empty and `a` are two callers (HTTP-16). A request whose hook finds none is
-    /// refused with the problem `caller-missing`: see [`challenge`](FilterBuilder::challenge). The hook sees the request's head with
-    /// what outer layers (and, at an annotated endpoint, its own extractors) put into the extensions; it may refuse with a
-    /// response of its own. It runs inline, on every guarded request with a key.
+    /// Folds what the hook says into every key: empty and `a` are two callers (HTTP-16). A request
+    /// whose hook finds none is refused with the problem `caller-missing`: see
+    /// [`challenge`](FilterBuilder::challenge). The hook sees the request's head with what outer
+    /// layers (and, at an annotated endpoint, its own extractors) put into the extensions; it may
+    /// refuse with a response of its own. It runs inline, on every guarded request with a key.
     pub fn caller<R: IntoCaller>(
         self,
         hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
     ) -> FilterBuilder<CallersSaid> {
-        self.said(CallersSaid::new(Arc::new(move |request| Answering::Now(hook(request).into_caller()))))
+        self.said(CallersSaid::new(Arc::new(move |request| {
+            Answering::Now(hook(request).into_caller())
+        })))
     }
 
-    /// As [`caller`](Self::caller), with a hook that waits for something: a look at a session store, a key to check a token by.
-    /// What it needs of the head it takes before it waits. It ends before the body is read and before anything is acquired; it costs
-    /// each request an allocation. A client that goes away drops it.
+    /// As [`caller`](Self::caller), with a hook that waits for something: a look at a session
+    /// store, a key to check a token by. What it needs of the head it takes before it waits. It
+    /// ends before the body is read and before anything is acquired; it costs each request an
+    /// allocation. A client that goes away drops it.
     ///
     /// ```
     /// use retryproof_core::{IdempotencyEngine, MemoryStore};
@@ -283,23 +294,43 @@ impl FilterBuilder<CallersUnsaid> {
     }
 
     fn said<C>(self, callers: C) -> FilterBuilder<C> {
-        let Self { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers: _ } =
-            self;
-        FilterBuilder { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers }
+        let Self {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers: _,
+        } = self;
+        FilterBuilder {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers,
+        }
     }
 }
 
 impl FilterBuilder<CallersSaid> {
-    /// Makes all requests whose hook finds no caller one caller, told apart from every named one, and from the callers of a
-    /// filter with [`callers_share_keys`](FilterBuilder::callers_share_keys): they share keys, and see each other's answers.
-    /// Unless said, such a request is refused.
+    /// Makes all requests whose hook finds no caller one caller, told apart from every named one,
+    /// and from the callers of a filter with
+    /// [`callers_share_keys`](FilterBuilder::callers_share_keys): they share keys, and see each
+    /// other's answers. Unless said, such a request is refused.
     pub fn absent_callers_share(mut self) -> Self {
         self.callers.absent_share();
         self
     }
 
-    /// The `WWW-Authenticate` of a refusal when the hook finds no caller: 401 with it, as `Bearer realm="payments"`; without one
-    /// the refusal is 403 (HTTP-16).
+    /// The `WWW-Authenticate` of a refusal when the hook finds no caller: 401 with it, as
+    /// `Bearer realm="payments"`; without one the refusal is 403 (HTTP-16).
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.callers.challenge(challenge.into());
         self
@@ -319,28 +350,34 @@ impl<C> FilterBuilder<C> {
         self
     }
 
-    /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate, Authentication-Info or
-    /// Clear-Site-Data (HTTP-9). Every retry then gets the first caller's cookie or challenge again.
+    /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate,
+    /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the first caller's
+    /// cookie or challenge again.
     pub fn store_header(mut self, name: &'static str) -> Self {
         self.fields.store(name);
         self
     }
 
-    /// Leaves a field out of what is stored, without a warning (HTTP-9). The first answer still carries it.
+    /// Leaves a field out of what is stored, without a warning (HTTP-9). The first answer still
+    /// carries it.
     pub fn skip_header(mut self, name: &'static str) -> Self {
         self.fields.skip(name);
         self
     }
 
-    /// Edits the header fields that are about to be stored (HTTP-9); the first answer is not touched. A map's `remove`
-    /// may reorder the other fields. A panic of the hook counts as a value that cannot be encoded (CMP-9).
-    pub fn edit_stored(mut self, hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static) -> Self {
+    /// Edits the header fields that are about to be stored (HTTP-9); the first answer is not
+    /// touched. A map's `remove` may reorder the other fields. A panic of the hook counts as a
+    /// value that cannot be encoded (CMP-9).
+    pub fn edit_stored(
+        mut self,
+        hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static,
+    ) -> Self {
         self.edit = Some(Arc::new(hook));
         self
     }
 
-    /// Decides what becomes of the answers that carry no mark of their own, by status and fields (HTTP-7). Without a hook they
-    /// are stored. Where it panics, the answer is stored.
+    /// Decides what becomes of the answers that carry no mark of their own, by status and fields
+    /// (HTTP-7). Without a hook they are stored. Where it panics, the answer is stored.
     ///
     /// ```
     /// use http::StatusCode;
@@ -359,26 +396,31 @@ impl<C> FilterBuilder<C> {
     ///     .build()?;
     /// # Ok::<(), retryproof_core::Error>(())
     /// ```
-    /// [`AnswerFate::Release`] frees the key: the work runs again. Return it only for answers that prove that nothing
-    /// happened. In actix-web the hook sees status and fields, and no extensions; over gRPC the status is the field
-    /// `grpc-status` of an answer without a message.
-    pub fn fate(mut self, hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static) -> Self {
+    /// [`AnswerFate::Release`] frees the key: the work runs again. Return it only for answers that
+    /// prove that nothing happened. In actix-web the hook sees status and fields, and no
+    /// extensions; over gRPC the status is the field `grpc-status` of an answer without a message.
+    pub fn fate(
+        mut self,
+        hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static,
+    ) -> Self {
         self.fate = Some(Arc::new(hook));
         self
     }
 
-    /// Frees the key when the guard has rolled the handler's transaction back because of its answer, 400 or above, and
-    /// the answer carries no mark; it is sent and not stored (CMP-7). Without this it is stored and replayed, for
-    /// something else may have happened besides the writes: ask for it where all that handlers do is in their
-    /// transaction. A handler that did not begin its [`GuardedTx`](crate::GuardedTx) has rolled nothing back.
+    /// Frees the key when the guard has rolled the handler's transaction back because of its
+    /// answer, 400 or above, and the answer carries no mark; it is sent and not stored (CMP-7).
+    /// Without this it is stored and replayed, for something else may have happened besides the
+    /// writes: ask for it where all that handlers do is in their transaction. A handler that did
+    /// not begin its [`GuardedTx`](crate::GuardedTx) has rolled nothing back.
     pub fn release_on_rollback(mut self) -> Self {
         self.release_on_rollback = true;
         self
     }
 
-    /// Renders the filter's own answers, instead of RFC 9457 problems (HTTP-11). Status, `Retry-After` and
-    /// `Cache-Control` are the hook's to set; what has to close an HTTP/1.x connection does so all the same. The hook runs
-    /// inline, for each answer of the filter's own and for no other; they are never stored.
+    /// Renders the filter's own answers, instead of RFC 9457 problems (HTTP-11). Status,
+    /// `Retry-After` and `Cache-Control` are the hook's to set; what has to close an HTTP/1.x
+    /// connection does so all the same. The hook runs inline, for each answer of the filter's own
+    /// and for no other; they are never stored.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -415,8 +457,17 @@ impl<C> FilterBuilder<C> {
     where
         C: SaysWhoCalls,
     {
-        let Self { engine, web, fingerprint, fields, edit, fate, release_on_rollback, format, callers } =
-            self;
+        let Self {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers,
+        } = self;
         web.validate()?;
         let callers = callers.said()?.0;
         let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {

@@ -17,8 +17,8 @@ type Boxed<R, E> = Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, 
 pin_project! {
     /// The future of [`IdempotencyService`](crate::IdempotencyService).
     ///
-    /// Dropped before the lease was granted, nothing ran. Dropped later, the handler goes on in its own task and its
-    /// answer is there for the retry (HTTP-12).
+    /// Dropped before the lease was granted, nothing ran. Dropped later, the handler goes on in its
+    /// own task and its answer is there for the retry (HTTP-12).
     pub struct ResponseFuture<F, R, E> {
         #[pin]
         kind: Kind<F, R, E>,
@@ -61,14 +61,17 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindProjection::Pass { future } => Poll::Ready(ready!(future.poll(cx)).map(|mut response| {
-                AnswerFate::take(response.extensions_mut());
-                response.map(GuardedBody::inner)
-            })),
-            KindProjection::Inside { future } => {
-                Poll::Ready(ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)))
+            KindProjection::Pass { future } => {
+                Poll::Ready(ready!(future.poll(cx)).map(|mut response| {
+                    AnswerFate::take(response.extensions_mut());
+                    response.map(GuardedBody::inner)
+                }))
             }
-            // Polled again after its answer it has none; pending is what a fused future would be too.
+            KindProjection::Inside { future } => Poll::Ready(
+                ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)),
+            ),
+            // Polled again after its answer it has none; pending is what a fused future would be
+            // too.
             KindProjection::Answered { answer } => {
                 answer.take().map_or(Poll::Pending, |answer| Poll::Ready(Ok(answer)))
             }

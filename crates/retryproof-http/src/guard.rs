@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The single path that layer and annotated handler use: from a request to the one answer of its key.
+//! The single path that layer and annotated handler use: from a request to the one answer of its
+//! key.
 //!
-//! Order of steps: already guarded? key, declared length ([`admit`]); then, after an annotated endpoint has extracted
-//! its arguments, scope and caller, body, fingerprint, acquire, and only after a grant the action's own task
-//! ([`guarded`], whose steps 5 to 10 are in `ask.rs`). Nothing before the grant spawns, and every answer other than a grant leaves nothing behind.
+//! Order of steps: already guarded? key, declared length ([`admit`]); then, after an annotated
+//! endpoint has extracted its arguments, scope and caller, body, fingerprint, acquire, and only
+//! after a grant the action's own task ([`guarded`], whose steps 5 to 10 are in `ask.rs`). Nothing
+//! before the grant spawns, and every answer other than a grant leaves nothing behind.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
@@ -31,8 +33,8 @@ use crate::policy::AtHand;
 use crate::problem::Problem;
 use crate::route::{Head, Route};
 
-/// A request extension of the running action: this very route is guarded already (HTTP-15), under this key and this
-/// lease. A replay has no use for it, and never makes one.
+/// A request extension of the running action: this very route is guarded already (HTTP-15), under
+/// this key and this lease. A replay has no use for it, and never makes one.
 #[derive(Clone)]
 pub(crate) struct Guarded(Arc<Granted>);
 
@@ -66,8 +68,9 @@ impl Guarded {
         self.0.route.is_told(method, target)
     }
 
-    /// Whether a request says no other key than the guarded one, where both filters look at one header: a request that is
-    /// made in process for the same route, with a key of its own, is a call of its own.
+    /// Whether a request says no other key than the guarded one, where both filters look at one
+    /// header: a request that is made in process for the same route, with a key of its own, is a
+    /// call of its own.
     pub(crate) fn is_under(
         &self,
         filter: &IdempotencyFilter,
@@ -120,7 +123,8 @@ pub(crate) struct Keyed {
     pub(crate) key: Key,
 }
 
-/// The client's key, decoded: in most cases a part of the header line, which is shared and not copied.
+/// The client's key, decoded: in most cases a part of the header line, which is shared and not
+/// copied.
 #[derive(Clone)]
 pub(crate) enum Key {
     Line { line: HeaderValue, start: usize, end: usize },
@@ -132,8 +136,8 @@ impl Key {
     fn of(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, KeyError> {
         let mut lines = headers.get_all(name).iter();
         let first = lines.next();
-        let key =
-            key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?.map(HeaderKey::into_inner);
+        let key = key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?
+            .map(HeaderKey::into_inner);
         let (Some(key), Some(line)) = (key, first) else { return Ok(None) };
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
@@ -151,14 +155,20 @@ impl Key {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Line { line, start, end } => line.as_bytes().get(*start..*end).unwrap_or_default(),
+            Self::Line { line, start, end } => {
+                line.as_bytes().get(*start..*end).unwrap_or_default()
+            }
             Self::Decoded(key) => key.as_bytes(),
         }
     }
 }
 
 /// Steps 1 to 3: a request for the guard, and not guarded already; key, declared length.
-pub(crate) fn admit<B: Body>(filter: &IdempotencyFilter, policy: &AtHand, request: &Request<B>) -> Admission {
+pub(crate) fn admit<B: Body>(
+    filter: &IdempotencyFilter,
+    policy: &AtHand,
+    request: &Request<B>,
+) -> Admission {
     let is_guarded = policy.guards(request.method());
     if let Some(outer) = request.extensions().get::<Guarded>()
         && outer.is_at(&Head::of(request))
@@ -203,7 +213,9 @@ pub(crate) fn admit_key(
         Ok(Some(key)) if !declares_more_than(inner.web.max_body_bytes) => {
             return Admission::Keyed(key);
         }
-        Ok(Some(_)) => Finding::BodyTooLarge { read: BodyRead::Declared, limit: inner.web.max_body_bytes },
+        Ok(Some(_)) => {
+            Finding::BodyTooLarge { read: BodyRead::Declared, limit: inner.web.max_body_bytes }
+        }
         Ok(None) => Finding::NoKey,
         Err(why) => Finding::BadKey(why),
     };
@@ -213,16 +225,18 @@ pub(crate) fn admit_key(
     }
 }
 
-/// Steps 5 to 11 for a request that was admitted. `run` is the handler; it is called after the grant, with the same
-/// bytes again, and from its first wait on it runs on a task of its own (HTTP-5, HTTP-12).
+/// Steps 5 to 11 for a request that was admitted. `run` is the handler; it is called after the
+/// grant, with the same bytes again, and from its first wait on it runs on a task of its own
+/// (HTTP-5, HTTP-12).
 ///
-/// What waits for nothing, which is all of a replay from a store at hand, is done in functions of their own
-/// (`Asker::ask`), and what may wait is on the heap. These functions are blocks rather than `async fn`, which would hold
-/// each argument twice: the future of every guarded request is moved several times, and its size is a good part of what
-/// one costs.
+/// What waits for nothing, which is all of a replay from a store at hand, is done in functions of
+/// their own (`Asker::ask`), and what may wait is on the heap. These functions are blocks rather
+/// than `async fn`, which would hold each argument twice: the future of every guarded request is
+/// moved several times, and its size is a good part of what one costs.
 ///
 /// # Cancel safety
-/// Dropped before the grant, nothing ran and no lease is left (ACQ-11). Dropped later, the action goes on.
+/// Dropped before the grant, nothing ran and no lease is left (ACQ-11). Dropped later, the action
+/// goes on.
 ///
 /// # Panics
 /// A panic of the action resumes here after its lease was released (HTTP-7).
@@ -264,9 +278,10 @@ where
     T: Ended<R>,
 {
     async move {
-        // Nothing is awaited between the grant and the spawn, so from here on no drop loses the action. It is polled once
-        // in place: a drop cannot fall into a poll, so an action that ends in its first one needs no task. Whatever waits
-        // for something goes on in a task of its own, of which this future is only a spectator (HTTP-12).
+        // Nothing is awaited between the grant and the spawn, so from here on no drop loses the
+        // action. It is polled once in place: a drop cannot fall into a poll, so an action that
+        // ends in its first one needs no task. Whatever waits for something goes on in a task of
+        // its own, of which this future is only a spectator (HTTP-12).
         if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(action.as_mut().poll(cx))).await {
             return result;
         }
@@ -303,11 +318,20 @@ impl Keyed {
         }
         let Self { filter, policy, key } = self;
         let layered = policy.is_layer();
-        Guarded(Arc::new(Granted { filter, route, version, key, lease: lease.clone(), layered, tx }))
+        Guarded(Arc::new(Granted {
+            filter,
+            route,
+            version,
+            key,
+            lease: lease.clone(),
+            layered,
+            tx,
+        }))
     }
 }
 
-/// A call that was granted: everything that records its answer, or judges the record of whoever took over.
+/// A call that was granted: everything that records its answer, or judges the record of whoever
+/// took over.
 pub(crate) struct Call {
     granted: Guarded,
     pub(crate) ctx: IdempotencyContext,

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which fields of an answer are stored, and what a replay adds (HTTP-8, HTTP-9).
 //!
-//! Names are lower case throughout. The order that HTTP-8 promises is kept by whoever walks the fields: it takes
-//! them in the order of the first answer and never removes one from a map (which may reorder the rest).
+//! Names are lower case throughout. The order that HTTP-8 promises is kept by whoever walks the
+//! fields: it takes them in the order of the first answer and never removes one from a map (which
+//! may reorder the rest).
 
 use std::borrow::Cow;
 
 /// Marks a replay (HTTP-8). A handler cannot set it.
 pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
-/// Not stored unless switched on: a stored one would hand one client's session or challenge to another (HTTP-9).
+/// Not stored unless switched on: a stored one would hand one client's session or challenge to
+/// another (HTTP-9).
 pub(crate) const SENSITIVE: [&str; 4] =
     ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
 
@@ -18,7 +20,8 @@ pub(crate) const SENSITIVE: [&str; 4] =
 pub(crate) enum Verdict {
     /// Stored and replayed.
     Store,
-    /// Belongs to the connection or the moment, or was switched off: sent with the first answer, not stored.
+    /// Belongs to the connection or the moment, or was switched off: sent with the first answer,
+    /// not stored.
     Drop,
     /// One of [`SENSITIVE`]: as `Drop`, and worth a warning.
     Sensitive,
@@ -58,7 +61,12 @@ impl FieldPolicy {
     }
 
     /// Judges one field by its lower-case name.
-    pub(crate) fn judge(&self, name: &str, connection: &ConnectionNames, exchange: Exchange) -> Verdict {
+    pub(crate) fn judge(
+        &self,
+        name: &str,
+        connection: &ConnectionNames,
+        exchange: Exchange,
+    ) -> Verdict {
         if name == IDEMPOTENT_REPLAYED {
             Verdict::Forged
         } else if is_hop_by_hop(name)
@@ -77,16 +85,22 @@ impl FieldPolicy {
 }
 
 fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
-    if name.bytes().any(|b| b.is_ascii_uppercase()) { name.to_ascii_lowercase().into() } else { name }
+    if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        name.to_ascii_lowercase().into()
+    } else {
+        name
+    }
 }
 
-/// Fields that speak of the connection and not of the answer (RFC 9110 section 7.6.1, and what older peers send).
+/// Fields that speak of the connection and not of the answer (RFC 9110 section 7.6.1, and what
+/// older peers send).
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
 }
 
-/// The fields that an answer's `Connection` lines name, lower case. Nothing is allocated for an answer without.
+/// The fields that an answer's `Connection` lines name, lower case. Nothing is allocated for an
+/// answer without.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 
@@ -94,7 +108,12 @@ impl ConnectionNames {
     pub(crate) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
         let options = values.flat_map(|value| value.split(|b| *b == b','));
         let names = options.filter_map(|option| str::from_utf8(option).ok());
-        Self(names.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect())
+        Self(
+            names
+                .map(|name| name.trim().to_ascii_lowercase())
+                .filter(|name| !name.is_empty())
+                .collect(),
+        )
     }
 
     fn names(&self, name: &str) -> bool {
@@ -102,7 +121,8 @@ impl ConnectionNames {
     }
 }
 
-/// The value of the `Trailer` field of a replay: each name once, in order. Without it HTTP/1.1 sends no trailers.
+/// The value of the `Trailer` field of a replay: each name once, in order. Without it HTTP/1.1
+/// sends no trailers.
 pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for name in names {
@@ -139,28 +159,36 @@ mod tests {
             policy.store(name);
             assert_eq!(judge(&policy, name), Verdict::Drop, "{name}");
         }
-        for name in ["content-type", "cache-control", "age", "expires", "pragma", "location", "x-date"] {
+        for name in
+            ["content-type", "cache-control", "age", "expires", "pragma", "location", "x-date"]
+        {
             assert_eq!(judge(&policy, name), Verdict::Store, "{name}");
         }
     }
 
     #[test]
     fn http_9_fields_named_by_connection_are_not_stored() {
-        let connection = ConnectionNames::parse([&b"close, X-Hop"[..], b" , x-other\t,\xff"].into_iter());
+        let connection =
+            ConnectionNames::parse([&b"close, X-Hop"[..], b" , x-other\t,\xff"].into_iter());
         for (name, verdict) in [
             ("x-hop", Verdict::Drop),
             ("x-other", Verdict::Drop),
             ("close", Verdict::Drop),
             ("x", Verdict::Store),
         ] {
-            assert_eq!(FieldPolicy::default().judge(name, &connection, Exchange::Other), verdict, "{name}");
+            assert_eq!(
+                FieldPolicy::default().judge(name, &connection, Exchange::Other),
+                verdict,
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn http_9_content_length_is_kept_for_head_alone() {
-        let judge =
-            |exchange| FieldPolicy::default().judge("content-length", &ConnectionNames::default(), exchange);
+        let judge = |exchange| {
+            FieldPolicy::default().judge("content-length", &ConnectionNames::default(), exchange)
+        };
         assert_eq!(judge(Exchange::Head), Verdict::Store);
         assert_eq!(judge(Exchange::Other), Verdict::Drop);
     }

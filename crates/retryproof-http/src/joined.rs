@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GuardedTx`]: the handler's transaction, opened after the grant and ended by the guard, by the status of the answer (CMP-7).
+//! [`GuardedTx`]: the handler's transaction, opened after the grant and ended by the guard, by the
+//! status of the answer (CMP-7).
 
 use std::any::Any;
 use std::fmt;
@@ -19,10 +20,12 @@ use crate::decide::no_tx;
 use crate::fate::{AnswerFate, Fate};
 use crate::guard::Guarded;
 
-/// The transaction of a guarded handler. What is written in it commits with the record of the handler's answer, or not at all.
+/// The transaction of a guarded handler. What is written in it commits with the record of the
+/// handler's answer, or not at all.
 ///
-/// It is a handle: extracting it opens nothing (ANN-6). [`begin`](Self::begin) opens the transaction at its first call, after the lease was granted. It
-/// ends when the handler has answered:
+/// It is a handle: extracting it opens nothing (ANN-6). [`begin`](Self::begin) opens the
+/// transaction at its first call, after the lease was granted. It ends when the handler has
+/// answered:
 ///
 /// | the handler | its writes | its record |
 /// |---|---|---|
@@ -33,9 +36,11 @@ use crate::guard::Guarded;
 /// | panics, or fails | rolled back | gone; the next request runs |
 /// | never began it | – | as without a transaction |
 ///
-/// When the commit fails, or the lease was lost meanwhile, the answer is not sent: 500 `completion-failed`, and a retry finds out.
+/// When the commit fails, or the lease was lost meanwhile, the answer is not sent: 500
+/// `completion-failed`, and a retry finds out.
 ///
-/// In axum it is an extractor, for any state from which a [`JoinedEngine<T>`] can be taken by `FromRef`:
+/// In axum it is an extractor, for any state from which a [`JoinedEngine<T>`] can be taken by
+/// `FromRef`:
 ///
 /// ```ignore
 /// async fn pay(tx: GuardedTx<SqliteTx>, Json(order): Json<Order>) -> Result<Json<Receipt>, PayError> {
@@ -63,20 +68,24 @@ enum Slot<T> {
 pub struct OpenTx<T>(OwnedMappedMutexGuard<Slot<T>, T>);
 
 /// Why there is no transaction. As an answer it is a problem of the filter's own, in the form that
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) gives it; fields that the handler adds to it are not sent.
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) gives it; fields that the
+/// handler adds to it are not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError {
-    /// The database gave none in time, or refused. As an answer: 503, unstored, and the key is free.
+    /// The database gave none in time, or refused. As an answer: 503, unstored, and the key is
+    /// free.
     Unavailable(Error),
-    /// Asked for before the lease was granted: an extractor of one's own runs that early. A mistake of the program.
+    /// Asked for before the lease was granted: an extractor of one's own runs that early. A mistake
+    /// of the program.
     NotGranted,
     /// Asked for after the handler had answered. A mistake of the program.
     Ended,
 }
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// The transaction of a running request behind the layer; `None` when the request is not guarded, or has a transaction of another type.
+    /// The transaction of a running request behind the layer; `None` when the request is not
+    /// guarded, or has a transaction of another type.
     #[must_use]
     pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
         Self::of_guarded(request.get()?, joined)
@@ -103,7 +112,8 @@ impl<T: Send + 'static> GuardedTx<T> {
     /// The transaction, opened by the first call. While the result is alive, others wait.
     ///
     /// # Errors
-    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes it.
+    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes
+    /// it.
     ///
     /// # Cancel safety
     /// A drop leaves none open.
@@ -258,8 +268,8 @@ impl<T: Send + 'static> Ending for (JoinedEngine<T>, T) {
     }
 }
 
-/// A response extension: the answer is that of a [`TxError`], and the filter makes its own in the place of it, as of every other
-/// problem (HTTP-11, HTTP-14).
+/// A response extension: the answer is that of a [`TxError`], and the filter makes its own in the
+/// place of it, as of every other problem (HTTP-11, HTTP-14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoTx {
     /// The database gave none.

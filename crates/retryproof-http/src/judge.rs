@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers that are not the handler's: refusals, failures, and the judgement of a record that stands (steps 10a to 10d).
+//! Answers that are not the handler's: refusals, failures, and the judgement of a record that
+//! stands (steps 10a to 10d).
 
 use std::error::Error as StdError;
 
 use bytes::Bytes;
 use http::{Method, Response, Version};
 use retryproof_core::{
-    Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload, StoredResult,
+    Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload,
+    StoredResult,
 };
 
 use crate::adapter::{FromRecord, Record};
@@ -101,7 +103,8 @@ impl Judge<'_> {
         })
     }
 
-    /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is opened).
+    /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is
+    /// opened).
     pub(crate) fn repeat<A: FromRecord>(&self, stored: &StoredResult) -> A {
         let opened = self.judged_by(stored).and_then(|own| stored.open(own.as_ref()));
         let repeated = opened.and_then(|opened| match opened {
@@ -121,7 +124,9 @@ impl Judge<'_> {
                 }
             }
         });
-        repeated.unwrap_or_else(|error| A::own(self.asked.fail(&error.for_identity(self.ctx.identity()))))
+        repeated.unwrap_or_else(|error| {
+            A::own(self.asked.fail(&error.for_identity(self.ctx.identity())))
+        })
     }
 
     #[cold]
@@ -138,15 +143,18 @@ impl Judge<'_> {
             return Ok(own);
         }
         let algorithm = Algorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
-            Error::corrupt("the record names a fingerprint algorithm that this filter does not have")
-                .with("algorithm", theirs.algorithm())
+            Error::corrupt(
+                "the record names a fingerprint algorithm that this filter does not have",
+            )
+            .with("algorithm", theirs.algorithm())
         })?;
         let asked = RequestParts::new(self.asked.method.as_str(), self.target.as_str(), self.body);
         Ok(Some(fingerprint(algorithm, &asked)))
     }
 }
 
-/// What a tombstone tells of the answer that was not kept. One without a readable detail is a tombstone all the same.
+/// What a tombstone tells of the answer that was not kept. One without a readable detail is a
+/// tombstone all the same.
 fn tombstone_finding(detail: &Payload) -> Finding {
     let kept = StoredResponse::from_payload(detail.clone()).ok();
     let location = kept.as_ref().and_then(|kept| {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
 //!
-//! Two spellings of one key are taken: bare (`abc`) and as an RFC 9651 String (`"abc"`), because clients in the
-//! field send UUIDs without quotes, which a strict structured-field parser refuses when they begin with a digit.
+//! Two spellings of one key are taken: bare (`abc`) and as an RFC 9651 String (`"abc"`), because
+//! clients in the field send UUIDs without quotes, which a strict structured-field parser refuses
+//! when they begin with a digit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -49,7 +50,9 @@ impl KeyError {
             Self::Repeated => "must stand on exactly one line",
             Self::Empty => "must not be empty or blank",
             Self::TooLong => "must be at most 255 bytes long",
-            Self::Malformed => "must be visible ASCII without a comma, or a quoted string (RFC 9651)",
+            Self::Malformed => {
+                "must be visible ASCII without a comma, or a quoted string (RFC 9651)"
+            }
         }
     }
 }
@@ -145,14 +148,16 @@ fn string(input: &[u8]) -> Option<(Cow<'_, str>, &[u8])> {
     }
 }
 
-/// Checks RFC 9651 parameters (section 4.2.3.2) up to the end of the line; their meaning is ignored.
+/// Checks RFC 9651 parameters (section 4.2.3.2) up to the end of the line; their meaning is
+/// ignored.
 fn parameters(mut rest: &[u8]) -> Option<()> {
     while let [b';', after @ ..] = rest {
         rest = skip_while(after, |b| b == b' ');
         rest = match rest {
-            [b'a'..=b'z' | b'*', after @ ..] => {
-                skip_while(after, |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'))
-            }
+            [b'a'..=b'z' | b'*', after @ ..] => skip_while(
+                after,
+                |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*'),
+            ),
             _ => return None,
         };
         if let [b'=', after @ ..] = rest {
@@ -175,9 +180,9 @@ fn bare_item(input: &[u8]) -> Option<&[u8]> {
             rest[..end].iter().all(valid).then_some(&rest[end + 1..])
         }
         [b'%', b'"', rest @ ..] => display_string(rest),
-        [b'a'..=b'z' | b'A'..=b'Z' | b'*', rest @ ..] => {
-            Some(skip_while(rest, |b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b)))
-        }
+        [b'a'..=b'z' | b'A'..=b'Z' | b'*', rest @ ..] => Some(skip_while(rest, |b| {
+            b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b)
+        })),
         _ => None,
     }
 }
@@ -188,7 +193,8 @@ enum Fraction {
     Refused,
 }
 
-/// Steps over an Integer (15 digits) or, where allowed, a Decimal (12 digits, a dot, 1 to 3 digits).
+/// Steps over an Integer (15 digits) or, where allowed, a Decimal (12 digits, a dot, 1 to 3
+/// digits).
 fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
     let digits = input.strip_prefix(b"-").unwrap_or(input);
     let rest = skip_while(digits, |b| b.is_ascii_digit());
@@ -198,10 +204,12 @@ fn number(input: &[u8], fraction: Fraction) -> Option<&[u8]> {
     };
     let rest = skip_while(after, |b| b.is_ascii_digit());
     let places = after.len() - rest.len();
-    (fraction == Fraction::Allowed && (1..=12).contains(&whole) && (1..=3).contains(&places)).then_some(rest)
+    (fraction == Fraction::Allowed && (1..=12).contains(&whole) && (1..=3).contains(&places))
+        .then_some(rest)
 }
 
-/// Steps over a Display String behind its `%"`: printable ASCII and lower-case percent escapes that are UTF-8.
+/// Steps over a Display String behind its `%"`: printable ASCII and lower-case percent escapes that
+/// are UTF-8.
 fn display_string(input: &[u8]) -> Option<&[u8]> {
     let mut decoded = Vec::new();
     let mut rest = input;

@@ -12,8 +12,9 @@ use crate::service::IdempotencyService;
 
 /// Guards the services that it wraps under one policy; made by [`IdempotencyFilter::guard`].
 ///
-/// It lets pass what changes nothing, and what the router matched no route for: see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1).
-/// Where it stands among other layers decides what is stored: see the [crate's page](crate#layer-order).
+/// It lets pass what changes nothing, and what the router matched no route for: see
+/// [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). Where it stands among other layers
+/// decides what is stored: see the [crate's page](crate#layer-order).
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     filter: IdempotencyFilter,

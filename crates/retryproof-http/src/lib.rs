@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
 //! The HTTP filter of retryproof: `Idempotency-Key` for [tower](https://docs.rs/tower) and
-//! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate `retryproof`, where `retryproof_http::…` of the
-//! examples is `retryproof::http::…` and `retryproof_core::…` is `retryproof::…`.
+//! [axum](https://docs.rs/axum), on HTTP/1.1 and HTTP/2. Use it through the facade crate
+//! `retryproof`, where `retryproof_http::…` of the examples is `retryproof::http::…` and
+//! `retryproof_core::…` is `retryproof::…`.
 //!
-//! The first request with a key runs the handler, once, whatever happens to its client; its answer is recorded before
-//! the first byte of it goes out; every retry gets that answer again, marked `Idempotent-Replayed: true`.
+//! The first request with a key runs the handler, once, whatever happens to its client; its answer
+//! is recorded before the first byte of it goes out; every retry gets that answer again, marked
+//! `Idempotent-Replayed: true`.
 //!
 //! ```sh
 //! cargo add retryproof --features axum
 //! cargo add axum@0.8
 //! ```
 //!
-//! It stands on axum 0.8 and tower 0.5; its gRPC form is tested with tonic 0.14. In a program, `retryproof_http` of the
-//! examples is `retryproof::http`, and `retryproof_core` is `retryproof`.
+//! It stands on axum 0.8 and tower 0.5; its gRPC form is tested with tonic 0.14. In a program,
+//! `retryproof_http` of the examples is `retryproof::http`, and `retryproof_core` is `retryproof`.
 //!
 //! ```
 //! # #[cfg(feature = "axum")] {
@@ -31,8 +33,9 @@
 //! # }
 //! # Ok::<(), retryproof_core::Error>(())
 //! ```
-//! In axum the attribute `#[idempotent(http)]` says the same in the handler's own place, and then the handler cannot be
-//! mounted without its guard. Behind the attribute stands `axum::run_endpoint`.
+//! In axum the attribute `#[idempotent(http)]` says the same in the handler's own place, and then
+//! the handler cannot be mounted without its guard. Behind the attribute stands
+//! `axum::run_endpoint`.
 //!
 //! # What a request gets
 //!
@@ -50,10 +53,12 @@
 //! | meets a store that is away or full, a full or closing service | 503 with `Retry-After`; what is done is still replayed while the store answers |
 //! | meets a record that cannot be read, or another store error | 500, and nothing runs |
 //!
-//! Answers of the filter's own are RFC 9457 problems; [`Code`] lists them. They never repeat the key.
+//! Answers of the filter's own are RFC 9457 problems; [`Code`] lists them. They never repeat the
+//! key.
 //!
-//! A layer guards every method but GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names others, and lets pass what the
-//! router matched no route for, unless [`Policy::with_unmatched`] says otherwise (HTTP-1). An annotated handler guards all that it gets.
+//! A layer guards every method but GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names
+//! others, and lets pass what the router matched no route for, unless [`Policy::with_unmatched`]
+//! says otherwise (HTTP-1). An annotated handler guards all that it gets.
 //!
 //! # What becomes of the handler's answer
 //!
@@ -71,18 +76,21 @@
 //! | returns, and the store fails to record it | taken until the lease runs out | by policy: the answer (a response extension, [`Recorded`](retryproof_core::Recorded), tells), or 500 `completion-failed` |
 //! | returns after its lease was lost to another run | the other run's | gets the other run's answer |
 //!
-//! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by itself. For answers without a mark a filter may have a
-//! [hook](FilterBuilder::fate). A mark is taken off when it is read: an outer guarded call that returns the answer does not see it.
+//! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by
+//! itself. For answers without a mark a filter may have a [hook](FilterBuilder::fate). A mark is
+//! taken off when it is read: an outer guarded call that returns the answer does not see it.
 //!
-//! A handler whose effect happens *while* its body streams is recorded as done before it is: do the work first, then
-//! answer. The handler runs on a task of its own once its lease is granted and it first waits, so task-locals of the connection are not
-//! there; the current tracing span is, and so are the request's extensions.
+//! A handler whose effect happens *while* its body streams is recorded as done before it is: do the
+//! work first, then answer. The handler runs on a task of its own once its lease is granted and it
+//! first waits, so task-locals of the connection are not there; the current tracing span is, and so
+//! are the request's extensions.
 //!
 //! # Layer order
 //!
-//! Outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression, request decompression,
-//! authentication, rate limit, **guard**, concurrency limit, handler. `Router::layer` puts later calls outside, and an
-//! annotated handler is innermost, so the right order is the default one.
+//! Outermost to innermost: trace and request id, panic catcher, CORS, timeout, compression, request
+//! decompression, authentication, rate limit, **guard**, concurrency limit, handler.
+//! `Router::layer` puts later calls outside, and an annotated handler is innermost, so the right
+//! order is the default one.
 //!
 //! | layer | outside: right | inside: wrong |
 //! |---|---|---|
@@ -95,30 +103,35 @@
 //! | request decompression | fingerprint and limit on plain bytes | retries compressed differently are 422 |
 //! | concurrency limit | does not see work whose client left | bounds the work itself: this one belongs inside, by a `Router::layer` of its own (or set `max-running`) |
 //!
-//! In a `ServiceBuilder` the guard asks what is inside for a place before it looks at the request, as every service of tower does, and keeps it while
-//! the body comes and while a duplicate waits for the holder: duplicates of one key could fill a limit directly inside, and then other keys and
-//! replays queue behind them. There use `max-running`, or a wait of zero. A `Router` takes the place within the call, after the grant.
+//! In a `ServiceBuilder` the guard asks what is inside for a place before it looks at the request,
+//! as every service of tower does, and keeps it while the body comes and while a duplicate waits
+//! for the holder: duplicates of one key could fill a limit directly inside, and then other keys
+//! and replays queue behind them. There use `max-running`, or a wait of zero. A `Router` takes the
+//! place within the call, after the grant.
 //!
-//! **Extractors.** Behind the *layer* they are part of the handler: their rejections are answers, and are stored.
-//! Authenticate outside. At an *annotated* handler all arguments but the body are extracted before the key is looked up, on every
-//! call, and any rejection is unstored: an extractor that authenticates stands before a replay too.
+//! **Extractors.** Behind the *layer* they are part of the handler: their rejections are answers,
+//! and are stored. Authenticate outside. At an *annotated* handler all arguments but the body are
+//! extracted before the key is looked up, on every call, and any rejection is unstored: an
+//! extractor that authenticates stands before a replay too.
 //!
 //! # Who is asking
 //!
-//! Two tenants that choose the same key must not see each other's answers, so a filter is not built without a word on
-//! it: [`FilterBuilder::caller`] folds the tenant into every key, [`FilterBuilder::callers_share_keys`] says that the
-//! application sees to it. A request whose caller the hook does not find is refused: 401 `caller-missing` with the
+//! Two tenants that choose the same key must not see each other's answers, so a filter is not built
+//! without a word on it: [`FilterBuilder::caller`] folds the tenant into every key,
+//! [`FilterBuilder::callers_share_keys`] says that the application sees to it. A request whose
+//! caller the hook does not find is refused: 401 `caller-missing` with the
 //! [challenge](FilterBuilder::challenge) of the filter, or 403 without one.
 //!
 //! # Shutting down
 //!
-//! A server's graceful shutdown waits for connections, not for handlers whose client went away. Call
-//! [`IdempotencyFilter::shutdown`] after it.
+//! A server's graceful shutdown waits for connections, not for handlers whose client went away.
+//! Call [`IdempotencyFilter::shutdown`] after it.
 //!
 //! # Without axum
 //!
-//! Any tower stack will do. The request body has to be one that can carry buffered bytes ([`FromReplay`]); a service on
-//! hyper's own body wraps it first, and names its scope, for there is no router to ask:
+//! Any tower stack will do. The request body has to be one that can carry buffered bytes
+//! ([`FromReplay`]); a service on hyper's own body wraps it first, and names its scope, for there
+//! is no router to ask:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -149,9 +162,11 @@
 //!
 //! # Features
 //!
-//! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope from the matched route, [`AnswerFate`] as a part of response tuples.
+//! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope
+//! from the matched route, [`AnswerFate`] as a part of response tuples.
 //!
-//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC statuses).
+//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC
+//! statuses).
 
 mod action;
 #[doc(hidden)]

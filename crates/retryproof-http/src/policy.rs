@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use http::Method;
 
-/// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a `const`, a value out
-/// of bounds is a compile error.
+/// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a
+/// `const`, a value out of bounds is a compile error.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -28,7 +28,8 @@ pub struct Policy {
     unmatched: bool,
 }
 
-/// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method that it is mounted for.
+/// Which methods a layer guards (HTTP-1). An annotated endpoint guards every method that it is
+/// mounted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Methods {
     /// Every method but GET, HEAD, OPTIONS and TRACE, which change nothing.
@@ -53,8 +54,8 @@ impl Policy {
         Self { scope: Some(scope), ..Self::unnamed() }
     }
 
-    /// A policy whose scope is made of method and matched route: `POST /orders/{}` (HTTP-16). Behind a router that
-    /// tells no route, each request is answered 500 `scope-invalid`.
+    /// A policy whose scope is made of method and matched route: `POST /orders/{}` (HTTP-16).
+    /// Behind a router that tells no route, each request is answered 500 `scope-invalid`.
     pub const fn unnamed() -> Self {
         Self {
             scope: None,
@@ -96,21 +97,26 @@ impl Policy {
         self
     }
 
-    /// Which methods a layer with this policy guards; [`Methods::Changing`] unless said (HTTP-1). Any other passes, and an
-    /// annotated handler inside still guards it.
+    /// Which methods a layer with this policy guards; [`Methods::Changing`] unless said (HTTP-1).
+    /// Any other passes, and an annotated handler inside still guards it.
     ///
     /// # Panics
-    /// If [`Methods::Only`] names no method, or one with a small letter: methods are compared byte for byte.
+    /// If [`Methods::Only`] names no method, or one with a small letter: methods are compared byte
+    /// for byte.
     pub const fn methods(mut self, methods: Methods) -> Self {
         if let Methods::Only(names) = methods {
-            assert!(are_methods(names), "`Methods::Only` wants methods, and their names in capitals");
+            assert!(
+                are_methods(names),
+                "`Methods::Only` wants methods, and their names in capitals"
+            );
         }
         self.methods = methods;
         self
     }
 
-    /// Guards with a layer also what the router matched no route for: for a fallback that does work, such as a proxy.
-    /// Unless said, such a request passes (HTTP-1). The policy needs a scope, since there is no route to make one of.
+    /// Guards with a layer also what the router matched no route for: for a fallback that does
+    /// work, such as a proxy. Unless said, such a request passes (HTTP-1). The policy needs a
+    /// scope, since there is no route to make one of.
     pub const fn with_unmatched(mut self) -> Self {
         self.unmatched = true;
         self
@@ -148,7 +154,8 @@ impl Default for Policy {
     }
 }
 
-/// A policy at hand: that of an annotated handler is a constant, that of a layer is shared by its services.
+/// A policy at hand: that of an annotated handler is a constant, that of a layer is shared by its
+/// services.
 #[derive(Debug, Clone)]
 pub enum AtHand {
     /// That of an annotated handler.
@@ -158,7 +165,8 @@ pub enum AtHand {
 }
 
 impl AtHand {
-    /// Whether a layer guards, and may let pass what is not for it (HTTP-1). An annotated endpoint guards all that it gets.
+    /// Whether a layer guards, and may let pass what is not for it (HTTP-1). An annotated endpoint
+    /// guards all that it gets.
     pub(crate) const fn is_layer(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
@@ -243,7 +251,8 @@ mod tests {
 
     #[test]
     fn ctx_2_bounds_are_exact() {
-        let policy = Policy::new("s").with_ttl(MS).with_lease(10 * MS).with_wait_timeout(Duration::ZERO);
+        let policy =
+            Policy::new("s").with_ttl(MS).with_lease(10 * MS).with_wait_timeout(Duration::ZERO);
         assert_eq!(
             (policy.ttl(), policy.lease(), policy.wait_timeout()),
             (Some(MS), Some(10 * MS), Some(Duration::ZERO))
@@ -265,7 +274,10 @@ mod tests {
         const SOME: Policy = Policy::new("s").methods(Methods::Only(&["POST", "M-SEARCH"]));
         assert_eq!(SOME.methods, Methods::Only(&["POST", "M-SEARCH"]));
         for names in [&[] as &'static [&'static str], &["post"], &["POST", ""], &["PO ST"]] {
-            assert!(catch_unwind(|| Policy::new("s").methods(Methods::Only(names))).is_err(), "{names:?}");
+            assert!(
+                catch_unwind(|| Policy::new("s").methods(Methods::Only(names))).is_err(),
+                "{names:?}"
+            );
         }
     }
 

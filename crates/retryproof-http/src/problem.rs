@@ -69,8 +69,8 @@ impl Code {
         }
     }
 
-    /// The status that goes with the code; that of `in-flight` is configurable, and `caller-missing` is 401 where the filter has
-    /// a challenge.
+    /// The status that goes with the code; that of `in-flight` is configurable, and
+    /// `caller-missing` is 401 where the filter has a challenge.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -96,7 +96,9 @@ impl Code {
             Self::BodyUnreadable => "The request body could not be read",
             Self::FingerprintMismatch => "The idempotency key was used with another request",
             Self::InFlight => "A request with this idempotency key is in progress",
-            Self::ResultNotReplayable => "The request was carried out, and its response cannot be repeated",
+            Self::ResultNotReplayable => {
+                "The request was carried out, and its response cannot be repeated"
+            }
             Self::StoreUnavailable => "The idempotency store is unavailable",
             Self::ShuttingDown => "The service is shutting down",
             Self::TooBusy => "Too many requests are in progress",
@@ -144,7 +146,8 @@ pub struct Problem {
     pub retry_after: Option<u32>,
     /// The status of a first answer that was not kept (HTTP-13).
     pub original_status: Option<u16>,
-    /// The `Location` of a first answer that was not kept (HTTP-13). `Debug` prints it: it is not a secret of ours.
+    /// The `Location` of a first answer that was not kept (HTTP-13). `Debug` prints it: it is not a
+    /// secret of ours.
     pub location: Option<String>,
     /// The `WWW-Authenticate` of a 401 (HTTP-16).
     pub challenge: Option<String>,
@@ -210,8 +213,8 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// `Retry-After` of a 503: 1 to 5 seconds, so that those who were turned away together do not come back together
-/// (HTTP-14). `ticket` is a counter.
+/// `Retry-After` of a 503: 1 to 5 seconds, so that those who were turned away together do not come
+/// back together (HTTP-14). `ticket` is a counter.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
     // Neighbouring tickets land far apart (Fibonacci hashing).
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5
@@ -277,7 +280,9 @@ mod tests {
             let problem = Problem::new(code, "d");
             assert_eq!(problem.retryable, retryable, "{code}");
             assert_eq!(problem.status, code.status());
-            assert!(problem.to_json().contains(&format!("\"type\":\"urn:retryproof:problem:{code}\"")));
+            assert!(
+                problem.to_json().contains(&format!("\"type\":\"urn:retryproof:problem:{code}\""))
+            );
         }
         let statuses: Vec<u16> = ALL.iter().map(|code| code.status()).collect();
         assert_eq!(

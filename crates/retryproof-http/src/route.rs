@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which route a request is on: for the default scope (HTTP-16), the fingerprint's path (FP-3) and "guarded already"
-//! (HTTP-15).
+//! Which route a request is on: for the default scope (HTTP-16), the fingerprint's path (FP-3) and
+//! "guarded already" (HTTP-15).
 
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -43,8 +43,8 @@ impl Route {
         Self { method: method.clone(), template: None, target: Target::Told(target.into()) }
     }
 
-    /// Whether a request is still this very call, seen further inside. A request that a handler makes in process,
-    /// even one with copied extensions, is on another route or has another path.
+    /// Whether a request is still this very call, seen further inside. A request that a handler
+    /// makes in process, even one with copied extensions, is on another route or has another path.
     pub(crate) fn is_that_of(&self, head: &Head<'_>) -> bool {
         // Both as the client sent them, whatever nested routers stripped in between.
         let path = match &self.target {
@@ -62,7 +62,8 @@ impl Route {
         }
     }
 
-    /// As [`is_that_of`](Self::is_that_of), of a framework whose request keeps its target to the end.
+    /// As [`is_that_of`](Self::is_that_of), of a framework whose request keeps its target to the
+    /// end.
     pub(crate) fn is_told(&self, method: &Method, target: &str) -> bool {
         self.method == *method && path_of(self.target()) == path_of(target)
     }
@@ -112,8 +113,9 @@ impl<'a> Head<'a> {
         self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
     }
 
-    /// The target as the client sent it. axum keeps it where nested routers strip a prefix; one that is no longer than
-    /// the request's own is a leftover of another request, whose extensions were copied.
+    /// The target as the client sent it. axum keeps it where nested routers strip a prefix; one
+    /// that is no longer than the request's own is a leftover of another request, whose extensions
+    /// were copied.
     fn target_uri(&self) -> &'a Uri {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()
@@ -124,7 +126,8 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// Whether a router of axum looked for a route and found none (HTTP-1). Unknown outside of one: no.
+    /// Whether a router of axum looked for a route and found none (HTTP-1). Unknown outside of one:
+    /// no.
     pub(crate) fn is_unmatched(&self) -> bool {
         #[cfg(feature = "axum")]
         return self.extensions.get::<Template>().is_none()
@@ -175,8 +178,8 @@ mod nested {
     use http::{Extensions, Request, StatusCode};
     use tower_service::Service as _;
 
-    /// Whether a request is at a service that is nested at a path. Its router has matched that path, and says so to none but
-    /// a router inside: one such is asked.
+    /// Whether a request is at a service that is nested at a path. Its router has matched that
+    /// path, and says so to none but a router inside: one such is asked.
     pub(super) fn is_at_service(extensions: &Extensions) -> bool {
         static INSIDE: LazyLock<Router> = LazyLock::new(|| {
             let is_whole = |path: MatchedPath| path.as_str() == "/";
@@ -185,7 +188,8 @@ mod nested {
         let mut request = Request::new(Body::empty());
         *request.extensions_mut() = extensions.clone();
         let asked = pin!(INSIDE.clone().call(request));
-        // Whatever axum does to it in a later version: a request that may be matched is not let through.
+        // Whatever axum does to it in a later version: a request that may be matched is not let
+        // through.
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(answer)) => answer.status() != status(true),
             Poll::Pending => true,
@@ -207,7 +211,8 @@ fn template_of(_: &Extensions) -> Option<&Template> {
     None
 }
 
-/// Whether more than one method may be behind a route: tonic mounts a service by `/pay.v1.Payments/{*rest}`.
+/// Whether more than one method may be behind a route: tonic mounts a service by
+/// `/pay.v1.Payments/{*rest}`.
 #[cfg(all(feature = "grpc", feature = "axum"))]
 fn is_open(template: Option<&Template>) -> bool {
     template.is_none_or(|template| template.as_str().ends_with('}'))
@@ -249,7 +254,11 @@ mod tests {
             ("/", Some("/api"), "/api"),
             ("/charge", Some("/pay"), "/charge"),
         ] {
-            assert_eq!(Route::of(&Head::of(&request("POST", path, original))).target(), target, "{path}");
+            assert_eq!(
+                Route::of(&Head::of(&request("POST", path, original))).target(),
+                target,
+                "{path}"
+            );
         }
     }
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a request to an identity: the default scope of a route, and the caller folded into the key (HTTP-16).
+//! From a request to an identity: the default scope of a route, and the caller folded into the key
+//! (HTTP-16).
 
 use sha2::{Digest as _, Sha256};
 
 use crate::caller::By;
 use crate::key::MAX_KEY;
 
-/// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 = 500 bytes.
+/// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 =
+/// 500 bytes.
 const MAX_PLAIN_CALLER: usize = 240;
 
-/// Method and route template with the parameters' names erased, so that renaming one orphans no record:
-/// `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
+/// Method and route template with the parameters' names erased, so that renaming one orphans no
+/// record: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
 pub(crate) fn default_scope(method: &str, template: &str) -> String {
     let mut scope = String::with_capacity(method.len() + 1 + template.len());
     scope.push_str(method);
@@ -35,15 +37,19 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
     scope
 }
 
-/// Calls `then` with a key for the engine, of at most 500 bytes, without an allocation of its own: the engine makes one.
+/// Calls `then` with a key for the engine, of at most 500 bytes, without an allocation of its own:
+/// the engine makes one.
 ///
-/// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no choice of keys makes two of
-/// them meet. Always with a prefix, so that `.caller(..)` added later meets no old record of another caller. The guide tells
-/// operators how it is made (`guide/operations.md`).
+/// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no
+/// choice of keys makes two of them meet. Always with a prefix, so that `.caller(..)` added later
+/// meets no old record of another caller. The guide tells operators how it is made
+/// (`guide/operations.md`).
 pub(crate) fn folded<T>(by: &By, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match by {
         // A UUID with room to spare.
-        By::Anyone | By::Absent if key.len() <= 60 => then(Folded { bytes: [0; 62], len: 0 }.fold(by, key)),
+        By::Anyone | By::Absent if key.len() <= 60 => {
+            then(Folded { bytes: [0; 62], len: 0 }.fold(by, key))
+        }
         _ => then(Folded { bytes: [0; MAX_FOLDED], len: 0 }.fold(by, key)),
     }
 }
@@ -134,7 +140,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn http_16_every_folded_key_is_a_key_of_the_engine(caller in proptest::option::of("\\PC{0,300}|[\\x00-\\x20]{0,9}"), key in "[ -~]{1,255}") {
+        fn http_16_every_folded_key_is_a_key_of_the_engine(caller in proptest::option::of(
+            "\\PC{0,300}|[\\x00-\\x20]{0,9}"), key in "[ -~]{1,255}") {
             let folded = folded(caller.as_deref(), &key);
             prop_assert!(folded.ends_with(&format!(":{key}")), "nothing is cut off");
             prop_assert!(Key::new(&folded).is_ok(), "{} bytes", folded.len());

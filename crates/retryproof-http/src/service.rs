@@ -15,8 +15,8 @@ use crate::future::ResponseFuture;
 use crate::guard::{Admission, Keyed, admit, guarded};
 use crate::policy::AtHand;
 
-/// A service whose requests are guarded. A request that the guard does not concern costs neither an allocation nor a
-/// buffered byte.
+/// A service whose requests are guarded. A request that the guard does not concern costs neither an
+/// allocation nor a buffered byte.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -54,7 +54,8 @@ where
             Admission::Refused(answer) => ResponseFuture::answered(answer.map(GuardedBody::replay)),
             Admission::Keyed(key) => {
                 let keyed = Keyed { filter: self.filter.clone(), policy: self.policy.clone(), key };
-                // The one that was polled ready goes along; its clone takes the place (tower's contract).
+                // The one that was polled ready goes along; its clone takes the place (tower's
+                // contract).
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();

@@ -7,8 +7,8 @@
 //! count {name value_len value}* body_len body   trailers and body, of a response alone
 //! name: code of a common name (0 to 63), or 64 + length and the lower-case name
 //! ```
-//! Counts, lengths and name codes are varints (LEB128, shortest form). One buffer and no slice of the wire: a record
-//! that kept `Bytes` of the connection would pin its whole read buffer.
+//! Counts, lengths and name codes are varints (LEB128, shortest form). One buffer and no slice of
+//! the wire: a record that kept `Bytes` of the connection would pin its whole read buffer.
 
 use std::fmt;
 
@@ -22,7 +22,8 @@ pub use names::COMMON_NAMES;
 pub(crate) use names::code_of;
 pub(crate) use reader::Reader;
 
-/// The schema version in the engine's envelope. The record has one of its own; this one never moves.
+/// The schema version in the engine's envelope. The record has one of its own; this one never
+/// moves.
 pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
@@ -35,7 +36,8 @@ const TOMBSTONE_HEADERS: usize = 8 * 1024;
 /// One header or trailer line: lower-case name and raw value.
 pub(crate) type Line<'a> = (&'a str, &'a [u8]);
 
-/// What is to be stored of a response. The iterators are walked twice: for the size, then for the bytes.
+/// What is to be stored of a response. The iterators are walked twice: for the size, then for the
+/// bytes.
 pub(crate) struct Draft<H, T, B> {
     pub(crate) status: u16,
     pub(crate) headers: H,
@@ -53,7 +55,10 @@ where
     /// The length of its record, exactly.
     pub(crate) fn len(&self) -> usize {
         let body = self.body_len();
-        4 + lines_len(self.headers.clone()) + lines_len(self.trailers.clone()) + varint_len(body) + body
+        4 + lines_len(self.headers.clone())
+            + lines_len(self.trailers.clone())
+            + varint_len(body)
+            + body
     }
 
     fn body_len(&self) -> usize {
@@ -77,15 +82,16 @@ where
     }
 }
 
-/// Appends the record of a response that cannot be replayed: its status, `Location` first, and then the other
-/// header lines that fit into 8 KiB (HTTP-13).
+/// Appends the record of a response that cannot be replayed: its status, `Location` first, and then
+/// the other header lines that fit into 8 KiB (HTTP-13).
 pub(crate) fn encode_tombstone<'a>(
     status: u16,
     headers: impl Iterator<Item = Line<'a>> + Clone,
     out: &mut Vec<u8>,
 ) {
     let is_location = |(name, _): &Line<'_>| *name == "location";
-    let ordered = headers.clone().filter(is_location).chain(headers.filter(|line| !is_location(line)));
+    let ordered =
+        headers.clone().filter(is_location).chain(headers.filter(|line| !is_location(line)));
     let mut left = TOMBSTONE_HEADERS;
     let kept: Vec<Line<'a>> = ordered
         .filter(|(name, value)| match left.checked_sub(name.len() + value.len()) {
@@ -122,8 +128,11 @@ fn put_lines<'a>(lines: impl Iterator<Item = Line<'a>> + Clone, out: &mut Vec<u8
 
 fn lines_len<'a>(lines: impl Iterator<Item = Line<'a>>) -> usize {
     let (count, bytes) = lines.fold((0, 0), |(count, bytes), (name, value)| {
-        let name =
-            if code_of(name).is_some() { 1 } else { varint_len(FIRST_LITERAL + name.len()) + name.len() };
+        let name = if code_of(name).is_some() {
+            1
+        } else {
+            varint_len(FIRST_LITERAL + name.len()) + name.len()
+        };
         (count + 1, bytes + name + varint_len(value.len()) + value.len())
     });
     varint_len(count) + bytes
@@ -142,7 +151,8 @@ const fn varint_len(number: usize) -> usize {
     (usize::BITS - (number | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// A record that this version cannot read (CMP-8). It says what is wrong, never what is stored (ID-4).
+/// A record that this version cannot read (CMP-8). It says what is wrong, never what is stored
+/// (ID-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(&'static str);
 
@@ -202,8 +212,8 @@ impl StoredResponse {
     /// Reads a record; everything in it is checked here, so that the rest cannot fail.
     ///
     /// # Errors
-    /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record exactly, and for
-    /// bytes that no response of ours has (CMP-8).
+    /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record
+    /// exactly, and for bytes that no response of ours has (CMP-8).
     pub fn decode(record: Bytes) -> Result<Self, Corrupt> {
         let (mut reader, status, tombstone) = Reader::open(&record)?;
         let headers = reader.section(record.len())?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Futures in sequence and in choice that share their room. In an `async` block the first would keep its own while the
-//! second runs, and the action's task, which is moved into place several times, would be twice as large.
+//! Futures in sequence and in choice that share their room. In an `async` block the first would
+//! keep its own while the second runs, and the action's task, which is moved into place several
+//! times, would be twice as large.
 
 use std::fmt;
 use std::future::Future;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Waiting`]: what an annotated endpoint's arguments may ask for before the lease is granted (ANN-6).
+//! [`Waiting`]: what an annotated endpoint's arguments may ask for before the lease is granted
+//! (ANN-6).
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use crate::guard::{Awaited, Key, Slot};
 use crate::joined::HandlerTx;
 
-/// A request whose arguments are being extracted. Until the grant nothing of it is among the request's extensions.
+/// A request whose arguments are being extracted. Until the grant nothing of it is among the
+/// request's extensions.
 pub struct Waiting {
     pub(crate) key: Key,
     /// Made by the first extractor that wants the lease.

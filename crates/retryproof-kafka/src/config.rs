@@ -20,8 +20,17 @@ use crate::group::Member;
 use crate::partition::Desk;
 
 /// What a consumer's settings and a producer's have in common, by the beginning of their names.
-const OF_THE_CONNECTION: [&str; 9] =
-    ["bootstrap.", "metadata.", "security.", "ssl.", "sasl.", "enable.ssl", "socket.", "broker.", "client."];
+const OF_THE_CONNECTION: [&str; 9] = [
+    "bootstrap.",
+    "metadata.",
+    "security.",
+    "ssl.",
+    "sasl.",
+    "enable.ssl",
+    "socket.",
+    "broker.",
+    "client.",
+];
 
 /// The settings of a [`KafkaListener`]; made by [`KafkaListener::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -64,8 +73,8 @@ impl KafkaListenerBuilder {
         }
     }
 
-    /// Takes the key from this header. This or [`key`](Self::key) is required: Kafka's own key of a message says which partition it belongs to,
-    /// such as a customer, and not which event it is.
+    /// Takes the key from this header. This or [`key`](Self::key) is required: Kafka's own key of a
+    /// message says which partition it belongs to, such as a customer, and not which event it is.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| header(message, &name))
@@ -80,14 +89,16 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// The topic for messages that cannot be handled, and for those that have failed too often (LST-2). Required. It should take what the topics that are
-    /// listened to take: a message that is too large for it goes there without its body, which a header `retryproof-body` says.
+    /// The topic for messages that cannot be handled, and for those that have failed too often
+    /// (LST-2). Required. It should take what the topics that are listened to take: a message that
+    /// is too large for it goes there without its body, which a header `retryproof-body` says.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
     }
 
-    /// How often the work on a message is tried, in place, before it becomes a dead letter; 5 unless set. The messages behind it wait.
+    /// How often the work on a message is tried, in place, before it becomes a dead letter; 5
+    /// unless set. The messages behind it wait.
     pub fn attempts(mut self, runs: u32) -> Self {
         self.attempts = runs.max(1);
         self
@@ -99,35 +110,43 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// How many messages of one partition are handled side by side; 1 unless set, which keeps their order. With more, the order is not kept, and the
-    /// committed offset stays before the first message that is not done.
+    /// How many messages of one partition are handled side by side; 1 unless set, which keeps their
+    /// order. With more, the order is not kept, and the committed offset stays before the first
+    /// message that is not done.
     pub fn side_by_side(mut self, messages: usize) -> Self {
         self.side_by_side = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages of one partition are read and not answered before the client stops to read it; 100 unless set.
+    /// How many messages of one partition are read and not answered before the client stops to read
+    /// it; 100 unless set.
     pub fn ahead(mut self, messages: usize) -> Self {
         self.ahead = messages.clamp(1, 100_000);
         self
     }
 
-    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless set. The client is not asked for
-    /// messages meanwhile, so keep it below `max.poll.interval.ms` (5 min).
+    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless
+    /// set. The client is not asked for messages meanwhile, so keep it below `max.poll.interval.ms`
+    /// (5 min).
     pub fn drain(mut self, at_most: Duration) -> Self {
         self.drain = at_most;
         self
     }
 
-    /// Makes the clients: a consumer, and a producer for the dead letters. Connects in the background.
+    /// Makes the clients: a consumer, and a producer for the dead letters. Connects in the
+    /// background.
     ///
-    /// Of the settings given, `enable.auto.offset.store` and `enable.auto.commit` are the listener's own: offsets are stored when messages are answered,
-    /// and committed every `auto.commit.interval.ms` (1 s unless set), before a partition is given away, and at the end. `auto.offset.reset` is `earliest`
-    /// unless set: librdkafka's own default has a group that is new, or whose offset is gone, skip what lies in the topic, and no message is skipped unrun (LST-2).
+    /// Of the settings given, `enable.auto.offset.store` and `enable.auto.commit` are the
+    /// listener's own: offsets are stored when messages are answered, and committed every
+    /// `auto.commit.interval.ms` (1 s unless set), before a partition is given away, and at the
+    /// end. `auto.offset.reset` is `earliest` unless set: librdkafka's own default has a group that
+    /// is new, or whose offset is gone, skip what lies in the topic, and no message is skipped
+    /// unrun (LST-2).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: no key, no topic for dead letters or one that is listened to, no topics, no `group.id`, or a setting that librdkafka
-    /// refuses; no tokio runtime around. [`ErrorKind::Invalid`] for the scope.
+    /// [`ErrorKind::Config`]: no key, no topic for dead letters or one that is listened to, no
+    /// topics, no `group.id`, or a setting that librdkafka refuses; no tokio runtime around.
+    /// [`ErrorKind::Invalid`] for the scope.
     pub fn build(self) -> Result<KafkaListener> {
         let scope = self.scope?;
         let wrong = |why: &'static str| Error::new(ErrorKind::Config, why);
@@ -159,7 +178,8 @@ impl KafkaListenerBuilder {
         if client.get("auto.commit.interval.ms").is_none() {
             client.set("auto.commit.interval.ms", "1000");
         }
-        // Left to librdkafka it is `largest`: what was published before the group's first commit would never run.
+        // Left to librdkafka it is `largest`: what was published before the group's first commit
+        // would never run.
         if client.get("auto.offset.reset").is_none() {
             client.set("auto.offset.reset", "earliest");
         }
@@ -171,7 +191,8 @@ impl KafkaListenerBuilder {
                 sender.set(name, value);
             }
         }
-        // A letter is as large as its message; what is too large is for the broker to say, and of one letter alone.
+        // A letter is as large as its message; what is too large is for the broker to say, and of
+        // one letter alone.
         sender.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
         sender.set("acks", "all").set("message.timeout.ms", "10000");
         let producer = FutureProducer::from_config(&sender).map_err(refused)?;
@@ -185,7 +206,12 @@ impl KafkaListenerBuilder {
             side_by_side: self.side_by_side,
             tally: Arc::new(Tally::default()),
         };
-        Ok(KafkaListener { desk: Arc::new(desk), topics: self.topics, ahead: self.ahead, drain: self.drain })
+        Ok(KafkaListener {
+            desk: Arc::new(desk),
+            topics: self.topics,
+            ahead: self.ahead,
+            drain: self.drain,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dead letters: the message as it was, with headers that say why it lies there, delivered before its offset moves on.
+//! Dead letters: the message as it was, with headers that say why it lies there, delivered before
+//! its offset moves on.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::delivery::Delivery;
 const LOOK: Duration = Duration::from_secs(5);
 /// Between two of them.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often a topic may be missing before it is said to be: one that brokers make by themselves is missing at first.
+/// How often a topic may be missing before it is said to be: one that brokers make by themselves is
+/// missing at first.
 const MOST_MISSES: u32 = 5;
 
 /// Sends dead letters to one topic.
@@ -40,7 +42,8 @@ enum Keep {
 }
 
 impl Grave {
-    /// Waits until the topic is found, over outages. A listener that cannot put dead letters anywhere does not begin.
+    /// Waits until the topic is found, over outages. A listener that cannot put dead letters
+    /// anywhere does not begin.
     pub(crate) async fn find(&self) -> Result<()> {
         let mut misses = 0;
         loop {
@@ -58,7 +61,8 @@ impl Grave {
                     .with("topic", self.topic.clone())
                     .because(error));
             }
-            tracing::warn!(topic = self.topic, %error, "the topic of the dead letters is not found yet, no message is read before");
+            tracing::warn!(topic = self.topic, %error, "the topic of the dead letters is not \
+                 found yet, no message is read before");
             sleep(LOOK_AGAIN).await;
         }
     }
@@ -72,8 +76,9 @@ impl Grave {
         }
     }
 
-    /// Until all replicas that have to have the letter do, or it failed. librdkafka repeats what it can by itself, for `message.timeout.ms`. A letter that is
-    /// too large for its topic keeps less: held back, it would hold up its partition for ever.
+    /// Until all replicas that have to have the letter do, or it failed. librdkafka repeats what it
+    /// can by itself, for `message.timeout.ms`. A letter that is too large for its topic keeps
+    /// less: held back, it would hold up its partition for ever.
     pub(crate) async fn bury(&self, delivery: &Delivery, why: Reason) -> Result<()> {
         for keep in [Keep::Everything, Keep::Headers, Keep::Place] {
             match self.send(delivery, why, keep).await {
@@ -87,7 +92,9 @@ impl Grave {
                 Err(error) => return Err(not_delivered(error)),
             }
         }
-        Err(Error::unavailable("the dead letter was not delivered: its topic takes not even its place"))
+        Err(Error::unavailable(
+            "the dead letter was not delivered: its topic takes not even its place",
+        ))
     }
 
     async fn send(
@@ -97,7 +104,8 @@ impl Grave {
         keep: Keep,
     ) -> std::result::Result<(), KafkaError> {
         let message = delivery.message();
-        let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers(delivery, why, keep));
+        let mut record =
+            FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers(delivery, why, keep));
         record.payload = match keep {
             Keep::Everything => message.payload(),
             // Empty and not missing: a compacted topic takes a missing one for a deletion.
@@ -139,9 +147,9 @@ fn headers(delivery: &Delivery, why: Reason, keep: Keep) -> OwnedHeaders {
         Keep::Everything | Keep::Headers => message.headers().cloned().unwrap_or_default(),
         Keep::Place => OwnedHeaders::new(),
     };
-    let headers = own
-        .iter()
-        .fold(kept, |headers, (key, value)| headers.insert(Header { key, value: Some(value.as_str()) }));
+    let headers = own.iter().fold(kept, |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(value.as_str()) })
+    });
     match keep {
         Keep::Everything => headers,
         Keep::Headers | Keep::Place => {

@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener sees to the rest. A message that
-/// cannot be handled is reported by `?`: what fails here is a [`Poison`], and the message becomes a dead letter (LST-2).
+/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener
+/// sees to the rest. A message that cannot be handled is reported by `?`: what fails here is a
+/// [`Poison`], and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -36,8 +37,8 @@ pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
 
 impl Delivery {
     pub(crate) fn new(message: OwnedMessage, scope: Scope, key_of: &KeyOf) -> Self {
-        // It panics where a header's name is no UTF-8, inside of rdkafka (0.39), and where the program's own function does. That is one
-        // message's fault, and must not end the others.
+        // It panics where a header's name is no UTF-8, inside of rdkafka (0.39), and where the
+        // program's own function does. That is one message's fault, and must not end the others.
         let found = catch_unwind(AssertUnwindSafe(|| key_of(&message)));
         let key = found.map_or(Err(Poison::BadKey), |found| match found {
             // Where text was replaced, two keys could meet.
@@ -56,8 +57,9 @@ impl Delivery {
         self.0.key.as_ref().map_err(|why| *why)
     }
 
-    /// The context of a call that handles the message: the listener's scope, the key, the fingerprint of the body (a redelivery with
-    /// another body is refused, FP-1), and a wait of `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
+    /// The context of a call that handles the message: the listener's scope, the key, the
+    /// fingerprint of the body (a redelivery with another body is refused, FP-1), and a wait of
+    /// `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
     ///
     /// # Errors
     /// Those of [`key`](Self::key).
@@ -107,8 +109,8 @@ impl Delivery {
         self.0.message.offset()
     }
 
-    /// The message itself: Kafka's own key, time stamp, headers. Walking over headers, rdkafka (0.39) panics at a name that is no UTF-8; in a handler
-    /// that counts as a failure.
+    /// The message itself: Kafka's own key, time stamp, headers. Walking over headers, rdkafka
+    /// (0.39) panics at a name that is no UTF-8; in a handler that counts as a failure.
     #[must_use]
     pub fn message(&self) -> &OwnedMessage {
         &self.0.message

@@ -55,7 +55,8 @@ impl Ours {
     fn take_away(&self, partitions: &TopicPartitionList) {
         let mut ours = self.lock();
         for partition in partitions.elements() {
-            if let Some(gone) = ours.remove(&(partition.topic().to_owned(), partition.partition())) {
+            if let Some(gone) = ours.remove(&(partition.topic().to_owned(), partition.partition()))
+            {
                 gone.send_replace(true);
             }
         }
@@ -86,16 +87,21 @@ impl ConsumerContext for Member {
 
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            // What is stored by now is committed on the way out. What still runs goes on, and its record is what the next
-            // owner of the partition finds.
+            // What is stored by now is committed on the way out. What still runs goes on, and its
+            // record is what the next owner of the partition finds.
             Rebalance::Revoke(partitions) => {
-                tracing::info!(partitions = partitions.count(), "partitions taken away by the group");
+                tracing::info!(
+                    partitions = partitions.count(),
+                    "partitions taken away by the group"
+                );
                 self.ours.take_away(partitions);
             }
             Rebalance::Assign(partitions) => {
                 tracing::info!(partitions = partitions.count(), "partitions given by the group");
             }
-            Rebalance::Error(error) => tracing::warn!(%error, "the group could not share out its partitions"),
+            Rebalance::Error(error) => {
+                tracing::warn!(%error, "the group could not share out its partitions")
+            }
         }
     }
 }

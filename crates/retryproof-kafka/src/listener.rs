@@ -54,32 +54,42 @@ impl fmt::Debug for KafkaListener {
 }
 
 impl KafkaListener {
-    /// Starts with the client's settings (`bootstrap.servers`, `group.id` and what else librdkafka takes), the topics, and the scope under which the
-    /// messages have their records. Name the scope for what is done, not for the group.
-    pub fn builder(client: ClientConfig, topics: &[&str], scope: impl IntoScope) -> KafkaListenerBuilder {
+    /// Starts with the client's settings (`bootstrap.servers`, `group.id` and what else librdkafka
+    /// takes), the topics, and the scope under which the messages have their records. Name the
+    /// scope for what is done, not for the group.
+    pub fn builder(
+        client: ClientConfig,
+        topics: &[&str],
+        scope: impl IntoScope,
+    ) -> KafkaListenerBuilder {
         KafkaListenerBuilder::new(client, topics, scope)
     }
 
-    /// Counts what became of the messages, by reason. One that waits for another owner or for its next attempt is counted as a
-    /// nack each time, although nothing is told to Kafka.
+    /// Counts what became of the messages, by reason. One that waits for another owner or for its
+    /// next attempt is counted as a nack each time, although nothing is told to Kafka.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         Arc::clone(&self.desk.tally)
     }
 
-    /// Handles messages until `stop` is ready, over rebalances and outages. Then begins no handler any more, waits for those at work, commits, and
-    /// drops what takes longer than [`drain`](KafkaListenerBuilder::drain): those leases run out, and their messages come again. So do messages that
-    /// were read and not begun, and those that wait, for another owner or for their next attempt.
+    /// Handles messages until `stop` is ready, over rebalances and outages. Then begins no handler
+    /// any more, waits for those at work, commits, and drops what takes longer than
+    /// [`drain`](KafkaListenerBuilder::drain): those leases run out, and their messages come again.
+    /// So do messages that were read and not begun, and those that wait, for another owner or for
+    /// their next attempt.
     ///
-    /// The handler says what became of a message; a panic of it counts as a failure. It is called again, after a pause, while the message is
-    /// in flight elsewhere, and while it fails and has attempts left.
+    /// The handler says what became of a message; a panic of it counts as a failure. It is called
+    /// again, after a pause, while the message is in flight elsewhere, and while it fails and has
+    /// attempts left.
     ///
     /// # Errors
-    /// When the client cannot go on, as librdkafka says (`Fatal`). [`ErrorKind::Config`] where brokers say that there is no topic for the dead letters, before
-    /// the first message; brokers that make topics by themselves make it.
+    /// When the client cannot go on, as librdkafka says (`Fatal`). [`ErrorKind::Config`] where
+    /// brokers say that there is no topic for the dead letters, before the first message; brokers
+    /// that make topics by themselves make it.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the handlers in the middle: leases run out, and messages come again to the next owner of their partition.
+    /// Dropped, it drops the handlers in the middle: leases run out, and messages come again to the
+    /// next owner of their partition.
     pub async fn run<H, Fut>(&self, handler: H, stop: impl Future<Output = ()>) -> Result<()>
     where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -101,7 +111,8 @@ impl KafkaListener {
             while at_work.try_join_next().is_some() {}
             lanes.retain(|_, lane| !*lane.gone.borrow());
             self.resume(&mut lanes);
-            // Asked all the while, whatever the handlers do: a member that does not ask is put out of its group.
+            // Asked all the while, whatever the handlers do: a member that does not ask is put out
+            // of its group.
             let received = tokio::select! {
                 biased;
                 () = &mut stop => break Ok(()),
@@ -148,11 +159,13 @@ impl KafkaListener {
         }
         at_work.shutdown().await;
         let desk = Arc::clone(&self.desk);
-        let committed = spawn_blocking(move || desk.consumer.commit_consumer_state(CommitMode::Sync)).await;
+        let committed =
+            spawn_blocking(move || desk.consumer.commit_consumer_state(CommitMode::Sync)).await;
         if let Ok(Err(error)) = committed
             && error.rdkafka_error_code() != Some(RDKafkaErrorCode::NoOffset)
         {
-            tracing::warn!(%error, "offsets not committed, the next owner gets their messages again and runs nothing");
+            tracing::warn!(%error, "offsets not committed, the next owner gets their messages \
+                 again and runs nothing");
         }
         self.desk.consumer.unsubscribe();
         ended

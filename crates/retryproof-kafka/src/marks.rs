@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-/// Which messages of a partition are begun and not done. A group commits one number for a partition, so that number is the lowest of them.
+/// Which messages of a partition are begun and not done. A group commits one number for a
+/// partition, so that number is the lowest of them.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     open: BTreeSet<i64>,
@@ -22,8 +23,9 @@ pub(crate) struct Begun {
 }
 
 impl Marks {
-    /// A message is taken on. They come in the order of their offsets, but where a log was cut off, or an offset reset, they begin again further
-    /// down. The mark goes there with them: what is read twice is skipped or new, and what was begun before says nothing of it.
+    /// A message is taken on. They come in the order of their offsets, but where a log was cut off,
+    /// or an offset reset, they begin again further down. The mark goes there with them: what is
+    /// read twice is skipped or new, and what was begun before says nothing of it.
     pub(crate) fn begin(&mut self, offset: i64) -> Begun {
         if offset < self.next {
             *self = Self { rewinds: self.rewinds + 1, ..Self::default() };
@@ -33,7 +35,8 @@ impl Marks {
         Begun { offset, rewinds: self.rewinds }
     }
 
-    /// A message is done. The offset to store, if it moved: the next one to be read by whoever has the partition then.
+    /// A message is done. The offset to store, if it moved: the next one to be read by whoever has
+    /// the partition then.
     pub(crate) fn done(&mut self, Begun { offset, rewinds }: Begun) -> Option<i64> {
         if rewinds != self.rewinds {
             return None;
@@ -43,8 +46,12 @@ impl Marks {
         if self.stored.is_some_and(|stored| stored >= mark) {
             return None;
         }
-        // The lowest open one may be the first of all: then nothing is done that nothing stands before.
-        if mark <= offset && self.stored.is_none() && self.open.first().is_some_and(|first| *first < offset) {
+        // The lowest open one may be the first of all: then nothing is done that nothing stands
+        // before.
+        if mark <= offset
+            && self.stored.is_none()
+            && self.open.first().is_some_and(|first| *first < offset)
+        {
             return None;
         }
         self.stored = Some(mark);
@@ -63,7 +70,11 @@ mod tests {
         assert_eq!(marks.done(six), None, "5 is not done");
         assert_eq!(marks.done(nine), None);
         assert_eq!(marks.done(five), Some(7), "and 6 with it");
-        assert_eq!(marks.done(seven), Some(10), "8 was never there: compacted away, or a transaction's mark");
+        assert_eq!(
+            marks.done(seven),
+            Some(10),
+            "8 was never there: compacted away, or a transaction's mark"
+        );
         let ten = marks.begin(10);
         assert_eq!(marks.done(ten), Some(11));
     }

@@ -62,7 +62,8 @@ impl Drop for Place {
 pub(crate) type Taken = (Delivery, Place);
 
 impl Desk {
-    /// Works through a partition until it is taken away, or the listener stops: then what is at work is ended, and nothing new begun.
+    /// Works through a partition until it is taken away, or the listener stops: then what is at
+    /// work is ended, and nothing new begun.
     pub(crate) async fn work<H, Fut>(
         self: Arc<Self>,
         mut messages: mpsc::UnboundedReceiver<Taken>,
@@ -77,7 +78,8 @@ impl Desk {
         let mut at_work = JoinSet::new();
         loop {
             while at_work.try_join_next().is_some() {}
-            // The next message begins when a lane is free: with one lane, when the one before it is answered.
+            // The next message begins when a lane is free: with one lane, when the one before it is
+            // answered.
             let next = async {
                 let lane = Arc::clone(&lanes).acquire_owned().await.ok()?;
                 Some((lane, messages.recv().await?))
@@ -90,7 +92,8 @@ impl Desk {
                     None => break,
                 },
             };
-            let begun = marks.lock().unwrap_or_else(PoisonError::into_inner).begin(delivery.offset());
+            let begun =
+                marks.lock().unwrap_or_else(PoisonError::into_inner).begin(delivery.offset());
             let (desk, handler, marks, ending) =
                 (Arc::clone(&self), Arc::clone(&handler), Arc::clone(&marks), ending.clone());
             at_work.spawn(async move {
@@ -103,8 +106,9 @@ impl Desk {
         while at_work.join_next().await.is_some() {}
     }
 
-    /// Runs the handler until there is an answer for good, and says whether the offset may move on. A message whose partition is taken away, and one that
-    /// waits when the listener stops, stay unanswered: whoever has the partition next gets them.
+    /// Runs the handler until there is an answer for good, and says whether the offset may move on.
+    /// A message whose partition is taken away, and one that waits when the listener stops, stay
+    /// unanswered: whoever has the partition next gets them.
     async fn see_to<H, Fut>(&self, delivery: &Delivery, handler: &H, mut ending: Ending) -> bool
     where
         H: Fn(Delivery) -> Fut,
@@ -117,16 +121,21 @@ impl Desk {
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
-                    caught(async { handler(delivery.clone()).await.unwrap_or_else(Verdict::poison) }).await
+                    caught(async {
+                        handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
+                    })
+                    .await
                 }
                 Err(why) => Verdict::poison(why),
             };
             let Verdict::Nack { after, why, .. } = verdict else { break verdict };
             looks = looks.saturating_add(1);
             let pause = match why {
-                // An answer without a pause, as a handler of its own may give, must not become a hot loop.
+                // An answer without a pause, as a handler of its own may give, must not become a
+                // hot loop.
                 Reason::InFlight => after.max(self.backoff.after(1)),
-                // Nothing ran, so the message keeps its attempts. What ran and came to nothing, also because its lease was lost, spends one.
+                // Nothing ran, so the message keeps its attempts. What ran and came to nothing,
+                // also because its lease was lost, spends one.
                 Reason::Store => self.backoff.after(looks).max(after),
                 _ => {
                     runs += 1;
@@ -153,7 +162,8 @@ impl Desk {
         !ending.is_gone()
     }
 
-    /// Whether the letter was delivered. It is repeated until then, or until the partition is somebody else's, or the listener stops.
+    /// Whether the letter was delivered. It is repeated until then, or until the partition is
+    /// somebody else's, or the listener stops.
     async fn bury(&self, delivery: &Delivery, why: Reason, ending: &mut Ending) -> bool {
         let mut failures = 0;
         while let Err(error) = self.grave.bury(delivery, why).await {
@@ -168,7 +178,8 @@ impl Desk {
         true
     }
 
-    /// The offset goes past what is done; librdkafka commits it soon, and before the partition is given away.
+    /// The offset goes past what is done; librdkafka commits it soon, and before the partition is
+    /// given away.
     fn move_on(&self, delivery: &Delivery, begun: Begun, marks: &Mutex<Marks>) {
         let message = delivery.message();
         // Stored under the lock: a mark that is lower must not come later.
@@ -180,7 +191,8 @@ impl Desk {
             self.consumer.store_offsets(&list)
         };
         if let Err(error) = stored() {
-            tracing::debug!(delivery = ?delivery, %error, "offset not stored, the partition is somebody else's");
+            tracing::debug!(delivery = ?delivery, %error, "offset not stored, the partition is \
+                 somebody else's");
         }
     }
 }

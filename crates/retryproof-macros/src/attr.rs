@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Args`]: the text between the parentheses, read but not judged.
 //!
-//! A mistake in one argument does not hide the next: it is noted, and reading goes on behind the next comma.
+//! A mistake in one argument does not hide the next: it is noted, and reading goes on behind the
+//! next comma.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
@@ -97,7 +98,12 @@ pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Args {
     args
 }
 
-fn argument(input: ParseStream<'_>, first: bool, args: &mut Args, errors: &mut Errors) -> syn::Result<()> {
+fn argument(
+    input: ParseStream<'_>,
+    first: bool,
+    args: &mut Args,
+    errors: &mut Errors,
+) -> syn::Result<()> {
     if !input.peek(Ident::peek_any) {
         return Err(input.error(format!(
             "an argument is `http` or `name = value`, where the name is one of {}",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shows an expansion: on stderr when `RETRYPROOF_MACROS_DEBUG` names the function, and in the snapshot tests.
+//! Shows an expansion: on stderr when `RETRYPROOF_MACROS_DEBUG` names the function, and in the
+//! snapshot tests.
 
 use std::iter::Peekable;
 
@@ -87,8 +88,10 @@ impl Page {
         }
         self.gap(matches!(self.last, Last::Word | Last::Keyword | Last::Mark));
         self.text.push_str(text);
-        let keyword =
-            matches!(text, "as" | "const" | "for" | "impl" | "in" | "let" | "match" | "return" | "where");
+        let keyword = matches!(
+            text,
+            "as" | "const" | "for" | "impl" | "in" | "let" | "match" | "return" | "where"
+        );
         self.last = if keyword { Last::Keyword } else { Last::Word };
     }
 
@@ -114,10 +117,15 @@ impl Page {
                 self.angles.push(generics);
                 (behind_a_mark && !generics, Last::Tight)
             }
-            ">" => (false, if self.angles.pop() == Some(true) { Last::Keyword } else { Last::Word }),
+            ">" => {
+                (false, if self.angles.pop() == Some(true) { Last::Keyword } else { Last::Word })
+            }
             "|" if self.parameters || !behind_a_word => {
                 self.parameters = !self.parameters;
-                (self.parameters && behind_a_mark, if self.parameters { Last::Tight } else { Last::Mark })
+                (
+                    self.parameters && behind_a_mark,
+                    if self.parameters { Last::Tight } else { Last::Mark },
+                )
             }
             "#" => (behind_a_mark, Last::Tight),
             "'" => (behind_a_word || behind_a_mark, Last::Tight),
@@ -182,8 +190,10 @@ impl Page {
 }
 
 /// Those of more than one character, as far as they are told apart from generics.
-const OPERATORS: [&str; 17] =
-    ["::", "->", "=>", "&&", "||", "==", "!=", "<=", "..", "..=", "+=", "-=", "*=", "/=", "|=", "&=", "%="];
+const OPERATORS: [&str; 17] = [
+    "::", "->", "=>", "&&", "||", "==", "!=", "<=", "..", "..=", "+=", "-=", "*=", "/=", "|=",
+    "&=", "%=",
+];
 
 /// The whole operator that begins with `first`.
 fn joined(first: Punct, tokens: &mut Tokens) -> String {

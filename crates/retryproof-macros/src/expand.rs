@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a valid [`Plan`] to code, and what is left standing when there is none.
 //!
-//! The emitted code is thin: it names, evaluates and passes on. Whatever decides stands in the library, behind
-//! `::retryproof::__private`.
+//! The emitted code is thin: it names, evaluates and passes on. Whatever decides stands in the
+//! library, behind `::retryproof::__private`.
 
 mod actix;
 mod attrs;
@@ -28,7 +28,11 @@ pub(crate) enum Framework {
 }
 
 /// The attribute.
-pub(crate) fn idempotent(framework: Framework, arguments: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn idempotent(
+    framework: Framework,
+    arguments: TokenStream,
+    item: TokenStream,
+) -> TokenStream {
     let mut errors = Errors::default();
     let args = attr::parse(arguments, &mut errors);
     let function = match syn::parse2::<Function>(item.clone()) {
@@ -37,7 +41,10 @@ pub(crate) fn idempotent(framework: Framework, arguments: TokenStream, item: Tok
             let function = item.clone().into_iter().any(|token| token.to_string() == "fn");
             errors.push(match function {
                 true => error,
-                false => syn::Error::new(error.span(), "`#[idempotent]` stands on a function or a method"),
+                false => syn::Error::new(
+                    error.span(),
+                    "`#[idempotent]` stands on a function or a method",
+                ),
             });
             return refused(errors, item);
         }
@@ -58,7 +65,8 @@ pub(crate) fn idempotent(framework: Framework, arguments: TokenStream, item: Tok
     expansion
 }
 
-/// The errors, and the item as it was: editors keep working, and nothing else is complained about in the wake.
+/// The errors, and the item as it was: editors keep working, and nothing else is complained about
+/// in the wake.
 fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
     let errors = errors.into_inner().map(syn::Error::into_compile_error);
     quote!(#errors #item)
@@ -72,8 +80,9 @@ fn private(root: Option<&Path>) -> TokenStream {
     }
 }
 
-/// A local variable of the expansion. `mixed_site` keeps it apart from the function's own variables, but not from a constant, which every
-/// endpoint is in patterns: no endpoint is called so.
+/// A local variable of the expansion. `mixed_site` keeps it apart from the function's own
+/// variables, but not from a constant, which every endpoint is in patterns: no endpoint is called
+/// so.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

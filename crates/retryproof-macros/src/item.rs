@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Function`]: the annotated item, with its body left unparsed.
 //!
-//! The body is none of our business, so it stays one token group: a half-written one reaches the compiler as it is,
-//! with the compiler's own messages, and editors keep working.
+//! The body is none of our business, so it stays one token group: a half-written one reaches the
+//! compiler as it is, with the compiler's own messages, and editors keep working.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
@@ -42,7 +42,8 @@ impl Function {
         self.attrs.iter().find(|attr| is_idempotent(attr))
     }
 
-    /// As written, but never with another `#[idempotent]` or a mark of ours: what is left standing beside an error.
+    /// As written, but never with another `#[idempotent]` or a mark of ours: what is left standing
+    /// beside an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {
@@ -63,7 +64,9 @@ impl Function {
         let inputs = std::mem::take(&mut self.sig.inputs);
         for input in inputs {
             match input {
-                FnArg::Typed(mut input) if input.attrs.iter().any(|attr| attr.path().is_ident(mark)) => {
+                FnArg::Typed(mut input)
+                    if input.attrs.iter().any(|attr| attr.path().is_ident(mark)) =>
+                {
                     input.attrs.retain(|attr| !attr.path().is_ident(mark));
                     taken = Some(input);
                 }
@@ -108,7 +111,10 @@ fn attributes(input: &mut FnArg) -> &mut Vec<Attribute> {
 
 /// Whether `tokens` hold a keyword or name anywhere.
 pub(crate) fn mentions(tokens: impl ToTokens, word: &str) -> bool {
-    any(tokens.to_token_stream(), &|token| matches!(token, TokenTree::Ident(ident) if ident == word))
+    any(
+        tokens.to_token_stream(),
+        &|token| matches!(token, TokenTree::Ident(ident) if ident == word),
+    )
 }
 
 /// Whether a type borrows without naming for how long: `&T` or `Cow<'_, T>`.

@@ -9,7 +9,8 @@ use quote::quote;
 use crate::expand::Framework;
 
 /// A function for which every argument of the second form is right.
-const METHOD: &str = "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
+const METHOD: &str =
+    "async fn consume(&self, order: &Order) -> Result<Receipt, HandlerError> { body() }";
 const ENDPOINT: &str = "async fn pay(Json(order): Json<Order>) -> String { String::new() }";
 
 fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -18,12 +19,14 @@ fn idempotent(arguments: TokenStream, item: TokenStream) -> TokenStream {
 
 /// The messages of an expansion, in order.
 fn messages(arguments: &str, item: &str) -> Vec<String> {
-    let expansion = idempotent(arguments.parse().expect("tokens"), item.parse().expect("tokens")).to_string();
+    let expansion =
+        idempotent(arguments.parse().expect("tokens"), item.parse().expect("tokens")).to_string();
     let mut found = Vec::new();
     let mut rest = expansion.as_str();
     while let Some((_, after)) = rest.split_once("compile_error ! {") {
         let (literal, after) = after.split_once("\" }").expect("a closed call");
-        let literal: syn::LitStr = syn::parse_str(&format!("{}\"", literal.trim())).expect("one literal");
+        let literal: syn::LitStr =
+            syn::parse_str(&format!("{}\"", literal.trim())).expect("one literal");
         found.push(literal.value());
         rest = after;
     }
@@ -52,7 +55,10 @@ fn ann_1_every_argument_is_taken() {
     takes(&format!("{every},"), METHOD);
     takes("key = id::<A, B>(order, |a, b| a)", METHOD);
     takes("http", ENDPOINT);
-    takes(r#"http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "pay""#, ENDPOINT);
+    takes(
+        r#"http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT0S", scope = "pay""#,
+        ENDPOINT,
+    );
     takes("http, crate = retryproof", ENDPOINT);
 }
 
@@ -61,7 +67,11 @@ fn ann_2_endpoints_refuse_what_functions_take() {
     refuses("http, key = order.id", ENDPOINT, "`key` is not taken on an HTTP endpoint");
     refuses("http, fingerprint = body", ENDPOINT, "`fingerprint` is not taken on an HTTP endpoint");
     refuses("http, codec = JsonCodec", ENDPOINT, "`codec` is not taken on an HTTP endpoint");
-    refuses("http, completion = \"propagate\"", ENDPOINT, "`completion` is not taken on an HTTP endpoint");
+    refuses(
+        "http, completion = \"propagate\"",
+        ENDPOINT,
+        "`completion` is not taken on an HTTP endpoint",
+    );
     refuses("http, hold_when = E::is_unknown", ENDPOINT, "by its `AnswerFate`");
     refuses("http, engine = x", ENDPOINT, "`engine` is not taken on an HTTP endpoint");
 }
@@ -111,7 +121,8 @@ fn ann_2_ctx_2_bounds_are_judged_at_compile_time() {
 #[test]
 fn ann_2_id_3_scopes_are_judged_at_compile_time() {
     let bad = ["".to_owned(), "  ".to_owned(), "a\\nb".to_owned(), "s".repeat(256)];
-    for (scope, problem) in bad.iter().zip(["is empty", "is blank", "has a control character", "is too long"])
+    for (scope, problem) in
+        bad.iter().zip(["is empty", "is blank", "has a control character", "is too long"])
     {
         refuses(&format!("http, scope = \"{scope}\""), ENDPOINT, problem);
     }
@@ -144,8 +155,14 @@ fn ann_2_a_missing_key_and_a_literal_one() {
 
 #[test]
 fn ann_2_a_function_that_cannot_report_in_flight() {
-    for returns in ["", "-> ()", "-> Option<u8>", "-> &'static str", "-> (u8, u8)", "-> [u8; 4]", "-> !"] {
-        refuses("key = id, engine = e", &format!("async fn f(id: u8) {returns} {{}}"), "returns a `Result`");
+    for returns in
+        ["", "-> ()", "-> Option<u8>", "-> &'static str", "-> (u8, u8)", "-> [u8; 4]", "-> !"]
+    {
+        refuses(
+            "key = id, engine = e",
+            &format!("async fn f(id: u8) {returns} {{}}"),
+            "returns a `Result`",
+        );
     }
     // What `async_trait` makes of a method.
     let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
@@ -157,7 +174,11 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
 
 #[test]
 fn ann_2_ann_3_a_function_without_an_engine() {
-    refuses("key = id", "async fn f(id: u8) -> Result<(), E> {}", "a function without `self` has no engine");
+    refuses(
+        "key = id",
+        "async fn f(id: u8) -> Result<(), E> {}",
+        "a function without `self` has no engine",
+    );
 }
 
 #[test]
@@ -182,15 +203,25 @@ fn ann_1_generic_functions_name_their_scope() {
 
 #[test]
 fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
-    refuses("key = order.id, completion = \"ignore\"", METHOD, "`completion = \"ignore\"` is unknown");
+    refuses(
+        "key = order.id, completion = \"ignore\"",
+        METHOD,
+        "`completion = \"ignore\"` is unknown",
+    );
     refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
-    // CMP-7: without a transaction there is nothing to join, and a transaction joins nothing by itself.
+    // CMP-7: without a transaction there is nothing to join, and a transaction joins nothing by
+    // itself.
     refuses("key = order.id, completion = \"joined\"", METHOD, "wants a transaction argument");
-    let with =
-        |tx: &str| format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}");
+    let with = |tx: &str| {
+        format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}")
+    };
     let joined = "key = order.id, completion = \"joined\"";
     refuses("key = order.id", &with("#[tx] tx: &mut Tx"), "`#[tx]` marks the transaction");
-    refuses("key = order.id, completion = \"propagate\"", &with("#[tx] tx: &mut Tx"), "`#[tx]` marks");
+    refuses(
+        "key = order.id, completion = \"propagate\"",
+        &with("#[tx] tx: &mut Tx"),
+        "`#[tx]` marks",
+    );
     refuses(joined, &with("#[tx] tx: Tx"), "its type is `&mut ..`");
     refuses(joined, &with("#[tx] tx: &Tx"), "its type is `&mut ..`");
     refuses(joined, &with("#[tx] tx: &mut impl Port"), "name the type of the transaction");
@@ -206,8 +237,16 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(lease, &with("#[lease] lease: impl Leases"), "is `&Lease` or `Lease`");
     refuses(joined, &with("#[lease] #[tx] tx: &mut Tx"), "mark one with `#[lease]`");
     refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is no lease");
-    refuses("http", "async fn pay(#[lease] lease: Lease) -> String { String::new() }", "without a mark");
-    refuses("key = order.id, hold_when = \"timeout\"", METHOD, "`hold_when` is a function of the error");
+    refuses(
+        "http",
+        "async fn pay(#[lease] lease: Lease) -> String { String::new() }",
+        "without a mark",
+    );
+    refuses(
+        "key = order.id, hold_when = \"timeout\"",
+        METHOD,
+        "`hold_when` is a function of the error",
+    );
     refuses("key = order.id, codec = \"json\"", METHOD, "`codec` is an expression");
     refuses("key = order.id, crate = 1 + 1", METHOD, "`crate` is the path");
 }
@@ -225,11 +264,16 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
     refuses("http", "async fn pay(&self) {}", "a method is no endpoint");
     refuses("http", "async fn pay(order: Self) {}", "`Self` has no meaning");
     refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments are owned");
-    refuses("http", "async fn pay(order: Json<Cow<'_, str>>) {}", "a handler's arguments are owned");
+    refuses(
+        "http",
+        "async fn pay(order: Json<Cow<'_, str>>) {}",
+        "a handler's arguments are owned",
+    );
     refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "is not conditional");
     takes("http", "async fn pay(Json(pay): Json<Order>) {}");
     takes("http", "async fn pay(order: Json<&'static str>) {}");
-    let arguments = |count| (0..count).map(|at| format!("a{at}: Method")).collect::<Vec<_>>().join(", ");
+    let arguments =
+        |count| (0..count).map(|at| format!("a{at}: Method")).collect::<Vec<_>>().join(", ");
     takes("http", &format!("async fn pay({}) {{}}", arguments(16)));
     refuses("http", &format!("async fn pay({}) {{}}", arguments(17)), "at most 16 arguments");
 }
@@ -239,15 +283,22 @@ fn ann_2_items_that_cannot_be_guarded() {
     refuses("http", "struct Pay;", "stands on a function or a method");
     refuses("http", "impl Pay {}", "stands on a function or a method");
     refuses("http", "fn fn", "expected identifier");
-    refuses("key = id", "async fn f(&self) -> Result<(), E>;", "a declaration has nothing to guard");
+    refuses(
+        "key = id",
+        "async fn f(&self) -> Result<(), E>;",
+        "a declaration has nothing to guard",
+    );
     refuses("key = id", "const fn f(&self) -> Result<(), E> {}", "a `const fn` cannot wait");
-    refuses("key = id", "#[retryproof::idempotent(key = a)] fn f(&self) -> Result<(), E> {}", "a second");
+    refuses(
+        "key = id",
+        "#[retryproof::idempotent(key = a)] fn f(&self) -> Result<(), E> {}",
+        "a second",
+    );
 }
 
 #[test]
 fn ann_2_several_mistakes_are_shown_at_once() {
-    let arguments =
-        r#"http, key = a, ttl = "24h", lease = "PT0S", colour = 1, scope = "", = , wait_timeout = "P1Y""#;
+    let arguments = r#"http, key = a, ttl = "24h", lease = "PT0S", colour = 1, scope = "", = , wait_timeout = "P1Y""#;
     let found = messages(arguments, "fn pay<T>(&self) {}");
     assert_eq!(found.len(), 10, "{found:#?}");
 }
@@ -256,7 +307,8 @@ fn ann_2_several_mistakes_are_shown_at_once() {
 #[test]
 fn ann_2_a_refused_item_is_left_as_it_was() {
     let body = quote!({ this is not (Rust) });
-    let item = quote!(#[doc = "Docs."] #[idempotent(http)] pub async fn pay<T>(body: T) -> u8 #body);
+    let item =
+        quote!(#[doc = "Docs."] #[idempotent(http)] pub async fn pay<T>(body: T) -> u8 #body);
     let kept = quote!(#[doc = "Docs."] pub async fn pay<T>(body: T) -> u8 #body);
     let expansion = idempotent(quote!(http, ttl = "24h"), item).to_string();
     assert!(expansion.ends_with(&kept.to_string()), "{expansion}");
@@ -275,7 +327,9 @@ fn ann_1_arguments_may_come_from_a_macro() {
     let item = || ENDPOINT.parse().expect("tokens");
     let (right, wrong) = (group(quote!("PT24H")), group(quote!("24h")));
     assert!(!idempotent(quote!(http, ttl = #right), item()).to_string().contains("compile_error"));
-    assert!(idempotent(quote!(http, ttl = #wrong), item()).to_string().contains("is not a duration"));
+    assert!(
+        idempotent(quote!(http, ttl = #wrong), item()).to_string().contains("is not a duration")
+    );
 }
 
 /// A body that does not parse is the compiler's business: it is passed on.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Judges arguments and item together: what is refused at compile time is refused here (ANN-2, CTX-2, CTX-4, ID-3).
+//! Judges arguments and item together: what is refused at compile time is refused here (ANN-2,
+//! CTX-2, CTX-4, ID-3).
 //!
 //! Every message points at the token that is wrong, and says the way out. Nothing here emits code.
 
@@ -24,9 +25,12 @@ const TTL: Bounds = Bounds {
     range: Duration::from_millis(1)..=Duration::from_secs(3_650 * DAY),
     shown: "`PT0.001S` to `P3650D`",
 };
-const LEASE: Bounds =
-    Bounds { range: Duration::from_millis(10)..=Duration::from_secs(DAY), shown: "`PT0.01S` to `PT24H`" };
-const WAIT: Bounds = Bounds { range: Duration::ZERO..=Duration::from_secs(DAY), shown: "`PT0S` to `PT24H`" };
+const LEASE: Bounds = Bounds {
+    range: Duration::from_millis(10)..=Duration::from_secs(DAY),
+    shown: "`PT0.01S` to `PT24H`",
+};
+const WAIT: Bounds =
+    Bounds { range: Duration::ZERO..=Duration::from_secs(DAY), shown: "`PT0S` to `PT24H`" };
 
 struct Bounds {
     range: RangeInclusive<Duration>,
@@ -88,12 +92,16 @@ pub(crate) fn validate(
         wait_timeout: args.get("wait_timeout").and_then(|arg| duration(arg, &WAIT, errors)),
     };
     if let Some(second) = function.second() {
-        errors
-            .at(second, "a second `#[idempotent]` on one function: keep one, a call is never guarded twice");
+        errors.at(
+            second,
+            "a second `#[idempotent]` on one function: keep one, a call is never guarded twice",
+        );
     }
     if function.body.is_none() {
-        errors
-            .at(&function.sig, "a declaration has nothing to guard; annotate the function that has the body");
+        errors.at(
+            &function.sig,
+            "a declaration has nothing to guard; annotate the function that has the body",
+        );
     }
     if let Some(token) = &function.sig.constness {
         errors.at(token, "a `const fn` cannot wait for a store; remove `const`");
@@ -103,7 +111,9 @@ pub(crate) fn validate(
             endpoint(framework, args, function, errors);
             Some(Plan::Endpoint(common))
         }
-        None => keyed::keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed))),
+        None => {
+            keyed::keyed(args, function, errors).map(|keyed| Plan::Keyed(common, Box::new(keyed)))
+        }
     }
 }
 
@@ -113,7 +123,8 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
             "guard its route by the layer instead: `.route_layer(filter.guard(Policy::new(\"..\")))`"
         }
         Framework::Actix => {
-            "guard its resource by the middleware instead: `.wrap(Idempotency::new(&filter, Policy::new(\"..\")))`"
+            "guard its resource by the middleware instead: `.wrap(Idempotency::new(&filter, \
+             Policy::new(\"..\")))`"
         }
     };
     let structure = match framework {
@@ -135,20 +146,25 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         if let Some(arg) = args.get(name) {
             errors.at(
                 &arg.name,
-                format!("`{name}` is not taken on an HTTP endpoint: {reason}; remove it, or remove `http` if this is no endpoint"),
+                format!(
+                    "`{name}` is not taken on an HTTP endpoint: {reason}; remove it, or \
+                     remove `http` if this is no endpoint"
+                ),
             );
         }
     }
     for marked in function.marked(TX_MARK) {
         errors.at(
             marked,
-            "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an argument of the type `GuardedTx<..>`, and joins by that alone",
+            "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an \
+             argument of the type `GuardedTx<..>`, and joins by that alone",
         );
     }
     for marked in function.marked(LEASE_MARK) {
         errors.at(
             marked,
-            "`#[lease]` is for functions with a `key`; an endpoint takes its lease as an argument, without a mark",
+            "`#[lease]` is for functions with a `key`; an endpoint takes its lease as an \
+             argument, without a mark",
         );
     }
     let sig = &function.sig;
@@ -164,7 +180,9 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
     if !sig.generics.params.is_empty() {
         errors.at(
             &sig.generics,
-            format!("a generic handler cannot be annotated, because it becomes a {structure}; {layer}"),
+            format!(
+                "a generic handler cannot be annotated, because it becomes a {structure}; {layer}"
+            ),
         );
     }
     if let Some(clause) = &sig.generics.where_clause {
@@ -182,11 +200,15 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         match input {
             FnArg::Receiver(receiver) => errors.at(
                 receiver,
-                "a method is no endpoint: `self` is not extracted from a request; annotate a free function, or use `key` instead of `http`",
+                "a method is no endpoint: `self` is not extracted from a request; annotate a \
+                 free function, or use `key` instead of `http`",
             ),
             FnArg::Typed(input) if mentions(&input.ty, "impl") => errors.at(
                 &input.ty,
-                format!("a handler with an `impl Trait` argument is generic and cannot be annotated; {layer}"),
+                format!(
+                    "a handler with an `impl Trait` argument is generic and cannot be \
+                     annotated; {layer}"
+                ),
             ),
             FnArg::Typed(input) if mentions(&input.ty, "Self") => {
                 errors.at(&input.ty, "an endpoint is a free function; `Self` has no meaning there");
@@ -195,7 +217,11 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
                 errors.at(&input.ty, "a handler's arguments are owned: an extractor lends nothing");
             }
             FnArg::Typed(input) if input.attrs.iter().any(|attr| attr.path().is_ident("cfg")) => {
-                errors.at(&input.ty, "an argument of an endpoint is not conditional; write the function twice");
+                errors.at(
+                    &input.ty,
+                    "an argument of an endpoint is not conditional; write the \
+                     function twice",
+                );
             }
             FnArg::Typed(_) => {}
         }
@@ -204,7 +230,9 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
 
 fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
     match ungrouped(&arg.value) {
-        Expr::Path(path) if path.qself.is_none() && path.attrs.is_empty() => Some(path.path.clone()),
+        Expr::Path(path) if path.qself.is_none() && path.attrs.is_empty() => {
+            Some(path.path.clone())
+        }
         other => {
             errors.at(
                 other,
@@ -236,7 +264,10 @@ fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     } else {
         return Some(text);
     };
-    errors.at(&arg.value, format!("this `scope` {problem}; it takes 1 to {MOST_SCOPE_BYTES} bytes of text"));
+    errors.at(
+        &arg.value,
+        format!("this `scope` {problem}; it takes 1 to {MOST_SCOPE_BYTES} bytes of text"),
+    );
     None
 }
 
@@ -245,15 +276,22 @@ fn duration(arg: &Arg, bounds: &Bounds, errors: &mut Errors) -> Option<Duration>
     let Some(text) = literal(&arg.value) else {
         errors.at(
             &arg.value,
-            format!("`{name}` is an ISO 8601 duration in a string literal, as in `{name} = \"PT30S\"`"),
+            format!(
+                "`{name}` is an ISO 8601 duration in a string literal, as in `{name} = \"PT30S\"`"
+            ),
         );
         return None;
     };
     let text = text.value();
     match retryproof_duration::parse(&text) {
-        Err(problem) => errors.at(&arg.value, format!("`{name} = {text:?}` is not a duration: {problem}")),
+        Err(problem) => {
+            errors.at(&arg.value, format!("`{name} = {text:?}` is not a duration: {problem}"))
+        }
         Ok(duration) if !bounds.range.contains(&duration) => {
-            errors.at(&arg.value, format!("`{name} = {text:?}` is out of bounds: it takes {}", bounds.shown));
+            errors.at(
+                &arg.value,
+                format!("`{name} = {text:?}` is out of bounds: it takes {}", bounds.shown),
+            );
         }
         Ok(duration) => return Some(duration),
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One statement on a connection of the pool: in one round trip when nothing stands in its way, and what is done when something does.
+//! One statement on a connection of the pool: in one round trip when nothing stands in its way, and
+//! what is done when something does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,14 @@ use crate::session::{Answer, Want};
 use crate::sql::{Statement, size};
 use crate::store::{MysqlStore, PACKET_OVERHEAD, key_of};
 
-/// How often a statement that lost a race is sent again, and how long the pause before it is at most.
+/// How often a statement that lost a race is sent again, and how long the pause before it is at
+/// most.
 const RACES: (u32, Duration) = (20, Duration::from_millis(20));
 
 impl MysqlStore {
-    /// One statement in one round trip. What lost a race is sent again, and what met a dead connection once more on a new one: every
-    /// statement of ours may be repeated, for the owner in it settles what it finds (ACQ-9, CMP-3).
+    /// One statement in one round trip. What lost a race is sent again, and what met a dead
+    /// connection once more on a new one: every statement of ours may be repeated, for the owner in
+    /// it settles what it finds (ACQ-9, CMP-3).
     pub(crate) async fn run(
         &self,
         lane: Lane,
@@ -31,7 +34,8 @@ impl MysqlStore {
         self.send(lane, sql, params, want, true, self.config.statement_timeout).await
     }
 
-    /// As [`run`](Self::run), `within` a time limit of its own; unless it is `kept`, the connection forgets the statement afterwards.
+    /// As [`run`](Self::run), `within` a time limit of its own; unless it is `kept`, the connection
+    /// forgets the statement afterwards.
     pub(crate) async fn send(
         &self,
         lane: Lane,
@@ -50,12 +54,16 @@ impl MysqlStore {
                 return Err(too_large(size(params), most).into());
             }
             let end = Instant::now() + within;
-            let Some(answer) = self.pulse.until(end, loan.session.run(sql, params, want, kept)).await else {
+            let Some(answer) =
+                self.pulse.until(end, loan.session.run(sql, params, want, kept)).await
+            else {
                 // The connection goes with the loan, in the middle of its answer.
                 return Err(Trouble {
                     class: Class::Broken,
-                    error: Error::unavailable("the MySQL server did not answer a statement in time")
-                        .with("after", format_args!("{within:?}")),
+                    error: Error::unavailable(
+                        "the MySQL server did not answer a statement in time",
+                    )
+                    .with("after", format_args!("{within:?}")),
                 });
             };
             let trouble = match answer {
@@ -66,7 +74,8 @@ impl MysqlStore {
                 Err(error) => classify(error),
             };
             match trouble.class {
-                // One that has served may have died while nobody looked, with all others; a new one that breaks means trouble.
+                // One that has served may have died while nobody looked, with all others; a new one
+                // that breaks means trouble.
                 Class::Broken if loan.reused && !renewed => {
                     loan.distrust();
                     renewed = true;

@@ -38,18 +38,20 @@ pub struct MysqlConfig {
 }
 
 impl MysqlConfig {
-    /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`). Special characters in it are percent-encoded. Behind a `?`
-    /// may follow, joined by `&`:
+    /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`). Special characters in
+    /// it are percent-encoded. Behind a `?` may follow, joined by `&`:
     ///
     /// - `table=NAME`: [`with_table_name`](Self::with_table_name);
     /// - `max-connections=N`: [`with_max_connections`](Self::with_max_connections);
-    /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`, `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All
-    ///   but the first two modes need the cargo feature `tls`; the default `preferred` encrypts where both sides can;
+    /// - `ssl-mode=disabled|preferred|required|verify_ca|verify_identity`, `ssl-ca=FILE`,
+    ///   `ssl-cert=FILE`, `ssl-key=FILE`: encryption. All but the first two modes need the cargo
+    ///   feature `tls`; the default `preferred` encrypts where both sides can;
     /// - `socket=PATH`: a Unix socket instead of host and port.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, a malformed URL, no database, or an unknown parameter; [`ErrorKind::Unsupported`] for
-    /// encryption without the feature. No error shows the URL (ID-4).
+    /// [`ErrorKind::Config`] for another scheme, a malformed URL, no database, or an unknown
+    /// parameter; [`ErrorKind::Unsupported`] for encryption without the feature. No error shows the
+    /// URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest =
@@ -57,13 +59,16 @@ impl MysqlConfig {
                 refuse("the URL of a MySQL store has the form `mysql://USER:PASSWORD@HOST:PORT/DATABASE`")
             })?;
         if rest.contains('#') {
-            return Err(refuse("the URL of a MySQL store has a `#`; in a password it is written `%23`"));
+            return Err(refuse(
+                "the URL of a MySQL store has a `#`; in a password it is written `%23`",
+            ));
         }
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password with a bare `?` ends up in the query, which a message may quote (ID-4).
         if query.contains('@') {
             return Err(refuse(
-                "the URL of a MySQL store has a `?` or an `@` out of place; in a password they are `%3F` and `%40`",
+                "the URL of a MySQL store has a `?` or an `@` out of place; in a password they \
+                 are `%3F` and `%40`",
             ));
         }
         let (mut table, mut connections, mut driver) = (DEFAULT_TABLE, None, Vec::new());
@@ -72,7 +77,8 @@ impl MysqlConfig {
             match name {
                 "table" => table = value,
                 "max-connections" => {
-                    let number = value.parse().ok().filter(|number| CONNECTION_BOUNDS.contains(number));
+                    let number =
+                        value.parse().ok().filter(|number| CONNECTION_BOUNDS.contains(number));
                     connections = Some(number.ok_or_else(|| {
                         refuse("`max-connections` of a MySQL store takes a number from 2 to 10000")
                     })?);
@@ -84,20 +90,25 @@ impl MysqlConfig {
                 "ssl-ca" | "ssl-cert" | "ssl-key" | "socket" => driver.push(pair),
                 _ => {
                     return Err(refuse(
-                        "the URL of a MySQL store takes the parameters `table`, `max-connections`, `ssl-mode`, `ssl-ca`, \
-                         `ssl-cert`, `ssl-key` and `socket`",
+                        "the URL of a MySQL store takes the parameters `table`, \
+                         `max-connections`, `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` and \
+                         `socket`",
                     )
                     .with("parameter", format_args!("{name:?}")));
                 }
             }
         }
         // The driver's reasons are fixed texts: they quote nothing of the URL.
-        let options = MySqlConnectOptions::from_str(&format!("mysql://{place}?{}", driver.join("&")))
-            .map_err(|error| classify(error).error)?;
+        let options =
+            MySqlConnectOptions::from_str(&format!("mysql://{place}?{}", driver.join("&")))
+                .map_err(|error| classify(error).error)?;
         if options.get_database().is_none_or(str::is_empty) {
-            return Err(refuse("the URL of a MySQL store names no database; write `…@HOST:PORT/DATABASE`"));
+            return Err(refuse(
+                "the URL of a MySQL store names no database; write `…@HOST:PORT/DATABASE`",
+            ));
         }
-        // What the driver would set at connect is not needed: only bytes and integers travel, and no time zone matters.
+        // What the driver would set at connect is not needed: only bytes and integers travel, and
+        // no time zone matters.
         let options = options
             .pipes_as_concat(false)
             .no_engine_substitution(false)
@@ -116,16 +127,17 @@ impl MysqlConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is checked when the store is connected or
-    /// migrated. Default `retryproof_records`.
+    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is
+    /// checked when the store is connected or migrated. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How many connections the store opens at most, 2 to 10,000; they are its own, and opened when they are needed. A quarter of them, at
-    /// least one, serves running holders alone (beats, completions, releases), so that a rush of new calls ends no lease (RUN-2). Default 16.
+    /// How many connections the store opens at most, 2 to 10,000; they are its own, and opened when
+    /// they are needed. A quarter of them, at least one, serves running holders alone (beats,
+    /// completions, releases), so that a rush of new calls ends no lease (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
@@ -139,16 +151,18 @@ impl MysqlConfig {
         self
     }
 
-    /// How long a statement may take before its connection is thrown away. The engine's `operation-timeout` (5 s) is normally over before; this
-    /// bounds what goes on behind it. Default 10 s.
+    /// How long a statement may take before its connection is thrown away. The engine's
+    /// `operation-timeout` (5 s) is normally over before; this bounds what goes on behind it.
+    /// Default 10 s.
     #[must_use]
     pub fn with_statement_timeout(mut self, most: Duration) -> Self {
         self.statement_timeout = most;
         self
     }
 
-    /// Whether an acquire asks for the row by `RETURNING`. Default: where the server has it (MariaDB 10.5). Without it an acquire that finds the key
-    /// in use, or its result, costs a second trip; for tests of that path.
+    /// Whether an acquire asks for the row by `RETURNING`. Default: where the server has it
+    /// (MariaDB 10.5). Without it an acquire that finds the key in use, or its result, costs a
+    /// second trip; for tests of that path.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {
@@ -229,7 +243,9 @@ mod tests {
         assert_eq!((config.table.as_str(), config.connections, config.reserved()), ("t", 8, 2));
         assert_eq!((config.options.get_host(), config.options.get_port()), ("localhost", 3307));
         assert_eq!(config.options.get_database(), Some("db"));
-        assert!(MysqlConfig::from_url("mariadb://u@h/d?socket=/run/x.sock&ssl-mode=disabled").is_ok());
+        assert!(
+            MysqlConfig::from_url("mariadb://u@h/d?socket=/run/x.sock&ssl-mode=disabled").is_ok()
+        );
         let kind = |url: &str| MysqlConfig::from_url(url).unwrap_err().kind();
         for bad in [
             "localhost/db",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: the one place where a driver's error becomes one of ours, and where it is said what may be done about it.
+//! [`classify`]: the one place where a driver's error becomes one of ours, and where it is said
+//! what may be done about it.
 
 use std::fmt;
 
@@ -13,7 +14,8 @@ pub(crate) enum Class {
     Race,
     /// Somebody held the row for longer than we wait for a lock; nothing was done.
     Locked,
-    /// The connection is gone, or nobody knows what it would answer: nothing more is to be sent on it.
+    /// The connection is gone, or nobody knows what it would answer: nothing more is to be sent on
+    /// it.
     Broken,
     /// The server takes no writes now, or none that need room; it may still be read.
     ReadOnly,
@@ -40,17 +42,24 @@ impl From<Error> for Trouble {
     }
 }
 
-const TLS: &str = "no encrypted connection came about; see that the server offers TLS, and that its certificate is signed by an \
-     authority that this host, or `ssl-ca`, names";
+const TLS: &str = "no encrypted connection came about; see that the server offers TLS, and that \
+     its certificate is signed by an authority that this host, or `ssl-ca`, names";
 
-/// A driver's error in our classes. The driver's own text stays behind it as the source, except where the server may quote a value in
-/// it: then the source is its number alone (ID-4). No statement of ours has a key in it, and no text of the driver a password.
+/// A driver's error in our classes. The driver's own text stays behind it as the source, except
+/// where the server may quote a value in it: then the source is its number alone (ID-4). No
+/// statement of ours has a key in it, and no text of the driver a password.
 pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
     let (class, kind, message) = match &error {
-        sqlx_core::Error::Database(database) => match database.try_downcast_ref::<MySqlDatabaseError>() {
+        sqlx_core::Error::Database(database) => match database
+            .try_downcast_ref::<MySqlDatabaseError>()
+        {
             Some(server) => {
-                return of_server(server.number(), server.code().unwrap_or(""), error_source(server));
+                return of_server(
+                    server.number(),
+                    server.code().unwrap_or(""),
+                    error_source(server),
+                );
             }
             None => (Class::Broken, Unexpected, "the driver reported an error of another database"),
         },
@@ -62,7 +71,8 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
         sqlx_core::Error::Io(_) => (
             Class::Broken,
             Unavailable,
-            "the connection to the MySQL server failed or broke; see that it runs and that host and port are right",
+            "the connection to the MySQL server failed or broke; see that it runs and that host \
+             and port are right",
         ),
         sqlx_core::Error::Configuration(_) => (
             Class::Final,
@@ -72,7 +82,8 @@ pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
         sqlx_core::Error::Protocol(_) | sqlx_core::Error::WorkerCrashed => (
             Class::Broken,
             Unavailable,
-            "the server answered what the driver does not understand; see that host and port are those of MySQL",
+            "the server answered what the driver does not understand; see that host and port are \
+             those of MySQL",
         ),
         sqlx_core::Error::ColumnDecode { .. } | sqlx_core::Error::Decode(_) => {
             (Class::Final, Corrupt, "a stored column has another type than the store writes")
@@ -91,12 +102,14 @@ pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     Some(server.number())
 }
 
-/// An error of another driver: its text is left out, for the server may quote a value in it (ID-4). None of the server's: the connection broke.
+/// An error of another driver: its text is left out, for the server may quote a value in it (ID-4).
+/// None of the server's: the connection broke.
 #[cfg(feature = "sqlx-08")]
 pub(crate) fn foreign(server: Option<(u16, &str)>) -> Error {
     match server {
         Some((number, state)) => {
-            of_server(number, state, ServerError { number, state: state.to_owned(), text: None }).error
+            of_server(number, state, ServerError { number, state: state.to_owned(), text: None })
+                .error
         }
         None => Error::unavailable(
             "the application's connection to the MySQL server broke, or none came about in time",
@@ -107,10 +120,12 @@ pub(crate) fn foreign(server: Option<(u16, &str)>) -> Error {
 /// By the number, which MySQL and MariaDB share up to 1880; the newer ones of each are named.
 fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
     use Class::{Broken, Final, Locked, Race, ReadOnly};
-    use ErrorKind::{Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported};
+    use ErrorKind::{
+        Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
+    };
     let (class, kind, message) = match number {
-        // Deadlock; a record changed since it was read (MariaDB, snapshot isolation); a group's certification failed (Galera, group
-        // replication).
+        // Deadlock; a record changed since it was read (MariaDB, snapshot isolation); a group's
+        // certification failed (Galera, group replication).
         1213 | 1020 | 3101 => (
             Race,
             Unavailable,
@@ -126,23 +141,33 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         1040 | 1203 | 1226 => (
             Broken,
             Unavailable,
-            "the server takes no more connections; lower `max-connections` of the store, or raise `max_connections` of the server",
+            "the server takes no more connections; lower `max-connections` of the store, or \
+             raise `max_connections` of the server",
         ),
-        // Wrong password or user; a host that may not connect; an authentication method that this side lacks.
+        // Wrong password or user; a host that may not connect; an authentication method that this
+        // side lacks.
         1045 | 1698 | 1130 | 4151 => (
             Broken,
             Config,
-            "the server refuses the user or its password; correct the URL, or the account and the hosts that it may come from",
+            "the server refuses the user or its password; correct the URL, or the account and \
+             the hosts that it may come from",
         ),
         1251 | 1275 | 2059 => (
             Broken,
             Config,
-            "the server asks for a way of authentication that this build lacks; MySQL 8 needs TLS for `caching_sha2_password`",
+            "the server asks for a way of authentication that this build lacks; MySQL 8 needs \
+             TLS for `caching_sha2_password`",
         ),
-        1049 => {
-            (Broken, Config, "the database that the URL names does not exist; create it, or name another")
-        }
-        1046 => (Broken, Config, "the URL names no database; write `mysql://USER:PASSWORD@HOST/DATABASE`"),
+        1049 => (
+            Broken,
+            Config,
+            "the database that the URL names does not exist; create it, or name another",
+        ),
+        1046 => (
+            Broken,
+            Config,
+            "the URL names no database; write `mysql://USER:PASSWORD@HOST/DATABASE`",
+        ),
         1129 => (
             Broken,
             Unavailable,
@@ -157,7 +182,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         1146 | 1051 | 1054 | 1136 => (
             Final,
             Schema,
-            "the tables of the store are missing or of another version; call `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used)",
+            "the tables of the store are missing or of another version; call \
+             `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used)",
         ),
         // Another server may have been promoted: the next call connects anew.
         1290 | 1836 | 1792 | 3100 => (
@@ -165,9 +191,11 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
             Unavailable,
             "the server is read-only; let the URL name the primary, or end the read-only mode",
         ),
-        1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => {
-            (ReadOnly, Full, "the table, the disk or the memory of the server is full; free space, or purge")
-        }
+        1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
+            ReadOnly,
+            Full,
+            "the table, the disk or the memory of the server is full; free space, or purge",
+        ),
         1153 | 2020 => (
             Broken,
             TooLarge,
@@ -181,7 +209,8 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         1461 => (
             Broken,
             Unavailable,
-            "the server holds no more prepared statements; raise `max_prepared_stmt_count`, or lower `max-connections`",
+            "the server holds no more prepared statements; raise `max_prepared_stmt_count`, or \
+             lower `max-connections`",
         ),
         // A statement that the connection no longer knows, or that has to be prepared again.
         1243 | 1615 | 1295 => (
@@ -190,9 +219,22 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
             "the server forgot a prepared statement; a proxy in between must keep them apart",
         ),
         // Shutdown, a killed connection, time-outs and aborted connections.
-        1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1184 | 1927 | 4031 | 1047 | 3169 | 3032 => {
-            (Broken, Unavailable, "the server ends connections, or is not ready yet; see that it runs")
-        }
+        1053
+        | 1077
+        | 1079
+        | 1080
+        | 1152
+        | 1158..=1161
+        | 1184
+        | 1927
+        | 4031
+        | 1047
+        | 3169
+        | 3032 => (
+            Broken,
+            Unavailable,
+            "the server ends connections, or is not ready yet; see that it runs",
+        ),
         1690 => (
             Final,
             Corrupt,
@@ -206,9 +248,11 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         1286 | 1701 | 1813 => {
             (Final, Unsupported, "the server cannot make or use an InnoDB table; see the source")
         }
-        _ if state == "40001" => {
-            (Race, Unavailable, "the statement met others again and again; see what else writes to the table")
-        }
+        _ if state == "40001" => (
+            Race,
+            Unavailable,
+            "the statement met others again and again; see what else writes to the table",
+        ),
         _ if state.starts_with("08") => {
             (Broken, Unavailable, "the connection to the MySQL server broke; see that it runs")
         }
@@ -227,8 +271,8 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Class 22 are data exceptions, 23 integrity ones; 1300 and 1366 quote strings too, and a syntax error quotes the statement.
-    // 1203 and 1226 name the user without the host.
+    // Class 22 are data exceptions, 23 integrity ones; 1300 and 1366 quote strings too, and a
+    // syntax error quotes the statement. 1203 and 1226 name the user without the host.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);

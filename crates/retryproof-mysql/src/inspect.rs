@@ -19,20 +19,25 @@ use crate::store::{MysqlStore, key_of};
 /// Most rows that one purging statement deletes: it holds their locks until it has committed.
 const PURGE_BATCH: usize = 1_000;
 
-/// How long such a statement may take: a little less than the engine gives it, so that the message says what it waited for (STO-5).
+/// How long such a statement may take: a little less than the engine gives it, so that the message
+/// says what it waited for (STO-5).
 const PURGE_WITHIN: Duration = Duration::from_secs(29);
 
 impl Purge for MysqlStore {
-    /// Reads the keys of a batch without a lock and deletes each that is still over, by its primary key: no range is locked, so no acquire
-    /// meets a gap. Each batch goes on where the one before it has stopped, and at the end it begins once more, for what was alive when it
-    /// passed. A batch that meets a locked row is left to a later purge. The file keeps its size; InnoDB uses the pages again.
+    /// Reads the keys of a batch without a lock and deletes each that is still over, by its primary
+    /// key: no range is locked, so no acquire meets a gap. Each batch goes on where the one before
+    /// it has stopped, and at the end it begins once more, for what was alive when it passed. A
+    /// batch that meets a locked row is left to a later purge. The file keeps its size; InnoDB uses
+    /// the pages again.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let (mut gone, mut again) = (0, false);
         while gone < limit {
             let from = self.purged_to.load(Ordering::Relaxed);
             let batch = PURGE_BATCH.min(limit - gone);
-            let purged =
-                self.purge_batch(batch, from).await.map_err(|trouble| trouble.error.during("purge"))?;
+            let purged = self
+                .purge_batch(batch, from)
+                .await
+                .map_err(|trouble| trouble.error.during("purge"))?;
             gone += purged.gone;
             self.purged_to.store(purged.next.unwrap_or(0), Ordering::Relaxed);
             // A batch of which another purge took a part is not the last one.
@@ -78,7 +83,9 @@ impl MysqlStore {
         let next = if more { Some(integer(last, 2, "purge_after")?) } else { None };
         let sql = self.sql.purge(keys);
         match self.send(Lane::Caller, &sql, &params, Want::Counts, false, within).await {
-            Ok(answer) => Ok(Purged { gone: usize::try_from(answer.matched).unwrap_or(usize::MAX), next }),
+            Ok(answer) => {
+                Ok(Purged { gone: usize::try_from(answer.matched).unwrap_or(usize::MAX), next })
+            }
             Err(trouble) if matches!(trouble.class, Class::Locked | Class::Race) => {
                 Ok(Purged { gone: 0, next })
             }

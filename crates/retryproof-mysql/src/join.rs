@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the application's transaction on the same database (CMP-7): the completion as one statement, and the transactions of sqlx as ports.
+//! Joining the application's transaction on the same database (CMP-7): the completion as one
+//! statement, and the transactions of sqlx as ports.
 
 use std::sync::Arc;
 
@@ -45,11 +46,12 @@ impl Join for MysqlStore {
 
 /// The completion for a transaction of the application's, on the server at the other end.
 ///
-/// MariaDB, from 11.6.2 on by default, refuses to update a row that has changed since a transaction at REPEATABLE READ first read anything
-/// (error 1020, `innodb_snapshot_isolation`). The beats change the record's row all the time (RUN-1), so no transaction that reads first
-/// and outlasts a beat could ever be joined. The statement asks for the owner in the row as it is now (CMP-2) and needs no snapshot:
-/// it goes without, alone. The isolation of the transaction is the application's choice and stays: under READ COMMITTED, say, its own locking
-/// reads would keep no phantoms out.
+/// MariaDB, from 11.6.2 on by default, refuses to update a row that has changed since a transaction
+/// at REPEATABLE READ first read anything (error 1020, `innodb_snapshot_isolation`). The beats
+/// change the record's row all the time (RUN-1), so no transaction that reads first and outlasts a
+/// beat could ever be joined. The statement asks for the owner in the row as it is now (CMP-2) and
+/// needs no snapshot: it goes without, alone. The isolation of the transaction is the application's
+/// choice and stays: under READ COMMITTED, say, its own locking reads would keep no phantoms out.
 pub(crate) async fn statement(session: &mut Session, sql: &Sql) -> Result<Arc<str>, Trouble> {
     let text = sql.of(Statement::Complete);
     let ask = Arc::from("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
@@ -63,7 +65,8 @@ pub(crate) async fn statement(session: &mut Session, sql: &Sql) -> Result<Arc<st
 
 /// In a transaction that was begun by hand, on a connection of the application's.
 ///
-/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before the statement finds that out.
+/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before
+/// the statement finds that out.
 impl TxPort<Mysql> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         probe(self).await?;
@@ -71,7 +74,8 @@ impl TxPort<Mysql> for MySqlConnection {
     }
 }
 
-/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back, as on a connection.
+/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back,
+/// as on a connection.
 impl TxPort<Mysql> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -80,7 +84,11 @@ impl TxPort<Mysql> for Transaction<'_, MySql> {
 }
 
 /// The statement alone; the rows that it matched.
-pub(crate) async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
+pub(crate) async fn run(
+    conn: &mut MySqlConnection,
+    sql: &str,
+    params: &[Param<'_>],
+) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())

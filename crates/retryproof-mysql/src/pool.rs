@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Pool`]: the store's own connections.
 //!
-//! Not the driver's pool, for two reasons. That one sends a ping whenever a connection comes back, a second round trip for each
-//! operation (ACQ-8). And it lets a connection come back in the middle of an answer; here a call that was dropped throws its connection away.
+//! Not the driver's pool, for two reasons. That one sends a ping whenever a connection comes back,
+//! a second round trip for each operation (ACQ-8). And it lets a connection come back in the middle
+//! of an answer; here a call that was dropped throws its connection away.
 //!
-//! Acquires, looks and purges share one set of places. Beats, completions and releases may use those and have some of their own, so that a
-//! storm of new callers does not take the leases of the running ones (RUN-2).
+//! Acquires, looks and purges share one set of places. Beats, completions and releases may use
+//! those and have some of their own, so that a storm of new callers does not take the leases of the
+//! running ones (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -84,8 +86,8 @@ impl Drop for Opened {
 }
 
 impl Pool {
-    /// A pool of `places` connections, of which `reserved` are for holders alone. `patience` bounds the wait for a place and the opening of a
-    /// connection, each.
+    /// A pool of `places` connections, of which `reserved` are for holders alone. `patience` bounds
+    /// the wait for a place and the opening of a connection, each.
     pub(crate) fn new(
         options: MySqlConnectOptions,
         places: usize,
@@ -114,8 +116,9 @@ impl Pool {
         }
     }
 
-    /// A new connection, or one that comes back earlier. It is opened in a task of its own: a call that ends, or a beat, leaves the
-    /// task running, and the connection goes to the others (RUN-1).
+    /// A new connection, or one that comes back earlier. It is opened in a task of its own: a call
+    /// that ends, or a beat, leaves the task running, and the connection goes to the others
+    /// (RUN-1).
     async fn open(&self, place: OwnedSemaphorePermit) -> Result<Loan, Trouble> {
         let (options, patience) = (self.options.clone(), self.patience);
         let (shelf, epoch) = (Arc::clone(&self.shelf), self.shelf.epoch.load(Ordering::Acquire));
@@ -129,17 +132,22 @@ impl Pool {
                 () = to.closed() => (opening.await, epoch, false),
             };
             let answer = match opened {
-                Ok(Ok(session)) => Ok(Opened(Some(Loan { session, reused, shelf, epoch, _place: place }))),
+                Ok(Ok(session)) => {
+                    Ok(Opened(Some(Loan { session, reused, shelf, epoch, _place: place })))
+                }
                 Ok(Err(trouble)) => Err(trouble),
                 Err(_) => Err(Trouble {
                     class: Class::Broken,
-                    error: Error::unavailable("the MySQL server did not answer a new connection in time")
-                        .with("after", format_args!("{patience:?}")),
+                    error: Error::unavailable(
+                        "the MySQL server did not answer a new connection in time",
+                    )
+                    .with("after", format_args!("{patience:?}")),
                 }),
             };
             drop(to.send(answer));
         });
-        let ended = || Error::unavailable("the runtime ended while the store connected; call again");
+        let ended =
+            || Error::unavailable("the runtime ended while the store connected; call again");
         opened.await.map_err(|_| ended())??.0.take().ok_or_else(|| ended().into())
     }
 
@@ -147,7 +155,9 @@ impl Pool {
         let (shared, reserved) = (|| Arc::clone(&self.shared), || Arc::clone(&self.reserved));
         let free = match lane {
             Lane::Caller => shared().try_acquire_owned(),
-            Lane::Holder => reserved().try_acquire_owned().or_else(|_| shared().try_acquire_owned()),
+            Lane::Holder => {
+                reserved().try_acquire_owned().or_else(|_| shared().try_acquire_owned())
+            }
         };
         if let Ok(place) = free {
             return Ok(place);
@@ -162,9 +172,11 @@ impl Pool {
             Ok(Ok(place)) => Ok(place),
             _ => Err(Trouble {
                 class: Class::Final,
-                error: Error::unavailable("all connections of the store are in use; raise `max-connections`")
-                    .with("connections", self.places)
-                    .with("after", format_args!("{:?}", self.patience)),
+                error: Error::unavailable(
+                    "all connections of the store are in use; raise `max-connections`",
+                )
+                .with("connections", self.places)
+                .with("after", format_args!("{:?}", self.patience)),
             }),
         }
     }
@@ -185,7 +197,8 @@ impl Shelf {
     fn pop(&self) -> Option<Idle> {
         let epoch = self.epoch.load(Ordering::Acquire);
         let mut idle = self.idle.lock();
-        std::iter::from_fn(|| idle.pop()).find(|idle| idle.epoch == epoch && idle.since.elapsed() < IDLE_MOST)
+        std::iter::from_fn(|| idle.pop())
+            .find(|idle| idle.epoch == epoch && idle.since.elapsed() < IDLE_MOST)
     }
 
     /// The next one to come back that nobody else takes.
@@ -201,8 +214,8 @@ impl Shelf {
 }
 
 impl Loan {
-    /// The server at the other end is gone, or not the right one any more: the idle connections are not to be believed either, unless they
-    /// are newer than that.
+    /// The server at the other end is gone, or not the right one any more: the idle connections are
+    /// not to be believed either, unless they are newer than that.
     pub(crate) fn distrust(self) {
         let next = self.epoch + 1;
         let Self { shelf, epoch, .. } = &self;
@@ -222,7 +235,9 @@ impl Loan {
         }
         // The oldest stand first; one at a time is enough.
         let stale = match idle.first() {
-            Some(oldest) if now.saturating_duration_since(oldest.since) >= IDLE_MOST => Some(idle.remove(0)),
+            Some(oldest) if now.saturating_duration_since(oldest.since) >= IDLE_MOST => {
+                Some(idle.remove(0))
+            }
             _ => None,
         };
         drop(idle);

@@ -41,8 +41,9 @@ impl Record {
         let (owner, mut numbers) = head(row).ok_or_else(|| unreadable("owner"))?;
         let mut number = |name| numbers.next().flatten().ok_or_else(|| unreadable(name));
         let state = number("state")?;
-        let token =
-            u64::try_from(number("token")?).map(FencingToken::new).map_err(|_| unreadable("token"))?;
+        let token = u64::try_from(number("token")?)
+            .map(FencingToken::new)
+            .map_err(|_| unreadable("token"))?;
         let taken = number("taken")? != 0;
         let left = remaining(number("expires_at")?);
         let phase = match state {

@@ -22,15 +22,20 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 /// How long `migrate()` waits for another one on the same tables.
 const LOCK_SECONDS: i64 = 60;
 
-/// One migration at a time, over all processes. Locks are the server's, so the name holds database and table; at most 64 characters.
-const LOCK: &str = "SELECT GET_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)),?)";
-const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
+/// One migration at a time, over all processes. Locks are the server's, so the name holds database
+/// and table; at most 64 characters.
+const LOCK: &str =
+    "SELECT GET_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)),?)";
+const UNLOCK: &str =
+    "SELECT RELEASE_LOCK(CONCAT('retryproof.',LEFT(SHA2(CONCAT(DATABASE(),'.',?),256),40)))";
 
-/// The version row. It asks for the other table too: without that one the schema is missing, whatever the version says.
+/// The version row. It asks for the other table too: without that one the schema is missing,
+/// whatever the version says.
 const SCHEMA: &str = "SELECT value,(SELECT COUNT(*) FROM `retryproof_records` WHERE scope='' AND k='') \
      FROM `retryproof_records_meta` WHERE name='schema'";
 
-/// The schema as plain SQL, for a migrator of your own: it makes the tables under this name and writes the version row.
+/// The schema as plain SQL, for a migrator of your own: it makes the tables under this name and
+/// writes the version row.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3).
@@ -39,24 +44,27 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl MysqlConfig {
-    /// Makes or updates the tables of the store, under an advisory lock of the server. Safe to call again, and from several processes at once:
-    /// call it at start-up or from a deployment step. Nothing else ever makes a table (STO-3). The account needs CREATE and INDEX
-    /// beside what the store needs.
+    /// Makes or updates the tables of the store, under an advisory lock of the server. Safe to call
+    /// again, and from several processes at once: call it at start-up or from a deployment step.
+    /// Nothing else ever makes a table (STO-3). The account needs CREATE and INDEX beside what the
+    /// store needs.
     ///
     /// A drop leaves the tables made in part at most; the next call makes the rest.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when a newer version of this library made the tables; [`ErrorKind::Unavailable`] when another migration holds the
-    /// lock for a minute; else those of [`MysqlStore::connect`](crate::MysqlStore::connect).
+    /// [`ErrorKind::Schema`] when a newer version of this library made the tables;
+    /// [`ErrorKind::Unavailable`] when another migration holds the lock for a minute; else those of
+    /// [`MysqlStore::connect`](crate::MysqlStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         self.migrated().await.map_err(|trouble| trouble.error.during("migrate"))
     }
 
     async fn migrated(&self) -> Result<(), Trouble> {
         let table = self.table()?;
-        let mut session = timeout(self.patience, Session::open(&self.options))
-            .await
-            .map_err(|_| Error::unavailable("the MySQL server did not answer a new connection in time"))??;
+        let mut session =
+            timeout(self.patience, Session::open(&self.options)).await.map_err(|_| {
+                Error::unavailable("the MySQL server did not answer a new connection in time")
+            })??;
         let name = Param::Bytes(table.as_bytes());
         let locked = session
             .run(&Arc::from(LOCK), &[name, Param::Int(LOCK_SECONDS)], Want::Rows, false)
@@ -83,7 +91,8 @@ async fn apply(session: &mut Session, table: &str) -> Result<(), Trouble> {
         return Err(newer(found).into());
     }
     for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
-        // Each statement commits by itself in MySQL; the version row comes last, and each is harmless twice.
+        // Each statement commits by itself in MySQL; the version row comes last, and each is
+        // harmless twice.
         session.script(script.replace(DEFAULT_TABLE, table)).await?;
     }
     Ok(())
@@ -96,13 +105,15 @@ pub(crate) async fn check(session: &mut Session, table: &str) -> Result<(), Trou
         Some(found) if found > VERSION => newer(found),
         Some(found) => Error::new(
             ErrorKind::Schema,
-            "the store's schema is of an older version; call `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
+            "the store's schema is of an older version; call `retryproof::migrate(url)` \
+             (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("found", found)
         .with("wanted", VERSION),
         None => Error::new(
             ErrorKind::Schema,
-            "the database has no tables of the store yet; call `retryproof::migrate(url)` once (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
+            "the database has no tables of the store yet; call `retryproof::migrate(url)` once \
+             (`MysqlConfig::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("table", table),
     }
@@ -126,7 +137,8 @@ async fn version(session: &mut Session, table: &str) -> Result<Option<i64>, Trou
 fn newer(found: i64) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "a newer retryproof made the store's schema; run that version, or name another table and call `retryproof::migrate(url)`",
+        "a newer retryproof made the store's schema; run that version, or name another table and \
+         call `retryproof::migrate(url)`",
     )
     .with("found", found)
     .with("wanted", VERSION)

@@ -16,11 +16,13 @@ use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use crate::error::{Trouble, classify};
 use crate::sql::arguments;
 
-/// Set once per connection. A help only: a proxy that shares connections may drop it, so nothing rests on it but comfort. Under READ
-/// COMMITTED no gap is locked; a second for a row lock is the server's smallest unit; the mode refuses what it cannot store as it is.
-const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-     SET SESSION innodb_lock_wait_timeout=1, autocommit=1, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; \
-     SELECT VERSION(),CAST(@@max_allowed_packet AS SIGNED)";
+/// Set once per connection. A help only: a proxy that shares connections may drop it, so nothing
+/// rests on it but comfort. Under READ COMMITTED no gap is locked; a second for a row lock is the
+/// server's smallest unit; the mode refuses what it cannot store as it is.
+const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION \
+     innodb_lock_wait_timeout=1, autocommit=1, \
+     sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; SELECT \
+     VERSION(),CAST(@@max_allowed_packet AS SIGNED)";
 
 /// The server at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +58,9 @@ impl Session {
     pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Trouble> {
         let mut conn = options.connect().await.map_err(classify)?;
         let rows = raw_sql(SETTINGS).fetch_all(&mut conn).await.map_err(classify)?;
-        let row = rows
-            .first()
-            .ok_or_else(|| Error::new(ErrorKind::Unexpected, "the server does not say what it is"))?;
+        let row = rows.first().ok_or_else(|| {
+            Error::new(ErrorKind::Unexpected, "the server does not say what it is")
+        })?;
         let version: String = row.try_get(0).map_err(classify)?;
         let max_packet: i64 = row.try_get(1).map_err(classify)?;
         let server = Server {
@@ -68,8 +70,9 @@ impl Session {
         Ok(Self { conn, server })
     }
 
-    /// One round trip, once the connection knows the statement (three for one that is not `kept`). It reads the answer to its end: an INSERT that returns rows sends them before
-    /// it has committed.
+    /// One round trip, once the connection knows the statement (three for one that is not `kept`).
+    /// It reads the answer to its end: an INSERT that returns rows sends them before it has
+    /// committed.
     ///
     /// A drop leaves the connection in the middle of an answer: it must not be used again.
     pub(crate) async fn run(
@@ -84,7 +87,11 @@ impl Session {
             Want::Rows => Answer { rows: self.conn.fetch_all(query).await?, ..Answer::default() },
             Want::Counts => {
                 let done = self.conn.execute(query).await?;
-                Answer { rows: Vec::new(), matched: done.rows_affected(), insert_id: done.last_insert_id() }
+                Answer {
+                    rows: Vec::new(),
+                    matched: done.rows_affected(),
+                    insert_id: done.last_insert_id(),
+                }
             }
         })
     }
@@ -107,7 +114,8 @@ fn has_returning(version: &str) -> Result<bool, Error> {
     let maria = version.contains("MariaDB");
     // The prefix is for replication with old servers.
     let digits = if maria { version.strip_prefix("5.5.5-").unwrap_or(version) } else { version };
-    let mut parts = digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut parts =
+        digits.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let number = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     let oldest = if maria { (10, 5) } else { (8, 0) };
     if number < oldest {

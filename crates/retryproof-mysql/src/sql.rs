@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQL: every statement as constant text with its bind order.
 //!
-//! Bound values are bytes and integers only, so that any driver can carry them; durations are microseconds and become instants by
-//! the server's clock in the statement that acts (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock
-//! it is late, so that a takeover errs on the safe side. `SYSDATE` would not be, and is unsafe for replication by statement.
+//! Bound values are bytes and integers only, so that any driver can carry them; durations are
+//! microseconds and become instants by the server's clock in the statement that acts (ACQ-7).
+//! `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is late, so
+//! that a takeover errs on the safe side. `SYSDATE` would not be, and is unsafe for replication by
+//! statement.
 //!
-//! Each acting statement touches one row by its primary key and commits by itself: there is no order of locks in which two of them
-//! could meet crosswise.
+//! Each acting statement touches one row by its primary key and commits by itself: there is no
+//! order of locks in which two of them could meet crosswise.
 
 use std::sync::Arc;
 
@@ -63,31 +65,35 @@ pub(crate) enum Statement {
 macro_rules! insert {
     ($first:literal) => {
         concat!(
-            "INSERT INTO `retryproof_records` (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) \
-             VALUES (?,?,0,?,",
+            "INSERT INTO `retryproof_records` \
+             (scope,k,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES (?,?,0,?,",
             $first,
             ",0,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,?,NULL)"
         )
     };
 }
 
-/// The upsert of an acquire. Assignments run from left to right and see the new values, so their order is their meaning:
+/// The upsert of an acquire. Assignments run from left to right and see the new values, so their
+/// order is their meaning:
 ///
-/// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps both (ACQ-9), one that is over, in a state
-///    that we wrote (CMP-8), gives way;
-/// 2. `state`, then `owner`: once they are assigned, "ours and in progress" says that the row was granted, and the rest needs no more than that;
+/// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps both
+///    (ACQ-9), one that is over, in a state that we wrote (CMP-8), gives way;
+/// 2. `state`, then `owner`: once they are assigned, "ours and in progress" says that the row was
+///    granted, and the rest needs no more than that;
 /// 3. `expires_at` comes last, since the others ask for it.
 ///
-/// (Repeating the whole condition for each column costs a replay a fifth more. Even so the server spends a third of the statement on these
-/// assignments, whether or not they are wanted: so ENTER comes first, and this one where it is needed.)
+/// (Repeating the whole condition for each column costs a replay a fifth more. Even so the server
+/// spends a third of the statement on these assignments, whether or not they are wanted: so ENTER
+/// comes first, and this one where it is needed.)
 macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
             insert!($first),
-            " ON DUPLICATE KEY UPDATE \
-             taken=IF(state=0 AND owner=VALUES(owner),taken,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),\
-             state=0 AND owner<>X'00000000000000000000000000000000',taken)),\
-             token=IF(state=0 AND owner=VALUES(owner),",
+            " ON DUPLICATE KEY UPDATE taken=IF(state=0 AND \
+             owner=VALUES(owner),taken,IF(expires_at<=UTC_TIMESTAMP(6) AND state IN \
+             (0,1),state=0 AND \
+             owner<>X'00000000000000000000000000000000',taken)),token=IF(state=0 AND \
+             owner=VALUES(owner),",
             $kept,
             ",IF(expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1),",
             $next,
@@ -104,8 +110,8 @@ macro_rules! upsert {
     };
 }
 
-/// A record's small columns as one: the owner's 16 bytes, then numbers in digits. The driver spends more than a microsecond on the
-/// description of each column of each answer.
+/// A record's small columns as one: the owner's 16 bytes, then numbers in digits. The driver spends
+/// more than a microsecond on the description of each column of each answer.
 macro_rules! head {
     () => {
         "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
@@ -132,16 +138,18 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7: fresh, or left as it is; and the row as it then stands. What is over, or our own, is for GRANT.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
+            // ACQ-2, ACQ-7: fresh, or left as it is; and the row as it then stands. What is over,
+            // or our own, is for GRANT. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head,
+            // fp, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",
                 head!(),
                 ",fp,result"
             ),
-            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: fresh, renewed, taken over, or left as it is; and the row as it then stands.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head, fp, result.
+            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: fresh, renewed, taken over, or left as it is;
+            // and the row as it then stands. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the
+            // head, fp, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -153,22 +161,28 @@ impl Statement {
                 head!(),
                 ",fp,result"
             ),
-            // The same where there is no RETURNING: the id that the answer carries is twice the token, plus one for a takeover, or zero
-            // when nothing was granted. Same bind order -> no rows.
+            // The same where there is no RETURNING: the id that the answer carries is twice the
+            // token, plus one for a takeover, or zero when nothing was granted. Same bind order ->
+            // no rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
                 "LAST_INSERT_ID(2*token+taken) DIV 2",
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
-            // ACQ-8: locks and writes nothing. No row: it is not complete, or not as we write it. 1 scope, 2 key -> fp, result.
+            // ACQ-8: locks and writes nothing. No row: it is not complete, or not as we write it. 1
+            // scope, 2 key -> fp, result.
             Self::Replay => {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
             }
             // ACQ-8: the same of any record. 1 scope, 2 key -> the head, fp, result.
             Self::Find => {
-                concat!("SELECT ", head!(), ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?")
+                concat!(
+                    "SELECT ",
+                    head!(),
+                    ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?"
+                )
             }
             // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the head.
             Self::Standing => {
@@ -179,30 +193,34 @@ impl Statement {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // CMP-1, CMP-2. The purge comes earlier only when this ttl ends before the one of the acquire (STO-4). The state changes, so
-            // that a driver which counts changed rows instead of matched ones counts it too.
-            // 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key, 7 owner.
+            // CMP-1, CMP-2. The purge comes earlier only when this ttl ends before the one of the
+            // acquire (STO-4). The state changes, so that a driver which counts changed rows
+            // instead of matched ones counts it too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key,
+            // 7 owner.
             Self::Complete => {
                 "UPDATE `retryproof_records` SET state=1,\
                  purge_after=LEAST(purge_after,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND),\
                  expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=?,result=? \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // RUN-4, ACQ-10: what is left counts as absent and only remembers the token; a purge takes it once no statement can be under way
-            // that drew an older one. 1 scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: what is left counts as absent and only remembers the token; a purge
+            // takes it once no statement can be under way that drew an older one. 1 scope, 2 key, 3
+            // owner.
             Self::Release => {
                 "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks again. The lower bound spares the entries of
-            // what is deleted: the server walks over them as long as some transaction might still see the rows.
-            // 1 microseconds since 1970, 2 limit -> scope, key, microseconds since 1970.
+            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks
+            // again. The lower bound spares the entries of what is deleted: the server walks over
+            // them as long as some transaction might still see the rows. 1 microseconds since 1970,
+            // 2 limit -> scope, key, microseconds since 1970.
             Self::PurgeKeys => {
-                "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',purge_after) \
-                 FROM `retryproof_records` WHERE purge_after>=TIMESTAMPADD(MICROSECOND,?,TIMESTAMP'1970-01-01 00:00:00') \
-                 AND purge_after<=UTC_TIMESTAMP(6) AND expires_at<=UTC_TIMESTAMP(6) AND state IN (0,1) \
-                 ORDER BY purge_after LIMIT ?"
+                "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
+                 00:00:00',purge_after) FROM `retryproof_records` WHERE \
+                 purge_after>=TIMESTAMPADD(MICROSECOND,?,TIMESTAMP'1970-01-01 00:00:00') AND \
+                 purge_after<=UTC_TIMESTAMP(6) AND expires_at<=UTC_TIMESTAMP(6) AND state IN \
+                 (0,1) ORDER BY purge_after LIMIT ?"
             }
             // For an operator. 1 scope, 2 key -> state, token, remaining, bytes, has fp.
             Self::Summary => {
@@ -210,11 +228,11 @@ impl Statement {
                  IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
                  AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
             }
-            // For an operator; a scan. The constant stands for the fixed columns and the index entries. -> three counts.
+            // For an operator; a scan. The constant stands for the fixed columns and the index
+            // entries. -> three counts.
             Self::Stats => {
-                "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100\
-                 +IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` \
-                 WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
+                "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
+                 SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
             }
         }
     }
@@ -238,7 +256,8 @@ impl Sql {
         &self.texts[statement as usize]
     }
 
-    /// STO-4: deletes `rows` records by their keys, each only if it is still over. Bound are scope and key of each.
+    /// STO-4: deletes `rows` records by their keys, each only if it is still over. Bound are scope
+    /// and key of each.
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Param, Pulse, SharedStore, Standing,
-    StoreProfile,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Param, Pulse, SharedStore,
+    Standing, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -26,15 +26,17 @@ use crate::wake::Wake;
 
 /// Between two looks of a waiter: at first, and at most (ACQ-4).
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(40));
-/// How often a statement of a holder is sent again after a wait of a second for a lock, and an acquire whose row nobody can see.
+/// How often a statement of a holder is sent again after a wait of a second for a lock, and an
+/// acquire whose row nobody can see.
 const AGAIN: u32 = 2;
 /// Room in a packet for the other columns and their lengths.
 pub(crate) const PACKET_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a table of a MySQL or MariaDB server, for any number of processes.
 ///
-/// Every operation is one statement that commits by itself, on connections of its own. Expiry is judged by the server's clock (ACQ-7). A
-/// dropped call closes its connection; what its statement did stays done.
+/// Every operation is one statement that commits by itself, on connections of its own. Expiry is
+/// judged by the server's clock (ACQ-7). A dropped call closes its connection; what its statement
+/// did stays done.
 pub struct MysqlStore {
     pub(crate) config: MysqlConfig,
     pub(crate) sql: Sql,
@@ -44,7 +46,8 @@ pub struct MysqlStore {
     known: Known,
     /// Where the purge goes on, in microseconds since 1970.
     pub(crate) purged_to: AtomicI64,
-    /// Which records were lately seen in progress, or released here: what they leave is taken over by GRANT, not entered.
+    /// Which records were lately seen in progress, or released here: what they leave is taken over
+    /// by GRANT, not entered.
     restless: Known,
     returning: bool,
     /// The completion as it runs in a transaction of the application's.
@@ -52,8 +55,9 @@ pub struct MysqlStore {
     pub(crate) max_value: usize,
 }
 
-/// The fenced statement that completes a record, with its values in bind order: to be run as it is on the store's connection, or by a caller on
-/// a connection in the middle of its own transaction (CMP-7). It counts one row when it took effect.
+/// The fenced statement that completes a record, with its values in bind order: to be run as it is
+/// on the store's connection, or by a caller on a connection in the middle of its own transaction
+/// (CMP-7). It counts one row when it took effect.
 pub(crate) fn complete_statement<'a>(
     sql: &'a Sql,
     id: &'a Identity,
@@ -88,8 +92,9 @@ impl MysqlStore {
     /// Connects to a database that [`MysqlConfig::migrate`] has prepared.
     ///
     /// # Errors
-    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of another version (STO-3); `Config` for a wrong
-    /// user, password or database, and an invalid table name; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
+    /// By its [kind](retryproof_core::ErrorKind): `Schema` when the tables are missing or of
+    /// another version (STO-3); `Config` for a wrong user, password or database, and an invalid
+    /// table name; `Unexpected` for a missing privilege; `Unsupported` for a server that is too
     /// old; `Unavailable` when it cannot be reached.
     pub async fn connect(config: MysqlConfig) -> Result<Self> {
         Self::connected(config).await.map_err(|trouble| trouble.error.during("connect"))
@@ -98,7 +103,12 @@ impl MysqlStore {
     async fn connected(config: MysqlConfig) -> Result<Self, Trouble> {
         let table = config.table()?;
         let sql = Sql::new(table);
-        let pool = Pool::new(config.options.clone(), config.connections, config.reserved(), config.patience);
+        let pool = Pool::new(
+            config.options.clone(),
+            config.connections,
+            config.reserved(),
+            config.patience,
+        );
         let mut loan = pool.lend(Lane::Caller).await?;
         timeout(CHECK_MOST, check(&mut loan.session, table))
             .await
@@ -129,8 +139,8 @@ impl MysqlStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    /// One of the two upserts, in one trip; two where the server cannot return the row and the key is in use. ENTER leaves what is there as it
-    /// is: `Over` then says that it takes GRANT.
+    /// One of the two upserts, in one trip; two where the server cannot return the row and the key
+    /// is in use. ENTER leaves what is there as it is: `Over` then says that it takes GRANT.
     async fn upsert(
         &self,
         statement: Statement,
@@ -146,15 +156,21 @@ impl MysqlStore {
             Param::Int(micros(req.ttl)),
             req.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
         ];
-        let granted = |token, taken| Seen::Answer(Acquired::Granted(Grant::new(token, req.lease, taken)));
+        let granted =
+            |token, taken| Seen::Answer(Acquired::Granted(Grant::new(token, req.lease, taken)));
         if self.returning {
-            let answer = self.run(Lane::Caller, self.sql.of(statement), &params, Want::Rows).await?;
+            let answer =
+                self.run(Lane::Caller, self.sql.of(statement), &params, Want::Rows).await?;
             let record = answer.rows.first().map(Record::of).transpose()?;
             return Ok(match record {
-                // The row says what is there after the statement. Ours, in progress, means that GRANT granted it, and ENTER if it has the
-                // whole lease still: else it was there before and is to be renewed (ACQ-9).
-                Some(Record { owner, token, taken, phase: Phase::Running(left) }) if owner == req.owner => {
-                    if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease)) {
+                // The row says what is there after the statement. Ours, in progress, means that
+                // GRANT granted it, and ENTER if it has the whole lease still: else it was there
+                // before and is to be renewed (ACQ-9).
+                Some(Record { owner, token, taken, phase: Phase::Running(left) })
+                    if owner == req.owner =>
+                {
+                    if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease))
+                    {
                         granted(token, taken)
                     } else {
                         Seen::Over(Some(token))
@@ -163,8 +179,9 @@ impl MysqlStore {
                 record => Seen::of(record),
             });
         }
-        let answer =
-            self.run(Lane::Caller, self.sql.of(Statement::GrantPortable), &params, Want::Counts).await?;
+        let answer = self
+            .run(Lane::Caller, self.sql.of(Statement::GrantPortable), &params, Want::Counts)
+            .await?;
         if answer.insert_id != 0 {
             return Ok(granted(FencingToken::new(answer.insert_id / 2), answer.insert_id % 2 == 1));
         }
@@ -187,10 +204,13 @@ impl MysqlStore {
         loop {
             let upserted = match self.upsert(statement, id, req).await {
                 Ok(upserted) => upserted,
-                // Somebody holds the row in a transaction of their own, say a joined completion (CMP-7): that is not waited for here.
+                // Somebody holds the row in a transaction of their own, say a joined completion
+                // (CMP-7): that is not waited for here.
                 Err(trouble) if trouble.class == Class::Locked => {
                     match self.read(Lane::Caller, Statement::Find, id).await? {
-                        Some(Record { owner, phase: Phase::Running(_), .. }) if owner == req.owner => {
+                        Some(Record { owner, phase: Phase::Running(_), .. })
+                            if owner == req.owner =>
+                        {
                             return Err(trouble);
                         }
                         None if again == AGAIN => return Err(trouble),
@@ -214,17 +234,22 @@ impl MysqlStore {
             match upserted {
                 Seen::Answer(answer) => return Ok(answer),
                 // The second trip that a takeover may cost (ACQ-8).
-                Seen::Over(Some(_)) if statement == Statement::Enter => statement = Statement::Grant,
+                Seen::Over(Some(_)) if statement == Statement::Enter => {
+                    statement = Statement::Grant
+                }
                 Seen::Over(_) if again < AGAIN => again += 1,
                 Seen::Over(Some(token)) => return Ok(blocked(token)),
                 Seen::Over(None) => {
-                    return Err(Error::unavailable("the record came and went while it was read").into());
+                    return Err(
+                        Error::unavailable("the record came and went while it was read").into()
+                    );
                 }
             }
         }
     }
 
-    /// A fenced statement: the rows that matched, or, when somebody sat on the row for seconds, an error.
+    /// A fenced statement: the rows that matched, or, when somebody sat on the row for seconds, an
+    /// error.
     async fn fenced(&self, sql: &Arc<str>, params: &[Param<'_>]) -> Result<bool, Trouble> {
         let mut again = 0;
         loop {
@@ -236,23 +261,36 @@ impl MysqlStore {
         }
     }
 
-    async fn extended(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced, Trouble> {
+    async fn extended(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> Result<Fenced, Trouble> {
         let [scope, key] = key_of(id);
         let params = [Param::Int(micros(lease)), scope, key, Param::Bytes(owner.as_bytes())];
         let done = self.fenced(self.sql.of(Statement::Extend), &params).await?;
         Ok(if done { Fenced::Done } else { Fenced::Lost })
     }
 
-    async fn completed(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced, Trouble> {
+    async fn completed(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<Fenced, Trouble> {
         let (sql, params) = complete_statement(&self.sql, id, &owner, done);
         let mut fenced = Fenced::Done;
         if !self.fenced(sql, &params).await? {
             fenced = match self.read(Lane::Holder, Statement::Standing, id).await? {
-                Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
+                Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+                    Fenced::AlreadyDone
+                }
                 _ => return Ok(Fenced::Lost),
             };
         }
-        // Also when it was done before: the answer may have been lost, and then nobody was woken by it (ACQ-4).
+        // Also when it was done before: the answer may have been lost, and then nobody was woken by
+        // it (ACQ-4).
         self.known.note(id, Duration::MAX);
         self.wake.wake(id);
         Ok(fenced)
@@ -282,7 +320,12 @@ impl MysqlStore {
         })
     }
 
-    async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<(), Trouble> {
+    async fn wait(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<(), Trouble> {
         let subscription = self.wake.subscribe(id);
         let mut woken = std::pin::pin!(subscription.bell.notified());
         woken.as_mut().enable();
@@ -346,11 +389,15 @@ impl IdempotencyStore for MysqlStore {
     }
 
     async fn look(&self, id: &Identity) -> Result<Standing> {
-        let found =
-            self.read(Lane::Caller, Statement::Find, id).await.map_err(|trouble| of("look", id, trouble))?;
+        let found = self
+            .read(Lane::Caller, Statement::Find, id)
+            .await
+            .map_err(|trouble| of("look", id, trouble))?;
         Ok(match Seen::of(found) {
             Seen::Answer(Acquired::Complete(stored)) => Standing::Complete(stored),
-            Seen::Answer(Acquired::Busy { remaining, token }) => Standing::Busy { remaining, token },
+            Seen::Answer(Acquired::Busy { remaining, token }) => {
+                Standing::Busy { remaining, token }
+            }
             Seen::Answer(Acquired::Granted(_)) | Seen::Over(_) => Standing::Absent,
         })
     }
@@ -376,7 +423,8 @@ impl IdempotencyStore for MysqlStore {
         self.released(id, owner).await.map_err(|trouble| of("release", id, trouble))
     }
 
-    /// The largest value is the server's `max_allowed_packet` at connect, less 4 KiB for the rest of the row.
+    /// The largest value is the server's `max_allowed_packet` at connect, less 4 KiB for the rest
+    /// of the row.
     fn profile(&self) -> StoreProfile {
         StoreProfile::new("mysql").with_max_value(self.max_value)
     }

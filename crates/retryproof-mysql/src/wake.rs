@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wake`]: who waits for which record in this process (ACQ-4). Other processes are not heard of: MySQL cannot push.
+//! [`Wake`]: who waits for which record in this process (ACQ-4). Other processes are not heard of:
+//! MySQL cannot push.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ impl Wake {
         Subscription { wake: self, id, bell: Arc::clone(bell) }
     }
 
-    /// Wakes the waiters of a record. To be called after the statement has committed. The lock orders it against
+    /// Wakes the waiters of a record. To be called after the statement has committed. The lock
+    /// orders it against
     /// [`Self::subscribe`]: either the waiter is found here, or its look comes after the commit.
     pub(crate) fn wake(&self, id: &Identity) {
         let waiters = self.waiters.lock();

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use crate::dead::{self, Extent};
 use crate::delivery::Delivery;
 
-/// Tries of an answer that has to be confirmed. The last failure costs one redelivery, which runs nothing.
+/// Tries of an answer that has to be confirmed. The last failure costs one redelivery, which runs
+/// nothing.
 const TRIES: u32 = 3;
 
 /// What JetStream calls a message that is longer than the `max_msg_size` of its stream.
@@ -48,12 +49,17 @@ impl Broker {
 
     async fn ask(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
         let Some(reply) = delivery.message().reply.clone() else {
-            return Err(Error::new(ErrorKind::Unexpected, "the message has no subject to be answered on"));
+            return Err(Error::new(
+                ErrorKind::Unexpected,
+                "the message has no subject to be answered on",
+            ));
         };
         let request = Request::new().payload(kind.into()).timeout(Some(self.answer_within));
         match self.client.send_request(reply, request).await {
             Ok(_) => Ok(()),
-            Err(error) => Err(Error::unavailable("the server did not confirm the answer").because(error)),
+            Err(error) => {
+                Err(Error::unavailable("the server did not confirm the answer").because(error))
+            }
         }
     }
 
@@ -69,8 +75,9 @@ impl Broker {
         self.tell(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
     }
 
-    /// Has the message in the stream of the dead letters, confirmed; only then may it leave its own. Of one that is too large for that
-    /// stream, the body is left out or the headers, or both: a letter that nobody takes would keep the message coming for ever.
+    /// Has the message in the stream of the dead letters, confirmed; only then may it leave its
+    /// own. Of one that is too large for that stream, the body is left out or the headers, or both:
+    /// a letter that nobody takes would keep the message coming for ever.
     pub(crate) async fn bury(&self, delivery: &Delivery, why: Reason) -> Result<()> {
         let mut extent = Extent { headers: true, body: true };
         loop {
@@ -82,19 +89,29 @@ impl Broker {
                 Some(Part::Headers) if extent.headers => extent.headers = false,
                 Some(Part::Whole) if extent.body => extent.body = false,
                 Some(Part::Whole) if extent.headers => extent.headers = false,
-                _ => return Err(Error::unavailable("the dead letter was not confirmed").because(failed)),
+                _ => {
+                    return Err(
+                        Error::unavailable("the dead letter was not confirmed").because(failed)
+                    );
+                }
             }
         }
     }
 
-    async fn send(&self, delivery: &Delivery, why: Reason, extent: Extent) -> Result<(), PublishError> {
+    async fn send(
+        &self,
+        delivery: &Delivery,
+        why: Reason,
+        extent: Extent,
+    ) -> Result<(), PublishError> {
         let headers = dead::headers(delivery, why, extent);
         let mut body = delivery.message().payload.clone();
         if !extent.body {
             body.clear();
         }
         let sent = async {
-            let sent = self.jetstream.publish_with_headers(self.dead_letters.clone(), headers, body).await;
+            let sent =
+                self.jetstream.publish_with_headers(self.dead_letters.clone(), headers, body).await;
             sent?.await.map(drop)
         };
         match timeout(self.answer_within, sent).await {
@@ -114,7 +131,8 @@ fn too_large(error: &PublishError) -> Option<Part> {
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => Some(Part::Whole),
         PublishErrorKind::Other => {
-            // The client keeps the type of what a stream answered to itself, so the number is looked for in its text.
+            // The client keeps the type of what a stream answered to itself, so the number is
+            // looked for in its text.
             let said = error.source()?.to_string();
             let whole = said.contains(TOO_LARGE_FOR_STREAM).then_some(Part::Whole);
             whole.or_else(|| said.contains(TOO_LARGE_HEADERS).then_some(Part::Headers))

@@ -71,14 +71,15 @@ impl NatsListenerBuilder {
         }
     }
 
-    /// Where messages go that cannot be handled (LST-2): a subject that another stream takes. Required: without it the only answer to
-    /// such a message would be to forget it.
+    /// Where messages go that cannot be handled (LST-2): a subject that another stream takes.
+    /// Required: without it the only answer to such a message would be to forget it.
     pub fn dead_letters(mut self, subject: impl Into<String>) -> Self {
         self.dead_letters = Some(subject.into());
         self
     }
 
-    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. `None` makes the message a dead letter, and so does a panic.
+    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. `None` makes the message a dead
+    /// letter, and so does a panic.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
@@ -87,7 +88,8 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages are fetched and not answered, besides those that are parked; 100 unless set.
+    /// How many messages are fetched and not answered, besides those that are parked; 100 unless
+    /// set.
     pub fn batch(mut self, messages: usize) -> Self {
         self.batch = messages.clamp(1, 10_000);
         self
@@ -99,28 +101,32 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages may be parked here while another consumer works on their keys; 500 unless set, and never more than half of the
-    /// consumer's `max_ack_pending`. One more is given back with a delay, which costs it a delivery.
+    /// How many messages may be parked here while another consumer works on their keys; 500 unless
+    /// set, and never more than half of the consumer's `max_ack_pending`. One more is given back
+    /// with a delay, which costs it a delivery.
     pub fn parked(mut self, messages: usize) -> Self {
         self.parked = messages.min(10_000);
         self
     }
 
-    /// How long a message that failed stays away: 1 s, doubled with each delivery up to 1 min, unless set.
+    /// How long a message that failed stays away: 1 s, doubled with each delivery up to 1 min,
+    /// unless set.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Makes a message a dead letter that fails in this delivery or a later one. The consumer's `max_deliver` does that as well; this needs no
-    /// limit at the server, which drops a message without a word when a consumer dies in its last delivery.
+    /// Makes a message a dead letter that fails in this delivery or a later one. The consumer's
+    /// `max_deliver` does that as well; this needs no limit at the server, which drops a message
+    /// without a word when a consumer dies in its last delivery.
     pub fn give_up_after(mut self, deliveries: u64) -> Self {
         self.give_up_after = Some(deliveries.max(1));
         self
     }
 
-    /// How long a request for messages stays open while there are none; 2 s unless set. A stop waits for the open one, so that nothing
-    /// that the server sends meanwhile is left to its `ack_wait`, and gives back what was not begun with this delay.
+    /// How long a request for messages stays open while there are none; 2 s unless set. A stop
+    /// waits for the open one, so that nothing that the server sends meanwhile is left to its
+    /// `ack_wait`, and gives back what was not begun with this delay.
     pub fn pull_for(mut self, at_most: Duration) -> Self {
         self.pull_for = at_most.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
@@ -135,8 +141,9 @@ impl NatsListenerBuilder {
     /// Checks the settings against the server.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: no subject for dead letters; one that no stream takes, or the consumer's own stream (a dead letter would come
-    /// round again); a consumer whose messages are not acknowledged one by one, or that delivers no bodies. [`ErrorKind::Invalid`] for the
+    /// [`ErrorKind::Config`]: no subject for dead letters; one that no stream takes, or the
+    /// consumer's own stream (a dead letter would come round again); a consumer whose messages are
+    /// not acknowledged one by one, or that delivers no bodies. [`ErrorKind::Invalid`] for the
     /// scope. [`ErrorKind::Unavailable`] when the server does not answer.
     pub async fn build(self) -> Result<NatsListener> {
         let scope = self.scope?;
@@ -145,14 +152,19 @@ impl NatsListenerBuilder {
         let config = &info.config;
         if config.ack_policy != AckPolicy::Explicit {
             return Err(wrong(
-                "the consumer does not acknowledge its messages one by one: its ack_policy has to be explicit",
+                "the consumer does not acknowledge its messages one by one: its ack_policy has \
+                 to be explicit",
             ));
         }
         if config.headers_only {
-            return Err(wrong("the consumer delivers headers only, and a listener needs the bodies"));
+            return Err(wrong(
+                "the consumer delivers headers only, and a listener needs the bodies",
+            ));
         }
         let dead_letters = self.dead_letters.ok_or_else(|| {
-            wrong("a listener needs a subject for its dead letters: `.dead_letters(\"orders.dead\")`")
+            wrong(
+                "a listener needs a subject for its dead letters: `.dead_letters(\"orders.dead\")`",
+            )
         })?;
         match self.jetstream.stream_by_subject(dead_letters.clone()).await {
             Ok(stream) if stream == info.stream_name => {
@@ -168,12 +180,12 @@ impl NatsListenerBuilder {
                 .because(error));
             }
             Err(_) => {
-                return Err(
-                    wrong("no stream takes the subject of the dead letters").with("subject", &dead_letters)
-                );
+                return Err(wrong("no stream takes the subject of the dead letters")
+                    .with("subject", &dead_letters));
             }
         }
-        let ack_wait = Some(config.ack_wait).filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_ACK_WAIT);
+        let ack_wait =
+            Some(config.ack_wait).filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_ACK_WAIT);
         let shortest = config.backoff.iter().copied().chain([ack_wait]).min().unwrap_or(ack_wait);
         let limit = |value: i64| u64::try_from(value).ok().filter(|limit| *limit > 0);
         let at_server = limit(config.max_deliver);
@@ -186,7 +198,12 @@ impl NatsListenerBuilder {
             .map_or(self.pull_for, |most| most.min(self.pull_for));
         let client = self.jetstream.client();
         let desk = Desk {
-            broker: Broker { jetstream: self.jetstream, client, answer_within: ANSWER_WITHIN, dead_letters },
+            broker: Broker {
+                jetstream: self.jetstream,
+                client,
+                answer_within: ANSWER_WITHIN,
+                dead_letters,
+            },
             scope,
             key_of: self.key_of,
             // Three times within the shortest wait: two may get lost.
@@ -200,6 +217,12 @@ impl NatsListenerBuilder {
             store_away: AtomicBool::new(false),
             tally: Arc::new(Tally::default()),
         };
-        Ok(NatsListener { desk: Arc::new(desk), consumer: self.consumer, batch, pull_for, drain: self.drain })
+        Ok(NatsListener {
+            desk: Arc::new(desk),
+            consumer: self.consumer,
+            batch,
+            pull_for,
+            drain: self.drain,
+        })
     }
 }

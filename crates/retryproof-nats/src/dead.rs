@@ -27,8 +27,9 @@ pub(crate) struct Extent {
 
 /// The headers of the dead letter of `delivery`.
 ///
-/// Headers named `Nats-…` are orders to the server (`Nats-Rollup` would empty the subject, `Nats-Expected-…` have it refuse the message,
-/// `Nats-Msg-Id` take two letters with one key for one), so they are set aside under another name.
+/// Headers named `Nats-…` are orders to the server (`Nats-Rollup` would empty the subject,
+/// `Nats-Expected-…` have it refuse the message, `Nats-Msg-Id` take two letters with one key for
+/// one), so they are set aside under another name.
 pub(crate) fn headers(delivery: &Delivery, why: Reason, extent: Extent) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let kept = delivery.headers().filter(|_| extent.headers);
@@ -44,8 +45,12 @@ pub(crate) fn headers(delivery: &Delivery, why: Reason, extent: Extent) -> Heade
         (false, false) => headers.insert(LEFT_OUT, "body and headers"),
     }
     if let Some(Place { stream, consumer, sequence, published, .. }) = delivery.place() {
-        // The letter of this very message, whoever sends it again: the stream of the dead letters keeps one.
-        headers.insert(NATS_MESSAGE_ID, format!("{stream}:{consumer}:{sequence}:{published}").as_str());
+        // The letter of this very message, whoever sends it again: the stream of the dead letters
+        // keeps one.
+        headers.insert(
+            NATS_MESSAGE_ID,
+            format!("{stream}:{consumer}:{sequence}:{published}").as_str(),
+        );
         headers.insert(STREAM, stream.as_str());
         headers.insert(CONSUMER, consumer.as_str());
         headers.insert(SEQUENCE, HeaderValue::from(*sequence));

@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener tells the server. A message that
-/// cannot be handled is reported by `?`: what fails here is a [`Poison`], and the message becomes a dead letter (LST-2).
+/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener
+/// tells the server. A message that cannot be handled is reported by `?`: what fails here is a
+/// [`Poison`], and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -33,7 +34,8 @@ pub(crate) struct Place {
     pub(crate) stream: String,
     pub(crate) consumer: String,
     pub(crate) sequence: u64,
-    /// In nanoseconds since 1970. With the others it tells one message from all, also when its stream was made anew.
+    /// In nanoseconds since 1970. With the others it tells one message from all, also when its
+    /// stream was made anew.
     pub(crate) published: u128,
     /// From 1.
     pub(crate) deliveries: u64,
@@ -67,7 +69,8 @@ impl Delivery {
         Self(Arc::new(Inner { message, scope, key, place }))
     }
 
-    /// The key: the header `Nats-Msg-Id`, or what the listener's own [`key`](crate::NatsListenerBuilder::key) found.
+    /// The key: the header `Nats-Msg-Id`, or what the listener's own
+    /// [`key`](crate::NatsListenerBuilder::key) found.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
@@ -75,8 +78,9 @@ impl Delivery {
         self.0.key.as_ref().map_err(|why| *why)
     }
 
-    /// The context of a call that handles the message: the listener's scope, the key, the fingerprint of the body (a redelivery with
-    /// another body is refused, FP-1), and a wait of `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
+    /// The context of a call that handles the message: the listener's scope, the key, the
+    /// fingerprint of the body (a redelivery with another body is refused, FP-1), and a wait of
+    /// `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
     ///
     /// # Errors
     /// Those of [`key`](Self::key).

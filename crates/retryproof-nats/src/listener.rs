@@ -21,10 +21,12 @@ use crate::delivery::Delivery;
 use crate::pull::Pull;
 use crate::serve::Desk;
 
-/// Between two requests for messages while the store is away: what is fetched then is given back, at the price of a delivery.
+/// Between two requests for messages while the store is away: what is fetched then is given back,
+/// at the price of a delivery.
 const STORE_AWAY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
-/// Handles the messages of one JetStream pull consumer. Several listeners, in any number of processes, may share a consumer.
+/// Handles the messages of one JetStream pull consumer. Several listeners, in any number of
+/// processes, may share a consumer.
 pub struct NatsListener {
     pub(crate) desk: Arc<Desk>,
     pub(crate) consumer: PullConsumer,
@@ -43,9 +45,14 @@ impl fmt::Debug for NatsListener {
 }
 
 impl NatsListener {
-    /// Starts with the consumer, and the scope under which its messages have their records. Name the scope for what is done, not for the
-    /// consumer: two consumers with one scope do each message once between them.
-    pub fn builder(jetstream: Context, consumer: PullConsumer, scope: impl IntoScope) -> NatsListenerBuilder {
+    /// Starts with the consumer, and the scope under which its messages have their records. Name
+    /// the scope for what is done, not for the consumer: two consumers with one scope do each
+    /// message once between them.
+    pub fn builder(
+        jetstream: Context,
+        consumer: PullConsumer,
+        scope: impl IntoScope,
+    ) -> NatsListenerBuilder {
         NatsListenerBuilder::new(jetstream, consumer, scope)
     }
 
@@ -55,18 +62,21 @@ impl NatsListener {
         Arc::clone(&self.desk.tally)
     }
 
-    /// Handles messages until `stop` is ready, over reconnects and outages. Then fetches no more, gives back what was not begun, to come
-    /// again after [`pull_for`](NatsListenerBuilder::pull_for), waits for what was begun, and drops what takes longer than
-    /// [`drain`](NatsListenerBuilder::drain): those leases run out, and their messages come again.
+    /// Handles messages until `stop` is ready, over reconnects and outages. Then fetches no more,
+    /// gives back what was not begun, to come again after
+    /// [`pull_for`](NatsListenerBuilder::pull_for), waits for what was begun, and drops what takes
+    /// longer than [`drain`](NatsListenerBuilder::drain): those leases run out, and their messages
+    /// come again.
     ///
-    /// The handler says what became of a message; a panic of it counts as a failure. It is called once for each delivery, and once more each time a
-    /// message was parked.
+    /// The handler says what became of a message; a panic of it counts as a failure. It is called
+    /// once for each delivery, and once more each time a message was parked.
     ///
     /// # Errors
     /// When the consumer was deleted.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the handlers in the middle: leases run out, and messages come again after the consumer's `ack_wait`.
+    /// Dropped, it drops the handlers in the middle: leases run out, and messages come again after
+    /// the consumer's `ack_wait`.
     pub async fn run<H, Fut>(&self, handler: H, stop: impl Future<Output = ()>) -> Result<()>
     where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -81,7 +91,11 @@ impl NatsListener {
         let mut store_away = 0_u32;
         let ended = 'pulling: loop {
             while at_work.try_join_next().is_some() {}
-            store_away = if self.desk.store_away.swap(false, Ordering::Relaxed) { store_away + 1 } else { 0 };
+            store_away = if self.desk.store_away.swap(false, Ordering::Relaxed) {
+                store_away + 1
+            } else {
+                0
+            };
             let asked = async {
                 sleep(STORE_AWAY.after(store_away)).await;
                 let room = room(&places).await;
@@ -98,7 +112,8 @@ impl NatsListener {
                 let next = tokio::select! {
                     biased;
                     next = fetched.next() => next,
-                    // What the server has sent already is given back, instead of left to its `ack_wait`.
+                    // What the server has sent already is given back, instead of left to its
+                    // `ack_wait`.
                     () = &mut stop, if !*stopping.borrow() => {
                         stopping.send_replace(true);
                         continue;
@@ -107,7 +122,8 @@ impl NatsListener {
                 match (next, room.pop()) {
                     (Some(Ok(message)), Some(place)) => {
                         pull.went_well();
-                        let delivery = Delivery::new(message, self.desk.scope.clone(), &*self.desk.key_of);
+                        let delivery =
+                            Delivery::new(message, self.desk.scope.clone(), &*self.desk.key_of);
                         let (desk, handler) = (Arc::clone(&self.desk), Arc::clone(&handler));
                         at_work.spawn(desk.serve(delivery, handler, place, stopped.clone()));
                     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking the server for messages, no more than there is room for, also over a connection that breaks.
+//! Asking the server for messages, no more than there is room for, also over a connection that
+//! breaks.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use retryproof_core::listener::Backoff;
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// How often a look is taken whether the connection was made anew: the server has forgotten then what was asked of it.
+/// How often a look is taken whether the connection was made anew: the server has forgotten then
+/// what was asked of it.
 const CONNECTION_EVERY: Duration = Duration::from_millis(250);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
@@ -25,8 +27,9 @@ pub(crate) struct Pull<'a> {
     client: Client,
     open_for: Duration,
     failures: u32,
-    /// The most to ask for at once. What is sent behind a message that breaks the connection is lost with it, and costs each of those
-    /// a delivery: after a break there is none behind the first, and twice as many with each message that arrives.
+    /// The most to ask for at once. What is sent behind a message that breaks the connection is
+    /// lost with it, and costs each of those a delivery: after a break there is none behind the
+    /// first, and twice as many with each message that arrives.
     most: usize,
 }
 
@@ -42,7 +45,8 @@ impl<'a> Pull<'a> {
         Self { consumer, client, open_for, failures: 0, most: usize::MAX }
     }
 
-    /// Asks for up to `room` messages; again, after a pause, until the server has taken the request.
+    /// Asks for up to `room` messages; again, after a pause, until the server has taken the
+    /// request.
     ///
     /// # Errors
     /// When the consumer is gone.
@@ -63,7 +67,8 @@ impl<'a> Pull<'a> {
         self.most = self.most.saturating_mul(2);
     }
 
-    /// A request is over. If the connection broke meanwhile, a message that the client cannot read may have done that.
+    /// A request is over. If the connection broke meanwhile, a message that the client cannot read
+    /// may have done that.
     pub(crate) fn over(&mut self, fetched: &Fetched) {
         let lost = self.client.connection_state() != State::Connected;
         if lost || connects(&self.client) != fetched.connects {
@@ -90,7 +95,8 @@ impl<'a> Pull<'a> {
 }
 
 impl Fetched {
-    /// The next message; `None` when the request is over, or forgotten with the connection that it went over.
+    /// The next message; `None` when the request is over, or forgotten with the connection that it
+    /// went over.
     ///
     /// # Cancel safety
     /// A drop loses no message.

@@ -25,7 +25,8 @@ pub(crate) struct Desk {
     pub(crate) running: Semaphore,
     pub(crate) parked: Semaphore,
     pub(crate) backoff: Backoff,
-    /// How long a request of this listener stays open. A stop gives back no sooner: the message would come back by that very request.
+    /// How long a request of this listener stays open. A stop gives back no sooner: the message
+    /// would come back by that very request.
     pub(crate) pull_for: Duration,
     /// The last delivery that a message has.
     pub(crate) give_up_after: Option<u64>,
@@ -45,7 +46,8 @@ enum Turn {
 }
 
 impl Desk {
-    /// Sees to it that the message is answered. `place` is its place among those fetched; a parked message leaves it to another.
+    /// Sees to it that the message is answered. `place` is its place among those fetched; a parked
+    /// message leaves it to another.
     pub(crate) async fn serve<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
@@ -66,8 +68,8 @@ impl Desk {
         }
     }
 
-    /// Says for ever that the message is being worked on, also while it waits for its turn or is parked: the server delivers it to nobody else
-    /// meanwhile, and counts no delivery.
+    /// Says for ever that the message is being worked on, also while it waits for its turn or is
+    /// parked: the server delivers it to nobody else meanwhile, and counts no delivery.
     async fn keep(&self, delivery: &Delivery) {
         let mut tick = interval(self.progress_every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -100,7 +102,10 @@ impl Desk {
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
-                    caught(async { handler(delivery.clone()).await.unwrap_or_else(Verdict::poison) }).await
+                    caught(async {
+                        handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
+                    })
+                    .await
                 }
                 Err(why) => Verdict::poison(why),
             };
@@ -134,7 +139,8 @@ impl Desk {
             // Every delivery counts at the server, whatever it is for. A parked one is none.
             // Never without a pause: a handler may have made this verdict of nothing.
             Reason::InFlight => Turn::Park(after.max(self.backoff.after(1))),
-            // Nothing ran: it does not lose its last chance to that. What ran and came to nothing, also because its lease was lost, spends it.
+            // Nothing ran: it does not lose its last chance to that. What ran and came to nothing,
+            // also because its lease was lost, spends it.
             Reason::Store if last => Turn::Park(self.backoff.after(looks).max(after)),
             _ if last => Turn::Answer(verdict.given_up()),
             _ => Turn::Answer(verdict),
@@ -150,7 +156,8 @@ impl Desk {
         let told = match verdict {
             Verdict::Ack { .. } => self.broker.confirmed(delivery, AckKind::Ack).await,
             Verdict::Nack { after, .. } => {
-                let pause = if verdict.is_failure() { self.pause(delivery).max(after) } else { after };
+                let pause =
+                    if verdict.is_failure() { self.pause(delivery).max(after) } else { after };
                 self.broker.give_back(delivery, pause).await;
                 Ok(())
             }
@@ -164,12 +171,13 @@ impl Desk {
         self.tally.count(&verdict);
         verdict.log("nats", delivery.identity().as_ref());
         if let Err(error) = told {
-            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed, its message may come again and run nothing");
+            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed, its message may \
+                 come again and run nothing");
         }
     }
 
-    /// Whether the dead letter lies where it belongs. If not, the message is given back; in the last delivery, where the server would drop it, it
-    /// is kept until the letter is taken.
+    /// Whether the dead letter lies where it belongs. If not, the message is given back; in the
+    /// last delivery, where the server would drop it, it is kept until the letter is taken.
     async fn bury(&self, delivery: &Delivery, why: Reason) -> bool {
         let mut failures = 0;
         while let Err(error) = self.broker.bury(delivery, why).await {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one statement, and what is done when it meets another caller or the lock of an open transaction.
+//! The acquire: one statement, and what is done when it meets another caller or the lock of an open
+//! transaction.
 
 use std::time::Duration;
 
@@ -16,11 +17,12 @@ use crate::statement::Statement;
 use crate::store::PostgresStore;
 use crate::wake;
 
-/// How often an acquire is repeated that neither granted nor saw a live record; before each further one a look decides.
+/// How often an acquire is repeated that neither granted nor saw a live record; before each further
+/// one a look decides.
 const BLIND: u32 = 3;
 const BLIND_AT_MOST: u32 = 20;
-/// How long an acquire waits for a row that an open transaction has locked (CMP-7): at first on a connection, later on the one connection
-/// that a locked record has, or without.
+/// How long an acquire waits for a row that an open transaction has locked (CMP-7): at first on a
+/// connection, later on the one connection that a locked record has, or without.
 const PATIENCE: Duration = Duration::from_millis(250);
 const AT_FIRST: Duration = Duration::from_millis(50);
 /// How long one without a connection then waits for what another finds, before it looks itself.
@@ -34,7 +36,11 @@ enum Sent {
 }
 
 impl PostgresStore {
-    pub(crate) async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
+    pub(crate) async fn try_acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> Result<Acquired> {
         if self.known.has(id) {
             match self.seen(id, self.record(Statement::Find, id).await?) {
                 Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
@@ -47,7 +53,10 @@ impl PostgresStore {
             if blind >= BLIND {
                 match self.record(Statement::Find, id).await? {
                     Some(Record { token, phase: Phase::Running(remaining), .. }) => {
-                        return Ok(Acquired::Busy { remaining: remaining.unwrap_or_default(), token });
+                        return Ok(Acquired::Busy {
+                            remaining: remaining.unwrap_or_default(),
+                            token,
+                        });
                     }
                     record => {
                         if let Standing::Complete(stored) = self.seen(id, record) {
@@ -70,7 +79,9 @@ impl PostgresStore {
                 }
                 Answer::Found(record) => match self.seen(id, record) {
                     Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                    Standing::Busy { remaining, token } => return Ok(Acquired::Busy { remaining, token }),
+                    Standing::Busy { remaining, token } => {
+                        return Ok(Acquired::Busy { remaining, token });
+                    }
                     Standing::Absent => {}
                 },
                 Answer::Lost => {}
@@ -79,8 +90,9 @@ impl PostgresStore {
         Err(Error::unavailable("the record changed faster than it could be read; try again"))
     }
 
-    /// Sends the statement. Where an open transaction has locked the row it is sent again until its patience is over, by one caller of the
-    /// record at a time; the others wait without a connection.
+    /// Sends the statement. Where an open transaction has locked the row it is sent again until its
+    /// patience is over, by one caller of the record at a time; the others wait without a
+    /// connection.
     async fn send(&self, id: &Identity, req: &AcquireRequest, began: Instant) -> Result<Sent> {
         let hash = wake::of(id);
         loop {
@@ -97,7 +109,8 @@ impl PostgresStore {
             }
             if waited >= self.config.timeout {
                 return Err(Error::unavailable(
-                    "other callers of the record are in the way: an open transaction has locked its row, or they are too many at once",
+                    "other callers of the record are in the way: an open transaction has locked \
+                     its row, or they are too many at once",
                 ));
             }
             let rest = PATIENCE.saturating_sub(waited).max(AT_FIRST);
@@ -128,11 +141,14 @@ impl PostgresStore {
         }
     }
 
-    /// An open transaction, most likely a joined completion (CMP-7), holds the row, which `is_locked`; or the server takes no writes. What is
-    /// live can be told all the same. `None`: nothing live is there.
+    /// An open transaction, most likely a joined completion (CMP-7), holds the row, which
+    /// `is_locked`; or the server takes no writes. What is live can be told all the same. `None`:
+    /// nothing live is there.
     async fn held_back(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
         Ok(match self.record(Statement::Find, id).await? {
-            Some(Record { token, phase: Phase::Running(None), .. }) if is_locked => Some(locked_by(token)),
+            Some(Record { token, phase: Phase::Running(None), .. }) if is_locked => {
+                Some(locked_by(token))
+            }
             record => match self.seen(id, record) {
                 Standing::Complete(stored) => Some(Acquired::Complete(stored)),
                 Standing::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Call`]: a statement with its values, ready to run.
 //!
-//! Values are bytes and integers only, so that any driver can carry them, and so that they can be written as literals out of hex
-//! digits where nothing can be prepared: behind a pooler that gives each transaction another connection, the driver's unnamed
-//! statements go astray too, for it parses and runs them in two transactions.
+//! Values are bytes and integers only, so that any driver can carry them, and so that they can be
+//! written as literals out of hex digits where nothing can be prepared: behind a pooler that gives
+//! each transaction another connection, the driver's unnamed statements go astray too, for it
+//! parses and runs them in two transactions.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The text, with places `$1` and so on: what another driver would run, in a caller's transaction (CMP-7).
+    /// The text, with places `$1` and so on: what another driver would run, in a caller's
+    /// transaction (CMP-7).
     #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
@@ -79,8 +81,8 @@ impl<'a> Call<'a> {
         self.values.len() + self.lists.len()
     }
 
-    /// Runs it: prepared and kept so by the connection, or as one text with literals. One round trip each, but for the first use of a
-    /// prepared statement on its connection.
+    /// Runs it: prepared and kept so by the connection, or as one text with literals. One round
+    /// trip each, but for the first use of a prepared statement on its connection.
     pub(crate) async fn run(
         &self,
         conn: &mut PgConnection,
@@ -106,7 +108,8 @@ impl<'a> Call<'a> {
     fn arguments(&self) -> Result<PgArguments, sqlx_core::Error> {
         let mut arguments = PgArguments::default();
         // Each value comes after its length.
-        arguments.reserve(self.values.len(), self.values.iter().map(|value| 4 + value.size()).sum());
+        arguments
+            .reserve(self.values.len(), self.values.iter().map(|value| 4 + value.size()).sum());
         for value in &self.values {
             match *value {
                 Value::Bytes(bytes) => arguments.add(bytes),
@@ -124,8 +127,8 @@ impl<'a> Call<'a> {
         Ok(arguments)
     }
 
-    /// The text with its values written in: digits and hex digits only, so that nothing in them can end a literal, whatever the
-    /// settings of the connection.
+    /// The text with its values written in: digits and hex digits only, so that nothing in them can
+    /// end a literal, whatever the settings of the connection.
     fn literally(&self) -> String {
         let hex: usize = self.values.iter().map(Value::len).sum();
         let mut text = String::with_capacity(self.sql.len() + hex);
@@ -184,7 +187,9 @@ impl Value<'_> {
 impl List<'_> {
     fn write(&self, text: &mut String) {
         let (values, kind): (Vec<Value<'_>>, _) = match self {
-            Self::Bytes(list) => (list.iter().map(|bytes| Value::Bytes(*bytes)).collect(), "]::bytea[]"),
+            Self::Bytes(list) => {
+                (list.iter().map(|bytes| Value::Bytes(*bytes)).collect(), "]::bytea[]")
+            }
             Self::Int(list) => (list.iter().map(|int| Value::Int(*int)).collect(), "]::bigint[]"),
         };
         for (at, value) in values.iter().enumerate() {
@@ -212,13 +217,19 @@ mod tests {
         let owner = OwnerId::new();
         let done = Completion::new(b"'$3\\".to_vec().into(), Duration::from_secs(1), None);
         let text = sql.complete(Statement::Complete, &id, &owner, &done).literally();
-        assert!(text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"), "{text}");
+        assert!(
+            text.contains("decode('2724335c','hex')") && text.contains("fp=NULL::bytea"),
+            "{text}"
+        );
         is_plain(&text);
         // Many at once: lists of the same literals.
         let many = [Waiting::of(&id, owner, &done), Waiting::of(&id, owner, &done)];
         let text = sql.complete_many(&many).literally();
         let values = "ARRAY[decode('2724335c','hex'),decode('2724335c','hex')]::bytea[]";
-        assert!(text.contains(values) && text.contains("ARRAY[NULL::bytea,NULL::bytea]::bytea[]"), "{text}");
+        assert!(
+            text.contains(values) && text.contains("ARRAY[NULL::bytea,NULL::bytea]::bytea[]"),
+            "{text}"
+        );
         assert!(text.contains("ARRAY[(1000000),(1000000)]::bigint[]"), "{text}");
         is_plain(&text);
     }

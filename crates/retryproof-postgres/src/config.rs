@@ -38,13 +38,15 @@ const OF_THE_DRIVER: [&str; 17] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// Found out by [`PostgresStore::connect`](crate::PostgresStore::connect): it asks over two connections, several times each, which process of
-    /// the server answers.
+    /// Found out by [`PostgresStore::connect`](crate::PostgresStore::connect): it asks over two
+    /// connections, several times each, which process of the server answers.
     #[default]
     Detect,
-    /// Nothing, or a pooler that gives a client one connection for as long as it stays (pgbouncer's `session`).
+    /// Nothing, or a pooler that gives a client one connection for as long as it stays (pgbouncer's
+    /// `session`).
     Session,
-    /// A pooler that gives each transaction another connection (pgbouncer's `transaction`): nothing is prepared, and waiters poll.
+    /// A pooler that gives each transaction another connection (pgbouncer's `transaction`): nothing
+    /// is prepared, and waiters poll.
     Transaction,
 }
 
@@ -52,7 +54,8 @@ pub enum Pooler {
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
-    /// Asked anew for each connection, so that a password that the application renews in its pool is ours too.
+    /// Asked anew for each connection, so that a password that the application renews in its pool
+    /// is ours too.
     Pool(PgPool),
 }
 
@@ -105,9 +108,10 @@ impl PostgresConfig {
         Self::of(Source::Options(Box::new(options)))
     }
 
-    /// The server and database of the application's own `sqlx::PgPool`. The store opens connections of its own with the pool's settings,
-    /// as they are at each time: actions that hold all connections of the application never keep the store waiting (RUN-2). What the
-    /// pool does to a connection after it is opened (`after_connect`) is not done to the store's.
+    /// The server and database of the application's own `sqlx::PgPool`. The store opens connections
+    /// of its own with the pool's settings, as they are at each time: actions that hold all
+    /// connections of the application never keep the store waiting (RUN-2). What the pool does to a
+    /// connection after it is opened (`after_connect`) is not done to the store's.
     #[must_use]
     pub fn from_pool(pool: &PgPool) -> Self {
         Self::of(Source::Pool(pool.clone()))
@@ -124,13 +128,14 @@ impl PostgresConfig {
         }
     }
 
-    /// Reads the URL form of a store: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the parameters of the driver
-    /// (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`, …) and those of the store: `table=NAME`, `max-connections=N`,
-    /// `pooler=session|transaction`. What the URL leaves out comes from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
+    /// Reads the URL form of a store: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
+    /// parameters of the driver (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`,
+    /// …) and those of the store: `table=NAME`, `max-connections=N`, `pooler=session|transaction`.
+    /// What the URL leaves out comes from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, an unknown parameter (named without its value), or a value out of bounds. The URL
-    /// itself is in no message (ID-4).
+    /// [`ErrorKind::Config`] for another scheme, an unknown parameter (named without its value), or
+    /// a value out of bounds. The URL itself is in no message (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
@@ -144,22 +149,32 @@ impl PostgresConfig {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
                 "table" | "max-connections" | "pooler" => ours.push((name, value)),
-                _ if OF_THE_DRIVER.contains(&name) || name.starts_with("options[") => theirs.push(pair),
+                _ if OF_THE_DRIVER.contains(&name) || name.starts_with("options[") => {
+                    theirs.push(pair)
+                }
                 _ => {
                     return Err(refuse(
-                        "unknown parameter in the URL of a PostgreSQL store; it takes `table`, `max-connections`, `pooler` and those of libpq",
+                        "unknown parameter in the URL of a PostgreSQL store; it takes `table`, \
+                         `max-connections`, `pooler` and those of libpq",
                     )
                     .with("parameter", name));
                 }
             }
         }
-        let url = if theirs.is_empty() { base.to_owned() } else { format!("{base}?{}", theirs.join("&")) };
-        let options = PgConnectOptions::from_str(&url).map_err(|error| crate::error::classify(&error))?;
+        let url = if theirs.is_empty() {
+            base.to_owned()
+        } else {
+            format!("{base}?{}", theirs.join("&"))
+        };
+        let options =
+            PgConnectOptions::from_str(&url).map_err(|error| crate::error::classify(&error))?;
         let mut config = Self::new(options);
         for (name, value) in ours {
             config = match (name, value, value.parse()) {
                 ("table", ..) => config.with_table_name(value),
-                ("max-connections", _, Ok(connections)) if CONNECTION_BOUNDS.contains(&connections) => {
+                ("max-connections", _, Ok(connections))
+                    if CONNECTION_BOUNDS.contains(&connections) =>
+                {
                     config.with_max_connections(connections)
                 }
                 ("pooler", "session", _) => config.with_pooler(Pooler::Session),
@@ -176,24 +191,26 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is checked when it is connected or migrated.
-    /// It is used as it is written, capitals included, in the first schema of the `search_path`. Default `retryproof_records`.
+    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is
+    /// checked when it is connected or migrated. It is used as it is written, capitals included, in
+    /// the first schema of the `search_path`. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How many connections the store opens at most, 2 to 10,000. Of them 2, or 1 of 3, are kept for beats, completions and releases
-    /// (RUN-2). Besides there are up to 2 for the wake-ups of waiters. Default 10.
+    /// How many connections the store opens at most, 2 to 10,000. Of them 2, or 1 of 3, are kept
+    /// for beats, completions and releases (RUN-2). Besides there are up to 2 for the wake-ups of
+    /// waiters. Default 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
-    /// How long a call may take, the wait for a free connection included. Default 4 s: below the engine's default
-    /// `operation-timeout`, so that the message says what it waited for (STO-5).
+    /// How long a call may take, the wait for a free connection included. Default 4 s: below the
+    /// engine's default `operation-timeout`, so that the message says what it waited for (STO-5).
     #[must_use]
     pub fn with_timeout(mut self, most: Duration) -> Self {
         self.timeout = most;
@@ -207,7 +224,8 @@ impl PostgresConfig {
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: 512 MiB less 64 KiB.
+    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: 512
+    /// MiB less 64 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes.min(MOST);
@@ -266,8 +284,14 @@ mod tests {
         )
         .unwrap();
         let options = config.source.options();
-        assert_eq!((options.get_host(), options.get_port(), options.get_database()), ("h", 1234, Some("d")));
-        assert_eq!((config.table.as_str(), config.connections, config.pooler), ("t", 3, Pooler::Transaction));
+        assert_eq!(
+            (options.get_host(), options.get_port(), options.get_database()),
+            ("h", 1234, Some("d"))
+        );
+        assert_eq!(
+            (config.table.as_str(), config.connections, config.pooler),
+            ("t", 3, Pooler::Transaction)
+        );
         let shown = format!("{config:?}");
         assert!(shown.contains("\"h\"") && !shown.contains("canary"), "{shown}");
     }
@@ -301,8 +325,8 @@ mod tests {
         // Each parameter that the message names exists.
         for named in error.split('`').skip(1).step_by(2) {
             let url = format!("postgres://h/d?{named}=3");
-            let unknown =
-                PostgresConfig::from_url(&url).is_err_and(|error| error.to_string().contains("unknown"));
+            let unknown = PostgresConfig::from_url(&url)
+                .is_err_and(|error| error.to_string().contains("unknown"));
             assert!(!unknown, "{named}");
         }
     }

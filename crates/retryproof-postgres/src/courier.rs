@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Courier`]: carries the messages of [`Wake`] by LISTEN and NOTIFY, each on a connection of its own.
+//! [`Courier`]: carries the messages of [`Wake`] by LISTEN and NOTIFY, each on a connection of its
+//! own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,12 @@ fn unheard(error: sqlx_core::Error) {
     tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
 }
 
-async fn hear(source: Source, channel: Arc<str>, wake: Arc<Wake>, mut listener: Option<PgListener>) {
+async fn hear(
+    source: Source,
+    channel: Arc<str>,
+    wake: Arc<Wake>,
+    mut listener: Option<PgListener>,
+) {
     let (mut again, mut said) = (AGAIN.0, listener.is_none());
     loop {
         if let Some(mut listener) = listener.take() {
@@ -93,7 +99,8 @@ async fn tell(source: Source, channel: Arc<str>, wake: Arc<Wake>) {
     let mut conn: Option<PgConnection> = None;
     loop {
         wake.post.notified().await;
-        // The message that failed goes along to the new connection. What cannot be sent there either is not kept: the waiters poll.
+        // The message that failed goes along to the new connection. What cannot be sent there
+        // either is not kept: the waiters poll.
         let mut unsent = None;
         for fresh in [false, true] {
             if conn.is_none() {
@@ -112,7 +119,8 @@ async fn tell(source: Source, channel: Arc<str>, wake: Arc<Wake>) {
     }
 }
 
-/// Empties the outbox. `unsent` is the message under way, until the server has taken it; said twice, it wakes somebody for nothing.
+/// Empties the outbox. `unsent` is the message under way, until the server has taken it; said
+/// twice, it wakes somebody for nothing.
 async fn send(
     conn: &mut PgConnection,
     channel: &str,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Doors`]: how many connections the acquires of one record may have, and those of records that are locked.
+//! [`Doors`]: how many connections the acquires of one record may have, and those of records that
+//! are locked.
 //!
-//! An acquire of a record whose row an open transaction has locked sits in the server until it gives up, and its connection with it. Without a
-//! bound, the callers of one such record take every connection of the store, and the callers of all others wait behind them. So the acquires
-//! of one record have at most half of the connections; of a record that was found locked a moment ago, one at a time; of all these records
-//! together, a quarter. Acquires outside wait without a connection.
+//! An acquire of a record whose row an open transaction has locked sits in the server until it
+//! gives up, and its connection with it. Without a bound, the callers of one such record take every
+//! connection of the store, and the callers of all others wait behind them. So the acquires of one
+//! record have at most half of the connections; of a record that was found locked a moment ago, one
+//! at a time; of all these records together, a quarter. Acquires outside wait without a connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use tokio::time::Instant;
 
 use crate::recent::Recent;
 
-/// For how long a record that was found locked counts as such, unless an acquire is answered before; and how many do.
+/// For how long a record that was found locked counts as such, unless an acquire is answered
+/// before; and how many do.
 const LOCKED_FOR: Duration = Duration::from_secs(2);
 const MOST_LOCKED: usize = 4_096;
 
@@ -82,8 +85,11 @@ impl Doors {
         let rooms = &mut *self.rooms.lock();
         let is_probe = rooms.locked.has(hash, Instant::now());
         let room = rooms.of.entry(hash).or_default();
-        let has_room =
-            if is_probe { room.inside == 0 && rooms.probing < self.probes } else { room.inside < self.each };
+        let has_room = if is_probe {
+            room.inside == 0 && rooms.probing < self.probes
+        } else {
+            room.inside < self.each
+        };
         if has_room {
             room.inside += 1;
             rooms.probing += usize::from(is_probe);
@@ -99,7 +105,8 @@ impl Doors {
         self.rooms.lock().locked.has(hash, Instant::now())
     }
 
-    /// Tells all who wait outside what a look that began at `since` has found: the record is locked.
+    /// Tells all who wait outside what a look that began at `since` has found: the record is
+    /// locked.
     pub(crate) fn tell(&self, hash: u64, since: Instant, token: FencingToken) {
         if let Some(room) = self.rooms.lock().of.get_mut(&hash) {
             room.verdict = Some((since, token));

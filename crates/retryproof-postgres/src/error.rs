@@ -4,22 +4,27 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use retryproof_core::ErrorKind::{Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected};
+use retryproof_core::ErrorKind::{
+    Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected,
+};
 use retryproof_core::{Error, ErrorKind};
 use sqlx_core::Error as Driver;
 
-/// A driver's error in our classes, with the way out. What stands behind it as the source is a copy of the server's code and first
-/// line only: the details of a constraint quote the row, keys and values included (ID-4).
+/// A driver's error in our classes, with the way out. What stands behind it as the source is a copy
+/// of the server's code and first line only: the details of a constraint quote the row, keys and
+/// values included (ID-4).
 pub(crate) fn classify(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
         Driver::Io(_) => (
             Unavailable,
-            "the server could not be reached, or the connection broke; is it up, and are host and port right?",
+            "the server could not be reached, or the connection broke; is it up, and are host \
+             and port right?",
         ),
         Driver::Tls(_) => (
             Unavailable,
-            "no secure connection to the server came about; see its certificate, `sslmode`, and the feature `tls`",
+            "no secure connection to the server came about; see its certificate, `sslmode`, and \
+             the feature `tls`",
         ),
         Driver::Configuration(_) => {
             (Config, "the URL of the database cannot be used; see its form and the files it names")
@@ -32,7 +37,8 @@ pub(crate) fn classify(error: &Driver) -> Error {
         }
         Driver::ColumnDecode { .. } | Driver::Decode(_) => (
             Corrupt,
-            "a stored column has another type than the store writes (or the server's `bytea_output` is not `hex`)",
+            "a stored column has another type than the store writes (or the server's \
+             `bytea_output` is not `hex`)",
         ),
         _ => (Unexpected, "the PostgreSQL driver refused the call; see the source"),
     };
@@ -49,16 +55,21 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "3D000" => (Config, "the database does not exist; create it, or name another in the URL"),
         "42P01" | "42703" | "42883" | "3F000" | "42P10" => (
             Schema,
-            "the tables or functions of the store are missing or of another version; call `retryproof::migrate(url)`, or `PostgresConfig::migrate()` where only this crate is used",
+            "the tables or functions of the store are missing or of another version; call \
+             `retryproof::migrate(url)`, or `PostgresConfig::migrate()` where only this crate is \
+             used",
         ),
         "42501" => (
             Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` and `_complete`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
+             table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` \
+             and `_complete`",
         ),
         // Retried, for after a fail-over the next connection finds the new primary.
-        "25006" => {
-            (Unavailable, "the server is read-only: a standby, or set so; point the URL at the primary")
-        }
+        "25006" => (
+            Unavailable,
+            "the server is read-only: a standby, or set so; point the URL at the primary",
+        ),
         "40001" | "40P01" | "55P03" => (
             Unavailable,
             "the statement lost against others again and again; keep transactions on the table short",
@@ -66,18 +77,24 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         "53100" => (Full, "the server's disk is full; free space, or purge"),
         "53300" => (
             Unavailable,
-            "the server takes no more connections; raise its `max_connections`, or lower `max-connections` of the stores",
+            "the server takes no more connections; raise its `max_connections`, or lower \
+             `max-connections` of the stores",
         ),
-        "54000" | "54001" | "54011" | "54023" => (TooLarge, "the value is larger than PostgreSQL takes"),
+        "54000" | "54001" | "54011" | "54023" => {
+            (TooLarge, "the value is larger than PostgreSQL takes")
+        }
         "57014" => (Unavailable, "the server cancelled the statement; see its `statement_timeout`"),
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => {
             (Unavailable, "the server is starting up or going down, or ended the connection")
         }
-        "XX001" | "XX002" => (Corrupt, "the server found its own data damaged; restore it from a backup"),
+        "XX001" | "XX002" => {
+            (Corrupt, "the server found its own data damaged; restore it from a backup")
+        }
         // What poolers answer to most refusals.
         "08P01" => (
             Unavailable,
-            "the pooler before the server refused the connection; see that it knows the database and the user of the URL, and its log",
+            "the pooler before the server refused the connection; see that it knows the database \
+             and the user of the URL, and its log",
         ),
         _ => match code.get(..2).unwrap_or_default() {
             "08" | "53" | "57" | "58" => (Unavailable, "the server is in trouble; see the source"),
@@ -114,8 +131,9 @@ pub(crate) fn refuses_writes(error: &Driver) -> bool {
 /// Whether the connection is of no use any more, and with it probably all that are as old.
 pub(crate) fn is_dead(error: &Driver) -> bool {
     match error {
-        Driver::Database(_) => code(error)
-            .is_some_and(|code| code == "25006" || code.starts_with("57P") || code.starts_with("08")),
+        Driver::Database(_) => code(error).is_some_and(|code| {
+            code == "25006" || code.starts_with("57P") || code.starts_with("08")
+        }),
         Driver::Io(_) | Driver::Tls(_) | Driver::Protocol(_) => true,
         _ => false,
     }
@@ -154,7 +172,9 @@ impl Shown {
             // Not its source: that quotes what it could not read.
             Driver::Configuration(_) => "the settings of the connection are not valid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
-            Driver::Decode(_) | Driver::Encode(_) => "a value cannot be decoded or encoded".to_owned(),
+            Driver::Decode(_) | Driver::Encode(_) => {
+                "a value cannot be decoded or encoded".to_owned()
+            }
             other => other.to_string(),
         };
         Self { code, text }
@@ -166,7 +186,8 @@ fn hidden(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
         // Data and integrity.
         "22" | "23" => Some("values"),
-        // Authentication; connections, of which poolers say more than the server; too many of them for one role.
+        // Authentication; connections, of which poolers say more than the server; too many of them
+        // for one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Group`]: what many callers complete at once goes in one statement, with one commit for all of them.
+//! [`Group`]: what many callers complete at once goes in one statement, with one commit for all of
+//! them.
 //!
-//! A few completions run alone, each on its connection. Whoever comes while they are under way waits in line, and the first that ends
-//! sends off all who wait by then; so nobody waits for company, and the busier the server is, the more commits are shared. Each
-//! record is still changed in one step by its own owner (CMP-1, CMP-2). Whoever a shared statement that failed carried goes alone.
+//! A few completions run alone, each on its connection. Whoever comes while they are under way
+//! waits in line, and the first that ends sends off all who wait by then; so nobody waits for
+//! company, and the busier the server is, the more commits are shared. Each record is still changed
+//! in one step by its own owner (CMP-1, CMP-2). Whoever a shared statement that failed carried goes
+//! alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +31,8 @@ const MOST: usize = 32;
 const MOST_BYTES: usize = 256 * 1_024;
 /// A larger value goes alone: it would keep the others waiting.
 const LARGE: usize = 16 * 1_024;
-/// Who has waited in line for so long goes alone: rows that somebody has locked hold up others for no longer.
+/// Who has waited in line for so long goes alone: rows that somebody has locked hold up others for
+/// no longer.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The completions of one store.
@@ -92,7 +96,8 @@ impl Group {
         Self(Arc::new(Shared { pool, sql, runtime, patience: most / 2, line }))
     }
 
-    /// Waits for a turn, until `deadline` at most. Dropped in line, the completion is not sent; dropped later, it may take effect, as any that was sent.
+    /// Waits for a turn, until `deadline` at most. Dropped in line, the completion is not sent;
+    /// dropped later, it may take effect, as any that was sent.
     pub(crate) async fn turn(
         &self,
         id: &Identity,
@@ -113,7 +118,13 @@ impl Group {
             let (tell, told) = oneshot::channel();
             let number = line.next;
             line.next += 1;
-            line.waiting.push_back(Waiting { number, id: id.clone(), owner, done: done.clone(), tell });
+            line.waiting.push_back(Waiting {
+                number,
+                id: id.clone(),
+                owner,
+                done: done.clone(),
+                tell,
+            });
             (number, told)
         };
         let is_done = match timeout(PATIENCE, &mut told).await {
@@ -161,8 +172,10 @@ impl Group {
         });
         let sent = async {
             let reply = self.0.pool.run(Lane::Beats, &self.0.sql.complete_many(&all)).await;
-            let row =
-                reply.map_err(Failed::into_error)?.row.ok_or_else(|| Error::unavailable("no answer"))?;
+            let row = reply
+                .map_err(Failed::into_error)?
+                .row
+                .ok_or_else(|| Error::unavailable("no answer"))?;
             row.try_get::<Vec<i64>, _>(0).map_err(|error| classify(&error))
         };
         // Half of what a call may take: the other half is for those who then go alone.
@@ -176,7 +189,8 @@ impl Group {
             }
             // They hear of nothing, and each learns by itself what is wrong.
             Err(error) => {
-                tracing::debug!(%error, completions = all.len(), "a statement for many completions failed; each goes alone");
+                tracing::debug!(%error, completions = all.len(), "a statement for many \
+                     completions failed; each goes alone");
             }
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FNV-1a, 64 bits: the same in every build and process. Who makes two identities collide wins a needless wake-up.
+//! FNV-1a, 64 bits: the same in every build and process. Who makes two identities collide wins a
+//! needless wake-up.
 
 /// The hash of a pair; the length of the first part keeps pairs apart.
 pub(crate) fn hash(first: &[u8], second: &[u8]) -> u64 {

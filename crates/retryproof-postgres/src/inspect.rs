@@ -13,17 +13,20 @@ use crate::record::{COMPLETE, IN_PROGRESS, column, rest, token, unreadable};
 use crate::statement::Statement;
 use crate::store::PostgresStore;
 
-/// Most rows that one statement deletes: it holds their locks, and its log record is written at once.
+/// Most rows that one statement deletes: it holds their locks, and its log record is written at
+/// once.
 const PURGE_BATCH: usize = 1_000;
 
-/// How long such a statement may take: a little less than the engine gives it, so that the message says what it waited for (STO-5).
+/// How long such a statement may take: a little less than the engine gives it, so that the message
+/// says what it waited for (STO-5).
 const PURGE_WITHIN: Duration = Duration::from_secs(29);
 /// Before the first bucket.
 pub(crate) const BEGINNING: i64 = 0;
 
 impl Purge for PostgresStore {
-    /// Deletes by statements of up to 1,000 rows, each of which goes on where the one before it has stopped. Rows that another instance is at
-    /// are left to it. At the end it begins once more, for what was locked or alive when it passed.
+    /// Deletes by statements of up to 1,000 rows, each of which goes on where the one before it has
+    /// stopped. Rows that another instance is at are left to it. At the end it begins once more,
+    /// for what was locked or alive when it passed.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut gone = 0;
         while gone < limit {
@@ -63,8 +66,10 @@ impl Inspect for PostgresStore {
 
     /// Scans the table.
     async fn stats(&self) -> Result<StoreStats> {
-        let reply =
-            self.run(Lane::Calls, &self.sql().stats()).await.map_err(|error| error.during("stats"))?;
+        let reply = self
+            .run(Lane::Calls, &self.sql().stats())
+            .await
+            .map_err(|error| error.during("stats"))?;
         let count = |at| match &reply.row {
             Some(row) => column::<i64>(row, at, "count").map(i64::unsigned_abs),
             None => Ok(0),

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the application's transaction on the same database (CMP-7): the completion as one statement, and the transactions of sqlx as ports.
+//! Joining the application's transaction on the same database (CMP-7): the completion as one
+//! statement, and the transactions of sqlx as ports.
 //!
-//! Other drivers stand in the same place by a few lines of their own: `join/tokio_postgres.rs` is one of them.
+//! Other drivers stand in the same place by a few lines of their own: `join/tokio_postgres.rs` is
+//! one of them.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
+use retryproof_core::store::{
+    Completion, Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource,
+};
 use retryproof_core::{Error, ErrorKind, Identity, OwnerId, Result};
 use sqlx_core::arguments::Arguments as _;
 use sqlx_core::executor::Executor as _;
@@ -25,7 +29,8 @@ pub mod sqlx_08;
 #[cfg(feature = "tokio-postgres")]
 mod tokio_postgres;
 
-/// PostgreSQL's way to write SQL: marks the transactions that a [`PostgresStore`] can join. Not `sqlx`'s type of that name.
+/// PostgreSQL's way to write SQL: marks the transactions that a [`PostgresStore`] can join. Not
+/// `sqlx`'s type of that name.
 #[derive(Debug, Clone, Copy)]
 pub enum Postgres {}
 
@@ -43,12 +48,12 @@ impl Join for PostgresStore {
         done: &'a Completion,
     ) -> JoinStatement<'a> {
         let params =
-            self.sql().complete(Statement::Join, id, owner, done).into_values().into_iter().map(|value| {
-                match value {
+            self.sql().complete(Statement::Join, id, owner, done).into_values().into_iter().map(
+                |value| match value {
                     Value::Bytes(bytes) => bytes.into(),
                     Value::Int(number) => Param::Int(number),
-                }
-            });
+                },
+            );
         JoinStatement::new(self.sql().text(Statement::Join), params.collect())
     }
 
@@ -74,12 +79,15 @@ impl TxPort<Postgres> for Transaction<'_, sqlx_postgres::Postgres> {
     }
 }
 
-/// An open transaction from the application's pool; a [`PgConnection`] to write with. Dropped, it is rolled back. Its end is the engine's: send
-/// neither `COMMIT` nor `ROLLBACK`. After either of them PostgreSQL goes on in autocommit and nothing notices: the later writes, and the record, would each be
-/// a commit of its own. To give up, return an error; to take back a part, use a savepoint. A transaction that an error has aborted is not committed,
-/// whatever the action did after it.
+/// An open transaction from the application's pool; a [`PgConnection`] to write with. Dropped, it
+/// is rolled back. Its end is the engine's: send neither `COMMIT` nor `ROLLBACK`. After either of
+/// them PostgreSQL goes on in autocommit and nothing notices: the later writes, and the record,
+/// would each be a commit of its own. To give up, return an error; to take back a part, use a
+/// savepoint. A transaction that an error has aborted is not committed, whatever the action did
+/// after it.
 ///
-/// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that borrow from crossing threads.
+/// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that
+/// borrow from crossing threads.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres::Postgres>);
 
 impl Deref for PostgresTx {
@@ -118,8 +126,8 @@ impl OwnedTx<Postgres> for PostgresTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is READ COMMITTED unless it
-/// was set otherwise.
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
+/// has it, which is READ COMMITTED unless it was set otherwise.
 impl TxSource<Postgres> for PgPool {
     type Tx = PostgresTx;
 
@@ -147,7 +155,8 @@ fn unbound() -> Error {
     Error::new(ErrorKind::Unsupported, "this store binds no value of that type")
 }
 
-/// What another driver was refused, by its SQLSTATE and without its text, which may quote values (ID-4).
+/// What another driver was refused, by its SQLSTATE and without its text, which may quote values
+/// (ID-4).
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 fn refused(code: Option<&str>) -> Error {
     let kind = code.map_or(ErrorKind::Unavailable, crate::error::kind_of);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Pool`]: the store's own connections, in two lanes, and the one way on which a statement runs.
 //!
-//! Not the driver's pool: that one tests each connection as it comes back, which is a second round trip for each call, and has no
-//! share that acquires cannot take from beats (RUN-2).
+//! Not the driver's pool: that one tests each connection as it comes back, which is a second round
+//! trip for each call, and has no share that acquires cannot take from beats (RUN-2).
 
 mod share;
 
@@ -40,7 +40,8 @@ const RACES: u32 = 5;
 pub(crate) enum Lane {
     /// Acquires, looks, polls, purges.
     Calls,
-    /// Beats, completions and releases: they have connections of their own, and use those of the calls while these are idle (RUN-2).
+    /// Beats, completions and releases: they have connections of their own, and use those of the
+    /// calls while these are idle (RUN-2).
     Beats,
 }
 
@@ -80,7 +81,8 @@ impl Pool {
         &self.source
     }
 
-    /// Whether each connection is one of the server for as long as it stays: statements may be prepared, and notifications arrive.
+    /// Whether each connection is one of the server for as long as it stays: statements may be
+    /// prepared, and notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
         self.prepared.load(Ordering::Relaxed)
     }
@@ -106,16 +108,19 @@ impl Pool {
         let deadline = Instant::now() + self.timeout;
         let mut all = Vec::new();
         while let Ok(permit) = Arc::clone(&self.beats.permits).try_acquire_owned() {
-            let mut held =
-                self.connected(&self.beats, permit, deadline).await.map_err(|lack| lack.into_error(self))?;
+            let mut held = self
+                .connected(&self.beats, permit, deadline)
+                .await
+                .map_err(|lack| lack.into_error(self))?;
             held.sound = true;
             all.push(held);
         }
         Ok(())
     }
 
-    /// Runs one statement in autocommit. A connection that turns out to be dead is replaced once, and a lost race run again: all our
-    /// statements are safe to repeat, by their owner (ACQ-9, CMP-3).
+    /// Runs one statement in autocommit. A connection that turns out to be dead is replaced once,
+    /// and a lost race run again: all our statements are safe to repeat, by their owner (ACQ-9,
+    /// CMP-3).
     pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply, Failed> {
         self.run_until(self.deadline(), lane, call).await
     }
@@ -134,14 +139,17 @@ impl Pool {
     ) -> Result<Reply, Failed> {
         let (mut races, mut replaced) = (0, false);
         loop {
-            let mut held =
-                self.checkout(lane, deadline).await.map_err(|lack| Failed::Ours(lack.into_error(self)))?;
+            let mut held = self
+                .checkout(lane, deadline)
+                .await
+                .map_err(|lack| Failed::Ours(lack.into_error(self)))?;
             let Some(conn) = held.conn.as_mut() else { continue };
             let prepared = self.is_direct();
             let Some(ran) = self.pulse.until(deadline, call.run(conn, prepared)).await else {
                 held.discard();
                 return Err(Failed::Ours(Error::unavailable(
-                    "the server did not answer in time; is it overloaded, or is the row locked by an open transaction?",
+                    "the server did not answer in time; is it overloaded, or is the row locked \
+                     by an open transaction?",
                 )));
             };
             let error = match ran {
@@ -153,7 +161,8 @@ impl Pool {
             };
             if prepared && is_pooled(&error) {
                 tracing::warn!(
-                    "a pooler in transaction mode stands before the server; from now on nothing is prepared, and waiters poll"
+                    "a pooler in transaction mode stands before the server; from now on nothing \
+                     is prepared, and waiters poll"
                 );
                 held.discard();
                 self.set_direct(false, None);
@@ -192,9 +201,10 @@ impl Pool {
         }
     }
 
-    /// A place that nobody is waiting for. Beats and completions take one of the calls while these are mostly idle, for the process of
-    /// the server behind it has just seen the record; else their own first. Their own are used now and then all the same: what
-    /// rests for too long is dead or dropped when it is needed, and there may be no other to be had then.
+    /// A place that nobody is waiting for. Beats and completions take one of the calls while these
+    /// are mostly idle, for the process of the server behind it has just seen the record; else
+    /// their own first. Their own are used now and then all the same: what rests for too long is
+    /// dead or dropped when it is needed, and there may be no other to be had then.
     fn free(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
         let shares: &[&Arc<Share>] = match lane {
             Lane::Calls => &[&self.calls],
@@ -226,8 +236,8 @@ impl Pool {
         .await
     }
 
-    /// A new connection. It is dialed in a task of its own: a call that ends, or a beat, leaves the dial running, and the
-    /// connection goes to the lane (RUN-1).
+    /// A new connection. It is dialed in a task of its own: a call that ends, or a beat, leaves the
+    /// dial running, and the connection goes to the lane (RUN-1).
     async fn connected(
         &self,
         share: &Arc<Share>,
@@ -255,8 +265,8 @@ struct Dial {
 }
 
 impl Dial {
-    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that has come back meanwhile. Dropped
-    /// unused, it goes back to its lane.
+    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that
+    /// has come back meanwhile. Dropped unused, it goes back to its lane.
     async fn run(self, permit: OwnedSemaphorePermit) -> Result<Held, Lack> {
         let Self { share, deadline, .. } = &self;
         let held = |conn, born, reused| {
@@ -320,10 +330,14 @@ impl Lack {
     fn into_error(self, pool: &Pool) -> Error {
         match self {
             Self::Busy => Error::unavailable(
-                "all connections of the store are in use; raise `max-connections`, or look for what keeps the server busy",
+                "all connections of the store are in use; raise `max-connections`, or look for \
+                 what keeps the server busy",
             )
             .with("free", pool.size()),
-            Self::Slow => Error::unavailable("the server did not open a connection in time; is it overloaded?"),
+            Self::Slow => Error::unavailable(
+                "the server did not open a connection in time; is \
+                 it overloaded?",
+            ),
             Self::Driver(error) => classify(&error),
         }
     }

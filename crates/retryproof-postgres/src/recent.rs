@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Recent`]: a bounded memory of hashes, each for a fixed time. Every step is O(1), amortized, however full it is.
+//! [`Recent`]: a bounded memory of hashes, each for a fixed time. Every step is O(1), amortized,
+//! however full it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Remembers each hash for `keep` after its last note, and at most `most` of them: the oldest makes room.
+/// Remembers each hash for `keep` after its last note, and at most `most` of them: the oldest makes
+/// room.
 pub(crate) struct Recent {
     keep: Duration,
     most: usize,
     noted: HashMap<u64, Instant>,
-    /// The notes in their order, oldest first. A note that was repeated or forgotten is skipped when it comes up.
+    /// The notes in their order, oldest first. A note that was repeated or forgotten is skipped
+    /// when it comes up.
     order: VecDeque<(u64, Instant)>,
 }
 

@@ -44,7 +44,9 @@ impl Answer {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 6, "token")? {
             // Its ttl ended while it was read. A look tells a value that was never there.
-            None | Some(0) if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE) && is_over(row)? => {
+            None | Some(0)
+                if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE) && is_over(row)? =>
+            {
                 Ok(Self::Lost)
             }
             None => Record::read(row).map(Self::Found),
@@ -53,9 +55,10 @@ impl Answer {
                 Record::read(row).map(|_| Self::Lost)
             }
             Some(0) => Ok(Self::Lost),
-            Some(granted) => {
-                Ok(Self::Granted { token: FencingToken::new(granted.unsigned_abs()), took_over: granted < 0 })
-            }
+            Some(granted) => Ok(Self::Granted {
+                token: FencingToken::new(granted.unsigned_abs()),
+                took_over: granted < 0,
+            }),
         }
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shipped schema, [`PostgresConfig::migrate`], and what is checked before the store is used (STO-3).
+//! The shipped schema, [`PostgresConfig::migrate`], and what is checked before the store is used
+//! (STO-3).
 
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::Connection as _;
@@ -20,7 +21,8 @@ const VERSION: i64 = 1;
 /// The shipped migrations, oldest first; the index is the version before.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
-/// A function of the schema. It has no version: its text and its settings are compared with what the database has.
+/// A function of the schema. It has no version: its text and its settings are compared with what
+/// the database has.
 struct Function {
     /// What its name has behind the table's; its body stands between this word's dollar quotes.
     name: &'static str,
@@ -72,9 +74,10 @@ impl Function {
     }
 }
 
-/// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under the name `table`, and writes the
-/// version row. Run it inside a transaction. Two of the statements make functions, whose bodies stand between dollar quotes and have
-/// semicolons in them, so the migrator has to know these.
+/// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under
+/// the name `table`, and writes the version row. Run it inside a transaction. Two of the statements
+/// make functions, whose bodies stand between dollar quotes and have semicolons in them, so the
+/// migrator has to know these.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
@@ -85,9 +88,10 @@ pub fn schema_sql(table: &str) -> Result<String> {
 }
 
 impl PostgresConfig {
-    /// Makes or updates the tables of the store, in one transaction and under an advisory lock: safe to call again, and from several
-    /// processes at once. The database has to be there, and the user needs the privilege to create tables in the first schema of its
-    /// `search_path`. Nothing else ever makes a table (STO-3).
+    /// Makes or updates the tables of the store, in one transaction and under an advisory lock:
+    /// safe to call again, and from several processes at once. The database has to be there, and
+    /// the user needs the privilege to create tables in the first schema of its `search_path`.
+    /// Nothing else ever makes a table (STO-3).
     ///
     /// Dropped before its end it leaves everything or nothing done.
     ///
@@ -108,17 +112,23 @@ impl PostgresConfig {
     }
 
     async fn apply(&self, table: &str) -> Result<()> {
-        let fail = |error: sqlx_core::Error| match error.as_database_error().and_then(|e| e.code()).as_deref()
+        let fail = |error: sqlx_core::Error| match error
+            .as_database_error()
+            .and_then(|e| e.code())
+            .as_deref()
         {
             Some("42501" | "3F000") => Error::new(
                 ErrorKind::Unexpected,
-                "the user may not create tables in the first schema of its `search_path`; GRANT it CREATE there, or apply the shipped SQL as another user",
+                "the user may not create tables in the first schema of its `search_path`; GRANT \
+                 it CREATE there, or apply the shipped SQL as another user",
             ),
             _ => classify(&error),
         };
         let mut conn = Pool::open(&self.source).await.map_err(fail)?;
         let key = i64::from_ne_bytes(hash(b"retryproof.migrate", table.as_bytes()).to_ne_bytes());
-        run(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({key})")).await.map_err(fail)?;
+        run(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({key})"))
+            .await
+            .map_err(fail)?;
         let found = version(&mut conn, table).await.map_err(fail)?.unwrap_or(0);
         if found > VERSION {
             return Err(newer(found));
@@ -126,12 +136,15 @@ impl PostgresConfig {
         for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
             run(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // Compared first, for whoever may not create anything calls this as well, after somebody else has. A table can be restored
-        // without its function, so it goes where the table is: in the first schema of the path nobody might find it.
+        // Compared first, for whoever may not create anything calls this as well, after somebody
+        // else has. A table can be restored without its function, so it goes where the table is: in
+        // the first schema of the path nobody might find it.
         for function in FUNCTIONS {
             if function.found(&mut conn, table).await.map_err(fail)? != function.wanted(table) {
                 run(&mut conn, beside(table)).await.map_err(fail)?;
-                run(&mut conn, function.script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
+                run(&mut conn, function.script.replace(DEFAULT_TABLE, table))
+                    .await
+                    .map_err(fail)?;
             }
         }
         run(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
@@ -165,8 +178,9 @@ async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sq
 /// Puts the table's schema first in the path, until the transaction ends.
 fn beside(table: &str) -> String {
     format!(
-        "SELECT set_config('search_path', quote_ident(n.nspname)||','||current_setting('search_path'), true) \
-         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid=c.relnamespace WHERE c.oid=to_regclass('\"{table}\"')"
+        "SELECT set_config('search_path', \
+         quote_ident(n.nspname)||','||current_setting('search_path'), true) FROM pg_class AS c \
+         JOIN pg_namespace AS n ON n.oid=c.relnamespace WHERE c.oid=to_regclass('\"{table}\"')"
     )
 }
 
@@ -195,7 +209,9 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     )
     .await
     .map_err(unreadable)?
-    .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does"))?;
+    .ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does")
+    })?;
     let number: i64 = facts.try_get(0).map_err(unreadable)?;
     if number < 120_000 {
         return Err(Error::new(ErrorKind::Unsupported, "the store needs PostgreSQL 12 or newer")
@@ -218,7 +234,9 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         Ok(Some(found)) => {
             return Err(Error::new(
                 ErrorKind::Schema,
-                "the store's schema is of an older version; call `retryproof::migrate(url)` (`PostgresConfig::migrate()` where only this crate is used), or apply the shipped SQL",
+                "the store's schema is of an older version; call `retryproof::migrate(url)` \
+                 (`PostgresConfig::migrate()` where only this crate is used), or apply the \
+                 shipped SQL",
             )
             .with("found", found)
             .with("wanted", VERSION));
@@ -230,7 +248,9 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` and `_complete`",
+            "the user lacks a privilege; GRANT it SELECT, INSERT, UPDATE and DELETE on the \
+             table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` \
+             and `_complete`",
         )
         .with("table", table));
     }
@@ -242,14 +262,18 @@ pub(crate) async fn backend(conn: &mut PgConnection) -> Result<i64> {
     let answer = row(conn, "SELECT pg_backend_pid()::bigint".to_owned()).await;
     match answer.map_err(|error| classify(&error))? {
         Some(row) => row.try_get(0).map_err(|error| classify(&error)),
-        None => Err(Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does")),
+        None => {
+            Err(Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does"))
+        }
     }
 }
 
 fn missing(table: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the database does not have all tables and functions of the store; call `retryproof::migrate(url)` once (`PostgresConfig::migrate()` where only this crate is used), or apply the shipped SQL",
+        "the database does not have all tables and functions of the store; call \
+         `retryproof::migrate(url)` once (`PostgresConfig::migrate()` where only this crate is \
+         used), or apply the shipped SQL",
     )
     .with("table", table)
 }

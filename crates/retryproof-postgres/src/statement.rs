@@ -11,8 +11,8 @@ use crate::call::{Call, List, Value};
 use crate::config::DEFAULT_TABLE;
 use crate::group::Waiting;
 
-/// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in a transaction. `extract` would count
-/// in decimal numbers; a double keeps microseconds apart until 2106.
+/// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in
+/// a transaction. `extract` would count in decimal numbers; a double keeps microseconds apart until 2106.
 macro_rules! now_us {
     () => {
         "(date_part('epoch',clock_timestamp())*1000000)::bigint"
@@ -26,15 +26,16 @@ macro_rules! rest_us {
     };
 }
 
-/// Bounds the wait for a row that an open transaction holds, for one statement alone: it goes with the statement's own transaction,
-/// also behind a pooler.
+/// Bounds the wait for a row that an open transaction holds, for one statement alone: it goes with
+/// the statement's own transaction, also behind a pooler.
 macro_rules! bounded {
     () => {
         "set_config('lock_timeout','250ms',true)"
     };
 }
 
-/// The owner of a residue: a released record that stays for a while as the memory of its token (ACQ-10).
+/// The owner of a residue: a released record that stays for a while as the memory of its token
+/// (ACQ-10).
 macro_rules! nobody {
     () => {
         "decode('00000000000000000000000000000000','hex')"
@@ -81,18 +82,22 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7 to ACQ-10: reads, and calls the function that inserts or replaces only where there is nothing live: what is
-            // expired, released, or the caller's own. A live record is neither locked nor written, and the part that could is not even
-            // started, which costs as much again as the look. The clock is read for the rest first: what has no rest was tried. A
-            // value that is over is not sent: it may be large.
-            // 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 patience -> state, owner, token, rest, fp, result, granted (NULL:
-            // not tried; 0: another was quicker; else the token, negative for a takeover).
+            // ACQ-2, ACQ-7 to ACQ-10: reads, and calls the function that inserts or replaces only
+            // where there is nothing live: what is expired, released, or the caller's own. A live
+            // record is neither locked nor written, and the part that could is not even started,
+            // which costs as much again as the look. The clock is read for the rest first: what has
+            // no rest was tried. A value that is over is not sent: it may be large. 1 scope, 2 key,
+            // 3 owner, 4 lease, 5 ttl, 6 granularity, 7 fp, 8 patience -> state, owner, token,
+            // rest, fp, result, granted (NULL: not tried; 0: another was quicker; else the token,
+            // negative for a takeover).
             Self::Acquire => concat!(
                 "SELECT t.state,t.owner,t.token,",
                 rest_us!(),
-                ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,CASE WHEN (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) \
-                 THEN \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL,$8) END \
-                 FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND t.key=$2"
+                ",t.fp,CASE WHEN t.expires_at>clock_timestamp() THEN t.result END,CASE WHEN \
+                 (t.expires_at>clock_timestamp()) IS NOT TRUE OR (t.state=0 AND t.owner=$3) THEN \
+                 \"retryproof_records_grant\"($1,$2,$3,$4,$5,$6,$7,t.state IS NOT NULL,$8) END \
+                 FROM (SELECT 1) AS one LEFT JOIN \"retryproof_records\" AS t ON t.scope=$1 AND \
+                 t.key=$2"
             ),
             // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, rest, fp, result.
             Self::Find => concat!(
@@ -100,17 +105,19 @@ impl Statement {
                 rest_us!(),
                 ",fp,result FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, rest.
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
+            // token, rest.
             Self::Standing => concat!(
                 "SELECT state,owner,token,",
                 rest_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
             ),
-            // RUN-1, CMP-2: by owner, never by time. A row that is locked holds back no other beat (RUN-2).
-            // 1 scope, 2 key, 3 owner, 4 lease.
+            // RUN-1, CMP-2: by owner, never by time. A row that is locked holds back no other beat
+            // (RUN-2). 1 scope, 2 key, 3 owner, 4 lease.
             Self::Extend => concat!(
-                "UPDATE \"retryproof_records\" SET expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' \
-                 WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3 AND ",
+                "UPDATE \"retryproof_records\" SET \
+                 expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond' WHERE scope=$1 \
+                 AND key=$2 AND state=0 AND owner=$3 AND ",
                 bounded!(),
                 " IS NOT NULL"
             ),
@@ -118,26 +125,29 @@ impl Statement {
             // acquire's: else its value, and with it the index, stays as it is.
             // 1 scope, 2 key, 3 owner, 4 ttl, 5 granularity, 6 fp, 7 result.
             Self::Complete => concat!(
-                "UPDATE \"retryproof_records\" SET state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 microsecond',\
-                 purge_bucket=least(purge_bucket,(",
+                "UPDATE \"retryproof_records\" SET \
+                 state=1,expires_at=clock_timestamp()+$4::bigint*interval '1 \
+                 microsecond',purge_bucket=least(purge_bucket,(",
                 now_us!(),
                 "+$4::bigint+$5::bigint-1)/$5::bigint*$5::bigint),fp=$6,result=$7 \
                  WHERE scope=$1 AND key=$2 AND state=0 AND owner=$3"
             ),
-            // The same for many records at once, each by its own owner. A row that is locked for longer fails them all, and each is then
-            // asked for alone.
-            // 1 scopes, 2 keys, 3 owners, 4 ttls, 5 granularities, 6 fps, 7 results -> the places of those that took effect.
+            // The same for many records at once, each by its own owner. A row that is locked for
+            // longer fails them all, and each is then asked for alone. 1 scopes, 2 keys, 3 owners,
+            // 4 ttls, 5 granularities, 6 fps, 7 results -> the places of those that took effect.
             Self::CompleteMany => {
                 "SELECT \"retryproof_records_complete\"($1,$2,$3,$4,$5,$6,$7) \
                  WHERE set_config('lock_timeout','50ms',true) IS NOT NULL"
             }
-            // CMP-7: as Complete, on a connection of the application's. By the function, whose plans are the same whatever that
-            // connection is set to, and whenever they were made. Answers with a row when it took effect. Values as for Complete.
+            // CMP-7: as Complete, on a connection of the application's. By the function, whose
+            // plans are the same whatever that connection is set to, and whenever they were made.
+            // Answers with a row when it took effect. Values as for Complete.
             Self::Join => {
-                "SELECT 1 FROM unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],\
-                 ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
+                "SELECT 1 FROM \
+                 unnest(\"retryproof_records_complete\"(ARRAY[$1::bytea],ARRAY[$2::bytea],ARRAY[$3::bytea],ARRAY[$4::bigint],ARRAY[$5::bigint],ARRAY[$6::bytea],ARRAY[$7::bytea])) AS done"
             }
-            // RUN-4, ACQ-10: the row stays for an hour as a residue that every call takes for absent. 1 scope, 2 key, 3 owner.
+            // RUN-4, ACQ-10: the row stays for an hour as a residue that every call takes for
+            // absent. 1 scope, 2 key, 3 owner.
             Self::Release => concat!(
                 "UPDATE \"retryproof_records\" SET owner=",
                 nobody!(),
@@ -147,12 +157,14 @@ impl Statement {
                 bounded!(),
                 " IS NOT NULL"
             ),
-            // STO-4; a state that we never wrote stays (CMP-8). The upper bound is a sub-query so that the index serves it, the lower one
-            // spares the entries of what is deleted: the server walks over them as long as some transaction might still see the rows.
-            // 1 limit, 2 first bucket -> how many went, their last bucket.
+            // STO-4; a state that we never wrote stays (CMP-8). The upper bound is a sub-query so
+            // that the index serves it, the lower one spares the entries of what is deleted: the
+            // server walks over them as long as some transaction might still see the rows. 1 limit,
+            // 2 first bucket -> how many went, their last bucket.
             Self::Purge => concat!(
-                "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT ctid FROM \"retryproof_records\" \
-                 WHERE purge_bucket>=$2::bigint AND purge_bucket<=(SELECT ",
+                "WITH gone AS (DELETE FROM \"retryproof_records\" WHERE ctid=ANY(ARRAY(SELECT \
+                 ctid FROM \"retryproof_records\" WHERE purge_bucket>=$2::bigint AND \
+                 purge_bucket<=(SELECT ",
                 now_us!(),
                 ") AND expires_at<clock_timestamp() AND state IN (0,1) \
                  ORDER BY purge_bucket LIMIT $1::bigint FOR UPDATE SKIP LOCKED)) RETURNING purge_bucket) \
@@ -167,7 +179,8 @@ impl Statement {
             ),
             // For an operator; a scan. -> records, in progress, bytes on the disk.
             Self::Stats => concat!(
-                "SELECT count(*),count(*) FILTER (WHERE state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
+                "SELECT count(*),count(*) FILTER (WHERE \
+                 state=0),pg_total_relation_size('\"retryproof_records\"'::regclass)::bigint \
                  FROM \"retryproof_records\" WHERE owner<>",
                 nobody!()
             ),
@@ -221,13 +234,20 @@ impl Sql {
         self.call(Statement::Acquire, values)
     }
 
-    pub(crate) fn extend<'a>(&self, id: &'a Identity, owner: &'a OwnerId, lease: Duration) -> Call<'a> {
+    pub(crate) fn extend<'a>(
+        &self,
+        id: &'a Identity,
+        owner: &'a OwnerId,
+        lease: Duration,
+    ) -> Call<'a> {
         let [scope, key] = key(id);
-        let values = vec![scope, key, Value::Bytes(Some(owner.as_bytes())), Value::Int(micros(lease))];
+        let values =
+            vec![scope, key, Value::Bytes(Some(owner.as_bytes())), Value::Int(micros(lease))];
         self.call(Statement::Extend, values)
     }
 
-    /// The fenced completion: by [`Statement::Complete`], or by [`Statement::Join`] on the connection of a caller's transaction (CMP-7).
+    /// The fenced completion: by [`Statement::Complete`], or by [`Statement::Join`] on the
+    /// connection of a caller's transaction (CMP-7).
     pub(crate) fn complete<'a>(
         &self,
         statement: Statement,
@@ -251,7 +271,8 @@ impl Sql {
 
     /// The completions of many, in one statement.
     pub(crate) fn complete_many<'a>(&self, all: &'a [Waiting]) -> Call<'a> {
-        let bytes = |of: fn(&'a Waiting) -> Option<&'a [u8]>| List::Bytes(all.iter().map(of).collect());
+        let bytes =
+            |of: fn(&'a Waiting) -> Option<&'a [u8]>| List::Bytes(all.iter().map(of).collect());
         let ttls: Vec<i64> = all.iter().map(|one| micros(one.done.ttl)).collect();
         let steps = ttls.iter().map(|ttl| granularity(*ttl)).collect();
         let lists = vec![
@@ -273,7 +294,8 @@ impl Sql {
 
     pub(crate) fn purge(&self, limit: usize, from: i64) -> Call<'static> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // Also where the table was never analyzed: gathering all entries first, to sort them, looks cheap then.
+        // Also where the table was never analyzed: gathering all entries first, to sort them, looks
+        // cheap then.
         self.call(Statement::Purge, vec![Value::Int(limit), Value::Int(from)])
             .ahead("SET LOCAL enable_seqscan=off;SET LOCAL enable_bitmapscan=off;")
     }
@@ -291,8 +313,8 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-/// To what the purge bucket is rounded up: so that an index entry is shared by many records, none stays for much longer than its ttl, and few
-/// are in the bucket that a purge goes on with.
+/// To what the purge bucket is rounded up: so that an index entry is shared by many records, none
+/// stays for much longer than its ttl, and few are in the bucket that a purge goes on with.
 fn granularity(ttl: i64) -> i64 {
     const SECOND: i64 = 1_000_000;
     match ttl / SECOND {
@@ -332,7 +354,10 @@ mod tests {
                 assert_eq!(sql.contains(&format!("${at}")), at <= call.places(), "${at} in {sql}");
             }
             // ACQ-7: neither moves in a transaction.
-            assert!(!sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"), "{sql}");
+            assert!(
+                !sql.contains("now()") && !sql.to_lowercase().contains("current_timestamp"),
+                "{sql}"
+            );
             assert!(!sql.contains("retryproof_records"), "{sql}");
         }
     }

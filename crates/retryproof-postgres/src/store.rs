@@ -9,7 +9,9 @@ use std::time::Duration;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Fenced, Known, SharedStore, Standing, StoreProfile,
 };
-use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use retryproof_core::{
+    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
+};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::{Call, Reply};
@@ -31,9 +33,11 @@ const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mil
 const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// How often it is asked over which connection the server answers.
 const PROBES: u32 = 2;
-/// What a connection of the store's is set to. Its prepared statements are planned once, maybe while the table is nearly empty, and a plan that
-/// reads all of it would be kept until the next `ANALYZE`; a purge would gather all entries of the index before it takes the first thousand. The same settings let a scan that has to be (the count of all records) look so
-/// expensive that the server would compile it.
+/// What a connection of the store's is set to. Its prepared statements are planned once, maybe
+/// while the table is nearly empty, and a plan that reads all of it would be kept until the next
+/// `ANALYZE`; a purge would gather all entries of the index before it takes the first thousand. The
+/// same settings let a scan that has to be (the count of all records) look so expensive that the
+/// server would compile it.
 macro_rules! planned {
     () => {
         "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
@@ -42,7 +46,8 @@ macro_rules! planned {
 
 /// Keeps records in a table of a PostgreSQL database, for any number of processes.
 ///
-/// It has connections of its own and runs each statement in autocommit. Expiry is judged by the server's clock.
+/// It has connections of its own and runs each statement in autocommit. Expiry is judged by the
+/// server's clock.
 pub struct PostgresStore {
     pub(crate) config: PostgresConfig,
     sql: Arc<Sql>,
@@ -57,14 +62,15 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that it can be worked on. To be called inside
-    /// the tokio runtime that serves the store from then on.
+    /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that it can
+    /// be worked on. To be called inside the tokio runtime that serves the store from then on.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3); [`ErrorKind::Config`] for an invalid table name,
-    /// a wrong user or password, or a database that does not exist; [`ErrorKind::Unexpected`] for a missing privilege;
-    /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server is away, full up with
-    /// connections, or a standby.
+    /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3);
+    /// [`ErrorKind::Config`] for an invalid table name, a wrong user or password, or a database
+    /// that does not exist; [`ErrorKind::Unexpected`] for a missing privilege;
+    /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server
+    /// is away, full up with connections, or a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
         Self::connected(config).await.map_err(|error| error.during("connect"))
     }
@@ -72,9 +78,12 @@ impl PostgresStore {
     async fn connected(config: PostgresConfig) -> Result<Self> {
         let table = config.table()?.to_owned();
         let pool = Arc::new(Pool::new(&config));
-        let late = |_| Error::unavailable("the server did not answer in time; is it up, and not overloaded?");
-        let direct =
-            tokio::time::timeout(config.timeout, prepare(&config, &pool, &table)).await.map_err(late)??;
+        let late = |_| {
+            Error::unavailable("the server did not answer in time; is it up, and not overloaded?")
+        };
+        let direct = tokio::time::timeout(config.timeout, prepare(&config, &pool, &table))
+            .await
+            .map_err(late)??;
         pool.warm().await?;
         let wake = Arc::new(Wake::new());
         let courier = match direct {
@@ -88,7 +97,8 @@ impl PostgresStore {
         Ok(Self { sql, config, pool, doors, group, wake, known, purged_to, _courier: courier })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
+    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
+    /// transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
@@ -103,7 +113,12 @@ impl PostgresStore {
     }
 
     /// The same with a time limit of its own.
-    pub(crate) async fn run_within(&self, most: Duration, lane: Lane, call: &Call<'_>) -> Result<Reply> {
+    pub(crate) async fn run_within(
+        &self,
+        most: Duration,
+        lane: Lane,
+        call: &Call<'_>,
+    ) -> Result<Reply> {
         self.pool.run_until(Instant::now() + most, lane, call).await.map_err(Failed::into_error)
     }
 
@@ -113,7 +128,11 @@ impl PostgresStore {
     }
 
     /// The record as it stands.
-    pub(crate) async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
+    pub(crate) async fn record(
+        &self,
+        statement: Statement,
+        id: &Identity,
+    ) -> Result<Option<Record>> {
         let reply = self.run(Lane::Calls, &self.sql.by_key(statement, id)).await?;
         reply.row.as_ref().map_or(Ok(None), Record::read)
     }
@@ -139,7 +158,8 @@ impl PostgresStore {
         ))
     }
 
-    /// Whether notifications arrive. Through a pooler that was not found out at first they do not, whatever it answered to LISTEN.
+    /// Whether notifications arrive. Through a pooler that was not found out at first they do not,
+    /// whatever it answered to LISTEN.
     fn is_pushed(&self) -> bool {
         self.wake.is_listening() && self.pool.is_direct()
     }
@@ -180,16 +200,28 @@ impl PostgresStore {
     }
 
     /// Says what became of a record that a fenced statement did not find.
-    async fn otherwise<T>(&self, id: &Identity, say: impl FnOnce(Option<Record>) -> T) -> Result<T> {
+    async fn otherwise<T>(
+        &self,
+        id: &Identity,
+        say: impl FnOnce(Option<Record>) -> T,
+    ) -> Result<T> {
         let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Standing, id)).await?;
         reply.row.as_ref().map_or(Ok(None), Record::read).map(say)
     }
 
-    async fn try_complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn try_complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<Fenced> {
         if done.value.len() > self.config.max_value {
-            return Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
-                .with("bytes", done.value.len())
-                .with("at_most", self.config.max_value));
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "the value is larger than the store accepts",
+            )
+            .with("bytes", done.value.len())
+            .with("at_most", self.config.max_value));
         }
         let deadline = self.pool.deadline();
         let fenced = match self.group.turn(id, owner, done, deadline).await {
@@ -201,7 +233,8 @@ impl PostgresStore {
             },
         };
         if fenced != Fenced::Lost {
-            // Also when it was done before: the answer may have been lost, and then nobody was woken by it (ACQ-4).
+            // Also when it was done before: the answer may have been lost, and then nobody was
+            // woken by it (ACQ-4).
             self.known.note(id, done.ttl);
             self.wake.finished(id);
         }
@@ -226,7 +259,9 @@ impl PostgresStore {
     /// Why a completion was refused; `None`: the owner's lease stands there.
     async fn refused(&self, id: &Identity, owner: OwnerId) -> Result<Option<Fenced>> {
         let of = |record| match record {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Some(Fenced::AlreadyDone),
+            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+                Some(Fenced::AlreadyDone)
+            }
             Some(Record { owner: by, phase: Phase::Running(_), .. }) if by == owner => None,
             _ => Some(Fenced::Lost),
         };
@@ -235,7 +270,10 @@ impl PostgresStore {
 
     async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
         let fenced = match self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed {
-            0 => self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost)).await?,
+            0 => {
+                self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost))
+                    .await?
+            }
             _ => Fenced::Done,
         };
         if fenced != Fenced::Lost {
@@ -246,7 +284,8 @@ impl PostgresStore {
     }
 }
 
-/// Checks the server and the schema, and finds out what stands before it. Says whether connections are direct.
+/// Checks the server and the schema, and finds out what stands before it. Says whether connections
+/// are direct.
 async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bool> {
     let open = || async { Pool::open(pool.source()).await.map_err(|error| classify(&error)) };
     let mut conn = open().await?;
@@ -256,10 +295,12 @@ async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bo
         Pooler::Transaction => false,
         Pooler::Detect => {
             let mut other = open().await?;
-            let (first, second) = (schema::backend(&mut conn).await?, schema::backend(&mut other).await?);
+            let (first, second) =
+                (schema::backend(&mut conn).await?, schema::backend(&mut other).await?);
             let mut direct = first != second;
             for _ in 0..PROBES {
-                // Each keeps its own. Two questions of one client in a row meet two processes where the pooler goes round.
+                // Each keeps its own. Two questions of one client in a row meet two processes where
+                // the pooler goes round.
                 direct &= second == schema::backend(&mut other).await?;
                 direct &= first == schema::backend(&mut conn).await?;
                 direct &= first == schema::backend(&mut conn).await?;
@@ -268,8 +309,9 @@ async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bo
             direct
         }
     };
-    // Above READ COMMITTED a takeover that meets another fails instead of seeing it. Through a pooler a setting would reach connections
-    // of others; there each statement is planned when it runs.
+    // Above READ COMMITTED a takeover that meets another fails instead of seeing it. Through a
+    // pooler a setting would reach connections of others; there each statement is planned when it
+    // runs.
     let prelude = match server.reads_committed {
         true => planned!(),
         false => concat!(planned!(), ";SET default_transaction_isolation='read committed'"),
@@ -295,7 +337,9 @@ impl IdempotencyStore for PostgresStore {
 
     async fn look(&self, id: &Identity) -> Result<Standing> {
         let found = self.record(Statement::Find, id).await;
-        found.map(|record| self.seen(id, record)).map_err(|error| error.during("look").for_identity(id))
+        found
+            .map(|record| self.seen(id, record))
+            .map_err(|error| error.during("look").for_identity(id))
     }
 
     async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
@@ -311,7 +355,9 @@ impl IdempotencyStore for PostgresStore {
     }
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
-        self.try_complete(id, owner, done).await.map_err(|error| error.during("complete").for_identity(id))
+        self.try_complete(id, owner, done)
+            .await
+            .map_err(|error| error.during("complete").for_identity(id))
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Wake`]: who waits for which record, in this process and in others (ACQ-4).
 //!
-//! Other processes are told by NOTIFY, and only of records for which one of them has announced a waiter: the server's queue of
-//! notifications is locked over a commit, which would cost two thirds of the throughput if every completion went through it. So:
+//! Other processes are told by NOTIFY, and only of records for which one of them has announced a
+//! waiter: the server's queue of notifications is locked over a commit, which would cost two thirds
+//! of the throughput if every completion went through it. So:
 //! 1. A waiter announces the hash of its identity, looks at the record, and sleeps.
-//! 2. Every process that listens remembers what was announced. When it has completed or released such a record, *after* the commit,
-//!    it notifies, from a connection of its own; what comes up meanwhile goes along in the next message.
-//! 3. An announcement may come just after the completion: what was finished in the last two seconds is answered at once.
+//! 2. Every process that listens remembers what was announced. When it has completed or released
+//!    such a record, *after* the commit, it notifies, from a connection of its own; what comes up
+//!    meanwhile goes along in the next message.
+//! 3. An announcement may come just after the completion: what was finished in the last two seconds
+//!    is answered at once.
 //!
-//! A poll is the net under all that: nothing here is needed for a waiter to end, only for it to end soon.
+//! A poll is the net under all that: nothing here is needed for a waiter to end, only for it to end
+//! soon.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -29,7 +33,8 @@ pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_secs(20);
 /// For how long a record counts as just finished, and how many do.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
 const MOST_FINISHED: usize = 4_096;
-/// Most announcements that are remembered; above them the oldest are forgotten, and the poll has to do.
+/// Most announcements that are remembered; above them the oldest are forgotten, and the poll has to
+/// do.
 const MOST_ANNOUNCED: usize = 65_536;
 /// The server takes payloads below 8,000 bytes.
 const MOST_PAYLOAD: usize = 7_900;
@@ -111,7 +116,8 @@ impl Wake {
         if !self.is_listening() {
             return;
         }
-        // Noted before it is asked who waits; `heard` does it the other way round, so one of the two sees the other.
+        // Noted before it is asked who waits; `heard` does it the other way round, so one of the
+        // two sees the other.
         let now = Instant::now();
         self.finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
@@ -126,8 +132,8 @@ impl Wake {
         found
     }
 
-    /// Wakes the waiters of this process. The lock orders it against [`Self::subscribe`]: either the waiter is found here, or its look
-    /// comes after the commit.
+    /// Wakes the waiters of this process. The lock orders it against [`Self::subscribe`]: either
+    /// the waiter is found here, or its look comes after the commit.
     fn ring(&self, hash: u64) {
         if let Some((bell, _)) = self.waiters.lock().get(&hash) {
             bell.notify_waiters();
@@ -142,7 +148,8 @@ impl Wake {
         self.listening.load(Ordering::SeqCst)
     }
 
-    /// Notifications arrive from now on, or do so no more; whatever came meanwhile was missed, so everybody looks.
+    /// Notifications arrive from now on, or do so no more; whatever came meanwhile was missed, so
+    /// everybody looks.
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
         self.ring_all();
@@ -330,7 +337,10 @@ mod tests {
         let (below, above) = (hear(&below), hear(&above));
         assert_eq!(holder.announced.lock().len(), MOST_ANNOUNCED);
         // Fewer than a third as many.
-        assert!(above < below * 10, "{above:?} for 20,000 announcements, {below:?} for the first 65,536");
+        assert!(
+            above < below * 10,
+            "{above:?} for 20,000 announcements, {below:?} for the first 65,536"
+        );
         holder.finished(&id(&(MOST_ANNOUNCED + 19_999).to_string()));
         assert!(holder.next_message().is_some(), "the newest is told");
         holder.finished(&id("0"));
@@ -340,9 +350,14 @@ mod tests {
     #[test]
     fn acq_4_foreign_messages_are_ignored() {
         let wake = Wake::new();
-        for text in
-            ["", "é", "0123456789abcdef", "0123456789abcdefw", "0123456789abcdefwxyz", "0123456789abcdéf"]
-        {
+        for text in [
+            "",
+            "é",
+            "0123456789abcdef",
+            "0123456789abcdefw",
+            "0123456789abcdefwxyz",
+            "0123456789abcdéf",
+        ] {
             wake.heard(text);
         }
         assert!(wake.announced.lock().is_empty());

@@ -29,7 +29,8 @@ pub(crate) struct Desk {
     pub(crate) rest: Rest,
 }
 
-/// No message is taken while the store is thought to be away: each would only be moved to a wait queue and back.
+/// No message is taken while the store is thought to be away: each would only be moved to a wait
+/// queue and back.
 #[derive(Default)]
 pub(crate) struct Rest(Mutex<Resting>);
 
@@ -67,8 +68,9 @@ impl Rest {
     }
 }
 
-/// Whether it spends one of the message's attempts: what ran and came to nothing does, also because its lease was lost or its completion was not
-/// recorded. While the store is away, or the engine takes no more work, nothing runs.
+/// Whether it spends one of the message's attempts: what ran and came to nothing does, also because
+/// its lease was lost or its completion was not recorded. While the store is away, or the engine
+/// takes no more work, nothing runs.
 fn counts(verdict: &Verdict) -> bool {
     verdict.is_failure() && verdict.why() != Reason::Store
 }
@@ -85,9 +87,16 @@ impl Desk {
         if counts(&verdict) && out_of_attempts { verdict.given_up() } else { verdict }
     }
 
-    /// A message that cannot be answered comes again, since its connection is gone: nothing to do about it here. The driver may never end a
-    /// call on a connection that broke in the middle of it, so `gone` ends the wait for it.
-    pub(crate) async fn answer(&self, verdict: Verdict, message: &Message, acker: &Acker, mut gone: Gone) {
+    /// A message that cannot be answered comes again, since its connection is gone: nothing to do
+    /// about it here. The driver may never end a call on a connection that broke in the middle of
+    /// it, so `gone` ends the wait for it.
+    pub(crate) async fn answer(
+        &self,
+        verdict: Verdict,
+        message: &Message,
+        acker: &Acker,
+        mut gone: Gone,
+    ) {
         let answered = tokio::select! {
             biased;
             answered = self.say(verdict, message, acker) => answered,
@@ -107,7 +116,8 @@ impl Desk {
             let (moved, delay) = match verdict {
                 Verdict::Ack { .. } => (Ok(()), Duration::ZERO),
                 Verdict::Nack { after, why, .. } => {
-                    let outages = if why == Reason::Store { message.outages().saturating_add(1) } else { 0 };
+                    let outages =
+                        if why == Reason::Store { message.outages().saturating_add(1) } else { 0 };
                     let pause = match why {
                         Reason::Store => self.backoff.after(outages),
                         Reason::InFlight => Duration::ZERO,
@@ -125,18 +135,21 @@ impl Desk {
             };
             match moved {
                 Ok(()) => break within(acker.ack(BasicAckOptions::default())).await,
-                // Given back, it would count against the broker's limit for nothing: the message stays ours, and the move is tried again.
+                // Given back, it would count against the broker's limit for nothing: the message
+                // stays ours, and the move is tried again.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     unmoved = unmoved.saturating_add(1);
                     let again = Backoff::new(Duration::from_secs(1), LONGEST_HOLD).after(unmoved);
-                    tracing::warn!(%error, ?again, "a message could not be moved to another queue; it is held, and moved later");
+                    tracing::warn!(%error, ?again, "a message could not be moved to another \
+                         queue; it is held, and moved later");
                     sleep(again).await;
                 }
                 Err(error) => {
-                    // Kept here for the delay and given back to the broker's own queue, so that it is neither lost nor in a hot loop. The
-                    // broker counts that against its limit.
+                    // Kept here for the delay and given back to the broker's own queue, so that it
+                    // is neither lost nor in a hot loop. The broker counts that against its limit.
                     let held = delay.clamp(Duration::from_secs(1), LONGEST_HOLD);
-                    tracing::warn!(%error, ?held, "a message could not be moved to another queue; it is held and given back");
+                    tracing::warn!(%error, ?held, "a message could not be moved to another \
+                         queue; it is held and given back");
                     sleep(held).await;
                     let again = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
                     break within(acker.nack(again)).await;

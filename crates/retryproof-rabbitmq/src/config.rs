@@ -16,7 +16,8 @@ use crate::server::{Roots, Server};
 
 type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// A queue's name is at most 255 bytes, and the names of the wait queues are longer than that of the work queue.
+/// A queue's name is at most 255 bytes, and the names of the wait queues are longer than that of
+/// the work queue.
 const LONGEST_NAME: usize = 230;
 
 /// Builds a [`Consumer`].
@@ -89,7 +90,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         ConsumerBuilder { url, roots, scope, settings, decode: Arc::new(decode) }
     }
 
-    /// Where the key is, unless it is the property `message-id`. `None` is a message without a key: a dead letter.
+    /// Where the key is, unless it is the property `message-id`. `None` is a message without a key:
+    /// a dead letter.
     pub fn key(mut self, key: impl Fn(&Message) -> Option<String> + Send + Sync + 'static) -> Self {
         self.settings.key = Arc::new(key);
         self
@@ -100,55 +102,62 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self.key(move |message| message.header(name))
     }
 
-    /// Takes a message under a known key for a redelivery whatever its body. Without this, one with another body is refused (FP-1) and
-    /// goes to the dead letters.
+    /// Takes a message under a known key for a redelivery whatever its body. Without this, one with
+    /// another body is refused (FP-1) and goes to the dead letters.
     pub fn any_body(mut self) -> Self {
         self.settings.fingerprints = false;
         self
     }
 
-    /// As [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl): how long a redelivery is recognised. Longer than a message may lie in the
-    /// queue, the wait queues and the dead letters from where somebody may send it once more.
+    /// As [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl): how long a redelivery is
+    /// recognised. Longer than a message may lie in the queue, the wait queues and the dead letters
+    /// from where somebody may send it once more.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.ttl = Some(ttl);
         self
     }
 
-    /// As [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease): how long the messages of a consumer that was killed stay away.
+    /// As [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease): how long the messages
+    /// of a consumer that was killed stay away.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for the delivery that is being worked on. Zero, unless set: it is put off at once (LST-1).
+    /// How long a redelivery waits for the delivery that is being worked on. Zero, unless set: it
+    /// is put off at once (LST-1).
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
         self
     }
 
-    /// How many messages the broker hands over ahead of their answers: unless set, as many as are worked on
-    /// [at once](Self::at_once). With more, the next message is at hand when one is answered; what is handed over and not begun when
-    /// the consumer stops, dies or loses its connection goes back, and that counts against the queue's limit of redeliveries.
+    /// How many messages the broker hands over ahead of their answers: unless set, as many as are
+    /// worked on [at once](Self::at_once). With more, the next message is at hand when one is
+    /// answered; what is handed over and not begun when the consumer stops, dies or loses its
+    /// connection goes back, and that counts against the queue's limit of redeliveries.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.settings.prefetch = Some(messages);
         self
     }
 
-    /// How many messages are worked on side by side: 16 unless set, and never more than a [prefetch](Self::prefetch) that is set.
+    /// How many messages are worked on side by side: 16 unless set, and never more than a
+    /// [prefetch](Self::prefetch) that is set.
     pub fn at_once(mut self, messages: usize) -> Self {
         self.settings.at_once = messages;
         self
     }
 
-    /// After how many failures of its work a message is a dead letter: 20 unless set. A delivery that only found another one in
-    /// flight does not count, nor does a store that is away, however long; and a consumer that died counts with the broker
+    /// After how many failures of its work a message is a dead letter: 20 unless set. A delivery
+    /// that only found another one in flight does not count, nor does a store that is away, however
+    /// long; and a consumer that died counts with the broker
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn most_failures(mut self, failures: u32) -> Self {
         self.settings.most_failures = failures;
         self
     }
 
-    /// How long a message stays away after each failure, or each time the store is away: 1 s, doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
+    /// How long a message stays away after each failure, or each time the store is away: 1 s,
+    /// doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
@@ -160,13 +169,15 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
-    /// How long a consumer that is [stopped](crate::Stopper::stop) waits for what it works on: 30 s unless set.
+    /// How long a consumer that is [stopped](crate::Stopper::stop) waits for what it works on: 30 s
+    /// unless set.
     pub fn drain(mut self, at_most: Duration) -> Self {
         self.settings.drain = at_most;
         self
     }
 
-    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those that the host trusts.
+    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those
+    /// that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
@@ -176,8 +187,9 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// Checks everything; connects to nothing yet.
     ///
     /// # Errors
-    /// `Config` for a URL that is none, root certificates that cannot be read, a queue's name over 230 bytes, a prefetch or a number of failures of
-    /// zero; `Unsupported` for `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds (ID-3, CTX-2).
+    /// `Config` for a URL that is none, root certificates that cannot be read, a queue's name over
+    /// 230 bytes, a prefetch or a number of failures of zero; `Unsupported` for `amqps://` without
+    /// the feature `tls`; `Invalid` for a scope or a duration out of bounds (ID-3, CTX-2).
     pub fn build(self) -> Result<Consumer<T>> {
         let Self { url, roots, scope, settings, decode } = self;
         let (server, scope) = (Server::parse(&url, &roots)?, scope?);

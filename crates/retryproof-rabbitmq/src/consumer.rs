@@ -32,10 +32,12 @@ use crate::window::Window;
 /// Between two attempts to connect: from the first, doubled, to the second.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A consumer of one queue; made by [`Consumer::builder`]. Cheap to clone: clones share what they counted and are stopped together.
+/// A consumer of one queue; made by [`Consumer::builder`]. Cheap to clone: clones share what they
+/// counted and are stopped together.
 ///
-/// It stays connected: a broker that goes away is connected to again, and the messages in work are finished meanwhile. Their answers
-/// are lost with the connection; they come again, and the record answers (LST-1).
+/// It stays connected: a broker that goes away is connected to again, and the messages in work are
+/// finished meanwhile. Their answers are lost with the connection; they come again, and the record
+/// answers (LST-1).
 pub struct Consumer<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
@@ -64,7 +66,8 @@ pub struct Incoming<T> {
 pub struct Stopper(Arc<watch::Sender<bool>>);
 
 impl Stopper {
-    /// Takes no more messages. [`Consumer::run`] returns when those in work are answered, or after the time for draining.
+    /// Takes no more messages. [`Consumer::run`] returns when those in work are answered, or after
+    /// the time for draining.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -77,28 +80,38 @@ enum Ended {
 }
 
 impl Consumer<()> {
-    /// A consumer of `queue` at the broker `url`, whose messages' keys count within `scope`. Bodies are bytes until
-    /// [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) says otherwise.
+    /// A consumer of `queue` at the broker `url`, whose messages' keys count within `scope`. Bodies
+    /// are bytes until [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) says
+    /// otherwise.
     pub fn builder(url: &str, queue: &str, scope: impl IntoScope) -> ConsumerBuilder<Vec<u8>> {
         ConsumerBuilder::new(url, queue, scope)
     }
 }
 
 impl<T: Send + 'static> Consumer<T> {
-    pub(crate) fn new(server: Server, scope: Scope, settings: Settings, decode: Arc<Decode<T>>) -> Self {
+    pub(crate) fn new(
+        server: Server,
+        scope: Scope,
+        settings: Settings,
+        decode: Arc<Decode<T>>,
+    ) -> Self {
         let stop = Arc::new(watch::Sender::new(false));
         Self(Arc::new(Inner { server, scope, settings, decode, tally: Arc::default(), stop }))
     }
 
-    /// Runs `work` once for each message, guarded by `engine`, until it is [stopped](Self::stopper). A message is acknowledged when its work
-    /// has returned and is recorded (LST-2).
+    /// Runs `work` once for each message, guarded by `engine`, until it is
+    /// [stopped](Self::stopper). A message is acknowledged when its work has returned and is
+    /// recorded (LST-2).
     ///
     /// # Errors
-    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue), or cannot be known by its certificate, or the queue or the
-    /// one for dead letters is missing: both are looked for before the first message. What it refuses later is warned about and tried again, for ever. A broker that is only away is waited for.
+    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue),
+    /// or cannot be known by its certificate, or the queue or the one for dead letters is missing:
+    /// both are looked for before the first message. What it refuses later is warned about and
+    /// tried again, for ever. A broker that is only away is waited for.
     ///
     /// # Cancel safety
-    /// Dropped, the work in the middle is dropped and its leases run out (RUN-5); all unanswered messages come again.
+    /// Dropped, the work in the middle is dropped and its leases run out (RUN-5); all unanswered
+    /// messages come again.
     pub async fn run<F, Fut, V, E>(&self, engine: &IdempotencyEngine, work: F) -> Result<()>
     where
         F: Fn(T, Lease) -> Fut + Send + Sync + 'static,
@@ -115,8 +128,9 @@ impl<T: Send + 'static> Consumer<T> {
         .await
     }
 
-    /// As [`run`](Self::run), for work that guards itself: it makes the call of [`Incoming::ctx`] on an engine of its choice, say one whose
-    /// transaction the record joins (CMP-7), or calls a function under `#[idempotent(key = ..)]`; and says what came of it.
+    /// As [`run`](Self::run), for work that guards itself: it makes the call of [`Incoming::ctx`]
+    /// on an engine of its choice, say one whose transaction the record joins (CMP-7), or calls a
+    /// function under `#[idempotent(key = ..)]`; and says what came of it.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -150,10 +164,12 @@ impl<T: Send + 'static> Consumer<T> {
             let lost = match link {
                 Ok(link) => {
                     let before = desk.answered();
-                    let ended =
-                        self.session(link, &mut lanes, &mut window, &mut connected, &desk, &work).await;
+                    let ended = self
+                        .session(link, &mut lanes, &mut window, &mut connected, &desk, &work)
+                        .await;
                     window.lost();
-                    // Connected alone is no success: a message that the driver cannot read breaks each connection at once.
+                    // Connected alone is no success: a message that the driver cannot read breaks
+                    // each connection at once.
                     if desk.answered() > before {
                         pause = AGAIN.0;
                     }
@@ -168,13 +184,15 @@ impl<T: Send + 'static> Consumer<T> {
             if !connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }
-            tracing::warn!(queue = settings.queue, error = %lost, again = ?pause, "connection to RabbitMQ lost; connecting again");
+            tracing::warn!(queue = settings.queue, error = %lost, again = ?pause,
+                "connection to RabbitMQ lost; connecting again");
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(AGAIN.1),
                 _ = stopped.wait_for(|stop| *stop) => break Ok(()),
             }
         };
-        // With a connection that is gone there is nobody to answer, but the work may still end well.
+        // With a connection that is gone there is nobody to answer, but the work may still end
+        // well.
         self.drain(&mut lanes).await;
         desk.outbox.close().await;
         ended
@@ -192,7 +210,8 @@ impl<T: Send + 'static> Consumer<T> {
         Arc::clone(&self.0.tally)
     }
 
-    /// Connects, and sees that both queues are there: a dead letter with nowhere to go would be noticed too late.
+    /// Connects, and sees that both queues are there: a dead letter with nowhere to go would be
+    /// noticed too late.
     async fn connect(&self) -> Result<Link> {
         let Inner { server, settings, .. } = &*self.0;
         let link = Link::open(server, &format!("retryproof: {}", settings.queue)).await?;
@@ -226,7 +245,8 @@ impl<T: Send + 'static> Consumer<T> {
         };
         *connected = true;
         let mut consumers = vec![consumer];
-        // Dropped when this connection is given up: whoever still waits to answer by it stops waiting.
+        // Dropped when this connection is given up: whoever still waits to answer by it stops
+        // waiting.
         let (_here, gone) = Gone::new();
         loop {
             let next = async {
@@ -238,7 +258,8 @@ impl<T: Send + 'static> Consumer<T> {
                 biased;
                 () = async { drop(stopped.wait_for(|stop| *stop).await) } => break,
                 () = window.due(&desk.answered) => {
-                    // One more, beside the others: one that is cancelled may be sent a message that nobody sees any more.
+                    // One more, beside the others: one that is cancelled may be sent a message that
+                    // nobody sees any more.
                     match self.consume(&channel, window.widen(desk.answered())).await {
                         Ok(consumer) => consumers.push(consumer),
                         Err(error) => return Ended::Lost(error),
@@ -250,14 +271,17 @@ impl<T: Send + 'static> Consumer<T> {
                 () = link.lost(&channel) => return Ended::Lost(Error::unavailable("the connection is gone")),
             };
             match delivery {
-                Some(Ok(delivery)) => lanes.run(lane, self.handle(delivery, desk, work, gone.clone())),
+                Some(Ok(delivery)) => {
+                    lanes.run(lane, self.handle(delivery, desk, work, gone.clone()))
+                }
                 Some(Err(error)) => return Ended::Lost(classify(error)),
                 None => {
                     return Ended::Lost(Error::unavailable("the broker cancelled the consumer"));
                 }
             }
         }
-        // Otherwise each answer would bring another message. What was handed to us and not begun goes back when the connection ends.
+        // Otherwise each answer would bring another message. What was handed to us and not begun
+        // goes back when the connection ends.
         for consumer in &consumers {
             let cancelled = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
             drop(within(cancelled).await);
@@ -271,7 +295,8 @@ impl<T: Send + 'static> Consumer<T> {
     async fn consume(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer> {
         let asked = async {
             within(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-            let (queue, options) = (self.0.settings.queue.as_str().into(), BasicConsumeOptions::default());
+            let (queue, options) =
+                (self.0.settings.queue.as_str().into(), BasicConsumeOptions::default());
             within(channel.basic_consume(queue, "".into(), options, FieldTable::default())).await
         };
         asked.await.map_err(|error: Error| error.during("consume"))
@@ -305,7 +330,8 @@ impl<T: Send + 'static> Consumer<T> {
             let acker = delivery.acker.clone();
             let message = Arc::new(Message::of(delivery));
             let mut identity = None;
-            // A decoder that panics is caught as well: a message without any answer would take its place of the prefetch for good.
+            // A decoder that panics is caught as well: a message without any answer would take its
+            // place of the prefetch for good.
             let handled = caught(async {
                 match inner.settings.read(&inner.scope, &*inner.decode, &message) {
                     Ok((ctx, body)) => {
@@ -327,7 +353,10 @@ impl<T: Send + 'static> Consumer<T> {
 /// The next message that comes by any of them; `None` when one of them has ended.
 async fn next(consumers: &mut [lapin::Consumer]) -> Option<lapin::Result<Delivery>> {
     std::future::poll_fn(|cx| {
-        let next = consumers.iter_mut().map(|consumer| Pin::new(consumer).poll_next(cx)).find(Poll::is_ready);
+        let next = consumers
+            .iter_mut()
+            .map(|consumer| Pin::new(consumer).poll_next(cx))
+            .find(Poll::is_ready);
         next.unwrap_or(Poll::Pending)
     })
     .await

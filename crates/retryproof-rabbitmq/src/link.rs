@@ -31,7 +31,8 @@ impl Link {
         within(self.0.create_channel()).await
     }
 
-    /// Whether the queue is there. On a channel of its own, since the broker ends one on which the answer is no.
+    /// Whether the queue is there. On a channel of its own, since the broker ends one on which the
+    /// answer is no.
     pub(crate) async fn find(&self, queue: &str) -> Result<()> {
         let channel = self.channel().await?;
         let look = QueueDeclareOptions::default().passive();
@@ -39,7 +40,8 @@ impl Link {
         found.map(drop).map_err(|error| error.during("find").with("queue", queue))
     }
 
-    /// Until the connection or this channel of it is over, whichever way. Looked at instead of listened for: not every way is told.
+    /// Until the connection or this channel of it is over, whichever way. Looked at instead of
+    /// listened for: not every way is told.
     pub(crate) async fn lost(&self, channel: &Channel) {
         while self.0.status().connected() && channel.status().connected() {
             sleep(LOOKS_EVERY).await;

@@ -32,8 +32,9 @@ pub struct Message {
 impl Message {
     pub(crate) fn of(delivery: Delivery) -> Self {
         let Delivery { exchange, routing_key, redelivered, properties, data, .. } = delivery;
-        let first =
-            |name, now: ShortString| header(&properties, name).unwrap_or_else(|| now.as_str().to_owned());
+        let first = |name, now: ShortString| {
+            header(&properties, name).unwrap_or_else(|| now.as_str().to_owned())
+        };
         Self {
             exchange: first(EXCHANGE, exchange),
             routing_key: first(ROUTING_KEY, routing_key),
@@ -52,7 +53,8 @@ impl Message {
     /// The body as JSON.
     ///
     /// # Errors
-    /// [`Poison::Unreadable`]; what exactly is wrong is not said, since it would quote the body (ID-4).
+    /// [`Poison::Unreadable`]; what exactly is wrong is not said, since it would quote the body
+    /// (ID-4).
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Poison> {
         serde_json::from_slice(&self.body).map_err(|_| Poison::Unreadable)
     }
@@ -81,13 +83,15 @@ impl Message {
         &self.routing_key
     }
 
-    /// Whether the broker has handed it out before and got no answer. False for a copy that was put off.
+    /// Whether the broker has handed it out before and got no answer. False for a copy that was put
+    /// off.
     #[must_use]
     pub fn redelivered(&self) -> bool {
         self.redelivered
     }
 
-    /// How often its work has failed so far: deliveries that found another one in flight, or a store that was away, do not count.
+    /// How often its work has failed so far: deliveries that found another one in flight, or a
+    /// store that was away, do not count.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.count(FAILURES)
@@ -103,14 +107,21 @@ impl Message {
 
     /// The properties of a copy for another queue of ours.
     ///
-    /// What would act on the copy instead of describing it is left out: `expiration` (it would end the delay early),
-    /// `user-id` (the broker refuses another user's), the headers `CC` and `BCC` (it would be routed to their queues once
-    /// more), and what the broker's own dead-lettering noted (it takes a message for one that goes round in circles).
-    pub(crate) fn copied(&self, failures: u32, outages: u32, why: Option<Reason>) -> BasicProperties {
+    /// What would act on the copy instead of describing it is left out: `expiration` (it would end
+    /// the delay early), `user-id` (the broker refuses another user's), the headers `CC` and `BCC`
+    /// (it would be routed to their queues once more), and what the broker's own dead-lettering
+    /// noted (it takes a message for one that goes round in circles).
+    pub(crate) fn copied(
+        &self,
+        failures: u32,
+        outages: u32,
+        why: Option<Reason>,
+    ) -> BasicProperties {
         let old = &self.properties;
         let mut headers = FieldTable::default();
         for (name, value) in old.headers().iter().flat_map(FieldTable::inner) {
-            let acts = matches!(name.as_str(), "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES);
+            let acts =
+                matches!(name.as_str(), "CC" | "BCC" | "x-death" | "x-delivery-count" | OUTAGES);
             if !acts
                 && !name.as_str().starts_with("x-first-death-")
                 && !name.as_str().starts_with("x-last-death-")
@@ -209,12 +220,19 @@ mod tests {
                 .with_user_id("someone".into()),
         );
         let copy = message(first.copied(3, 0, Some(Reason::Failed)));
-        assert_eq!((copy.message_id(), copy.header("tenant").as_deref()), (Some("m-1"), Some("blue")));
+        assert_eq!(
+            (copy.message_id(), copy.header("tenant").as_deref()),
+            (Some("m-1"), Some("blue"))
+        );
         assert_eq!((copy.failures(), copy.header(WHY).as_deref()), (3, Some("failed")));
         assert_eq!(copy.properties.delivery_mode(), &Some(2));
         assert_eq!((copy.properties.expiration(), copy.properties.user_id()), (&None, &None));
         let headers = copy.properties.headers().as_ref().expect("headers").inner();
-        assert!(["CC", "x-death", "x-first-death-queue"].iter().all(|name| !headers.contains_key(*name)));
+        assert!(
+            ["CC", "x-death", "x-first-death-queue"]
+                .iter()
+                .all(|name| !headers.contains_key(*name))
+        );
         // It went through the wait queue, and still says where it came from.
         assert_eq!((copy.exchange(), copy.routing_key()), ("shop", "order.paid"));
     }
@@ -229,7 +247,8 @@ mod tests {
 
     #[test]
     fn id_4_a_message_shows_neither_body_nor_headers() {
-        let shown = format!("{:?}", message(BasicProperties::default().with_message_id("m-secret".into())));
+        let shown =
+            format!("{:?}", message(BasicProperties::default().with_message_id("m-secret".into())));
         assert!(!shown.contains("secret") && !shown.contains("id"), "{shown}");
         assert_eq!(message(BasicProperties::default()).json::<u8>(), Err(Poison::Unreadable));
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Outbox`]: copies of messages on their way to a wait queue or to the dead letters.
 //!
-//! A connection of its own, opened when it is first needed: a broker that is short of memory stops reading from connections that publish,
-//! and must go on reading the acknowledgements. Every copy is published with `mandatory` and waits for the broker's confirmation; only then
-//! is the original acknowledged. A crash in between leaves both, and the key sees to it that one of them runs nothing.
+//! A connection of its own, opened when it is first needed: a broker that is short of memory stops
+//! reading from connections that publish, and must go on reading the acknowledgements. Every copy
+//! is published with `mandatory` and waits for the broker's confirmation; only then is the original
+//! acknowledged. A crash in between leaves both, and the key sees to it that one of them runs
+//! nothing.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -61,7 +63,12 @@ impl Outbox {
     }
 
     /// To the dead letters.
-    pub(crate) async fn bury(&self, queue: &str, body: &[u8], properties: BasicProperties) -> Result<()> {
+    pub(crate) async fn bury(
+        &self,
+        queue: &str,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> Result<()> {
         let channel = self.channel(None).await?;
         self.publish(&channel, queue, body, properties).await
     }
@@ -77,7 +84,8 @@ impl Outbox {
         let mut open = self.open.lock().await;
         if open.as_ref().is_none_or(|open| !open.channel.status().connected()) {
             drop(open.take());
-            let link = Link::open(&self.server, &format!("retryproof: put off, {}", self.queue)).await?;
+            let link =
+                Link::open(&self.server, &format!("retryproof: put off, {}", self.queue)).await?;
             let channel = link.channel().await?;
             within(channel.confirm_select(ConfirmSelectOptions::default())).await?;
             *open = Some(Open { link, channel, made: HashSet::new() });
@@ -106,8 +114,9 @@ impl Outbox {
         properties: BasicProperties,
     ) -> Result<()> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let sent =
-            async { channel.basic_publish("".into(), queue.into(), options, body, properties).await?.await };
+        let sent = async {
+            channel.basic_publish("".into(), queue.into(), options, body, properties).await?.await
+        };
         let refused = |message: &'static str| {
             Err(Error::new(ErrorKind::Config, message).during("publish").with("queue", queue))
         };
@@ -123,8 +132,9 @@ impl Outbox {
     }
 }
 
-/// Powers of two, in seconds: few queues for all delays, and messages of one queue leave it in the order they came in. Queues with a
-/// delay for each message would hold a short one back behind a long one.
+/// Powers of two, in seconds: few queues for all delays, and messages of one queue leave it in the
+/// order they came in. Queues with a delay for each message would hold a short one back behind a
+/// long one.
 fn bucket(delay: Duration) -> u64 {
     let up = delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0));
     up.clamp(1, LONGEST_WAIT).next_power_of_two()

@@ -22,7 +22,8 @@ impl Server {
         if has_bare_ipv6(url) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "the broker's URL has an IPv6 address, which cannot be dialled; give the broker's name or its IPv4 address",
+                "the broker's URL has an IPv6 address, which cannot be dialled; give the \
+                 broker's name or its IPv4 address",
             ));
         }
         let mut uri: AMQPUri = url.parse().map_err(|_| {
@@ -31,7 +32,8 @@ impl Server {
                 "the broker's URL is none; it looks like `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
             )
         })?;
-        // Half a minute of silence, instead of the broker's whole one, and a connection counts as lost.
+        // Half a minute of silence, instead of the broker's whole one, and a connection counts as
+        // lost.
         uri.query.heartbeat.get_or_insert(30);
         Self::of(uri, roots)
     }
@@ -52,12 +54,16 @@ impl Server {
             AMQPScheme::AMQP => Ok(Self { uri }),
             AMQPScheme::AMQPS => Err(Error::new(
                 ErrorKind::Unsupported,
-                "`amqps` needs TLS, which this build is without: turn on the feature `rabbitmq-tls` of retryproof",
+                "`amqps` needs TLS, which this build is without: turn on the feature \
+                 `rabbitmq-tls` of retryproof",
             )),
         }
     }
 
-    pub(crate) async fn connect(&self, properties: ConnectionProperties) -> lapin::Result<Connection> {
+    pub(crate) async fn connect(
+        &self,
+        properties: ConnectionProperties,
+    ) -> lapin::Result<Connection> {
         let uri = self.uri.clone();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -67,8 +73,8 @@ impl Server {
     }
 }
 
-/// Whether the host is an address in brackets. The driver reads names and IPv4 addresses only, and would take this for `localhost`: the
-/// password would go there.
+/// Whether the host is an address in brackets. The driver reads names and IPv4 addresses only, and
+/// would take this for `localhost`: the password would go there.
 fn has_bare_ipv6(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -81,11 +87,17 @@ mod tests {
 
     #[test]
     fn cfg_1_an_ipv6_address_is_refused_before_the_password_goes_anywhere() {
-        for url in ["amqp://guest:canary@[2001:db8::5]:5672/%2f", "amqp://[::1]", "amqps://u:p@[::1]/v?x=[1]"]
-        {
+        for url in [
+            "amqp://guest:canary@[2001:db8::5]:5672/%2f",
+            "amqp://[::1]",
+            "amqps://u:p@[::1]/v?x=[1]",
+        ] {
             let error = Server::parse(url, &None).map(drop).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-            assert!(error.to_string().contains("IPv6") && !error.to_string().contains("canary"), "{error}");
+            assert!(
+                error.to_string().contains("IPv6") && !error.to_string().contains("canary"),
+                "{error}"
+            );
         }
         for url in ["amqp://guest:p%5Bd@127.0.0.1:5672/%2f", "amqp://localhost/[v]"] {
             assert!(Server::parse(url, &None).is_ok(), "{url}");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Tls`]: connections for `amqps://`.
 //!
-//! The driver's own TLS brings some fifty crates more, to read client certificates of every kind. It takes any stream that a runtime of
-//! its own gives it, and here the runtime is tokio's with connections that rustls has encrypted.
+//! The driver's own TLS brings some fifty crates more, to read client certificates of every kind.
+//! It takes any stream that a runtime of its own gives it, and here the runtime is tokio's with
+//! connections that rustls has encrypted.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -49,7 +50,8 @@ struct Encrypted {
 type Kit = RuntimeParts<Tokio, Encrypted>;
 
 impl Tls {
-    /// To the broker of this name, with a certificate by one of `roots`, in PEM; by one that the host trusts where there are none.
+    /// To the broker of this name, with a certificate by one of `roots`, in PEM; by one that the
+    /// host trusts where there are none.
     pub(crate) fn to(host: &str, roots: Option<&[u8]>) -> Result<Self> {
         let config = |message: &'static str| Error::new(ErrorKind::Config, message);
         let name = ServerName::try_from(host.to_owned())
@@ -60,7 +62,9 @@ impl Tls {
                 for certificate in CertificateDer::pem_slice_iter(pem) {
                     let added = certificate.ok().map(|certificate| trusted.add(certificate));
                     if !matches!(added, Some(Ok(()))) {
-                        return Err(config("the root certificates cannot be read: they are expected in PEM"));
+                        return Err(config(
+                            "the root certificates cannot be read: they are expected in PEM",
+                        ));
                     }
                 }
             }
@@ -75,11 +79,13 @@ impl Tls {
             ));
         }
         // The program's choice, where it has made one.
-        let provider =
-            CryptoProvider::get_default().map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
+        let provider = CryptoProvider::get_default()
+            .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|_| config("the program's cryptography provider speaks no version of TLS that is safe"))?
+            .map_err(|_| {
+                config("the program's cryptography provider speaks no version of TLS that is safe")
+            })?
             .with_root_certificates(trusted)
             .with_no_client_auth();
         Ok(Self { connector: Arc::new(client).into(), name })
@@ -139,8 +145,9 @@ impl fmt::Debug for Encrypted {
     }
 }
 
-/// Whether the broker was reached, and is not one that we trust or that speaks TLS: connecting again does not cure that. An alert does not
-/// count: a broker that starts, or what stands before it, may send one.
+/// Whether the broker was reached, and is not one that we trust or that speaks TLS: connecting
+/// again does not cure that. An alert does not count: a broker that starts, or what stands before
+/// it, may send one.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
     let refused = |error: &rustls::Error| {

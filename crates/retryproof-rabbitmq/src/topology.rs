@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Topology`]: the queues that a consumer wants, made on request (STO-3 in spirit: nothing is made behind its owner's back but
-//! the wait queues).
+//! [`Topology`]: the queues that a consumer wants, made on request (STO-3 in spirit: nothing is
+//! made behind its owner's back but the wait queues).
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
@@ -14,9 +14,9 @@ use crate::server::{Roots, Server};
 
 /// A work queue that loses nothing, and the queue for its dead letters.
 ///
-/// The work queue is a quorum queue: the broker counts how often a message went back because its consumer died, and after
-/// [`delivery_limit`](Self::delivery_limit) of those it is a dead letter. Both dead-letter at least once: the broker removes a message
-/// only when the next queue has it.
+/// The work queue is a quorum queue: the broker counts how often a message went back because its
+/// consumer died, and after [`delivery_limit`](Self::delivery_limit) of those it is a dead letter.
+/// Both dead-letter at least once: the broker removes a message only when the next queue has it.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {
@@ -38,7 +38,12 @@ pub struct Topology {
 impl Topology {
     /// For this work queue; its dead letters go to the queue `NAME.dead`.
     pub fn new(queue: &str) -> Self {
-        Self { queue: queue.into(), dead_letters: dead_letters_of(queue), delivery_limit: 20, roots: None }
+        Self {
+            queue: queue.into(),
+            dead_letters: dead_letters_of(queue),
+            delivery_limit: 20,
+            roots: None,
+        }
     }
 
     /// Another queue for the dead letters.
@@ -47,14 +52,16 @@ impl Topology {
         self
     }
 
-    /// How often a message goes back because its consumer, or the connection, died, before it is a dead letter: a message that kills
-    /// its consumer ends there. 20 unless set. All that a consumer had been handed counts, worked on or not.
+    /// How often a message goes back because its consumer, or the connection, died, before it is a
+    /// dead letter: a message that kills its consumer ends there. 20 unless set. All that a
+    /// consumer had been handed counts, worked on or not.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self
     }
 
-    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those that the host trusts.
+    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those
+    /// that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
@@ -64,8 +71,9 @@ impl Topology {
     /// Makes both, unless they are there. Bind the work queue to exchanges as you like.
     ///
     /// # Errors
-    /// `Config` where a queue of that name has other arguments, the user may not make it, or the broker's certificate is by nobody who is trusted;
-    /// `Unsupported` for `amqps://` without the feature `tls`; `Unavailable` when the broker is away.
+    /// `Config` where a queue of that name has other arguments, the user may not make it, or the
+    /// broker's certificate is by nobody who is trusted; `Unsupported` for `amqps://` without the
+    /// feature `tls`; `Unavailable` when the broker is away.
     ///
     /// # Cancel safety
     /// Dropped, one of them may be made; call it again.
@@ -81,7 +89,8 @@ impl Topology {
     }
 }
 
-/// A quorum queue whose dead letters go to `queue` at least once. The broker asks for the overflow policy with it.
+/// A quorum queue whose dead letters go to `queue` at least once. The broker asks for the overflow
+/// policy with it.
 pub(crate) fn safely_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
     [
         ("x-queue-type", text("quorum")),
@@ -92,12 +101,17 @@ pub(crate) fn safely_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
     ]
 }
 
-pub(crate) async fn declare(channel: &Channel, queue: &str, arguments: &[(&str, AMQPValue)]) -> Result<()> {
+pub(crate) async fn declare(
+    channel: &Channel,
+    queue: &str,
+    arguments: &[(&str, AMQPValue)],
+) -> Result<()> {
     let mut table = FieldTable::default();
     for (name, value) in arguments {
         table.insert((*name).into(), value.clone());
     }
-    let declared = within(channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), table)).await;
+    let declared =
+        within(channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), table)).await;
     declared.map(drop).map_err(|error| error.during("declare").with("queue", queue))
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Window`]: how many messages a connection is handed, after one before it was lost.
 //!
-//! A message that the driver cannot read ends the connection, and the broker counts that against all that was handed over with it. So
-//! after a loss they come one at a time, until as many are answered as might have been the cause; then twice as many, and so on.
+//! A message that the driver cannot read ends the connection, and the broker counts that against
+//! all that was handed over with it. So after a loss they come one at a time, until as many are
+//! answered as might have been the cause; then twice as many, and so on.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message whose work takes longer was read, at any rate: it holds up the others no more than this.
+/// A message whose work takes longer was read, at any rate: it holds up the others no more than
+/// this.
 const WIDENS_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct Window {
@@ -18,7 +20,8 @@ pub(crate) struct Window {
     now: u16,
     /// How many were handed over with the one that broke the connection, if one did.
     suspects: u64,
-    /// Answers, counted from the start of the consumer, after which it is opened further; or this instant.
+    /// Answers, counted from the start of the consumer, after which it is opened further; or this
+    /// instant.
     enough: u64,
     late: Instant,
 }

@@ -63,15 +63,19 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// Reads the URL form of a store:
-    /// - `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`; `rediss://` for TLS, which needs the feature `tls`;
-    /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`; `rediss+sentinel://` for TLS.
+    /// - `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`; `rediss://` for TLS, which needs the feature
+    ///   `tls`;
+    /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`;
+    ///   `rediss+sentinel://` for TLS.
     ///
-    /// User, password and service are percent-decoded. Behind a `?` may follow, joined by `&`: `prefix=NAME`, `wait=REPLICAS`,
-    /// `wait-timeout=PT1S`, `sentinel-user=NAME`, `sentinel-password=PASSWORD`.
+    /// User, password and service are percent-decoded. Behind a `?` may follow, joined by `&`:
+    /// `prefix=NAME`, `wait=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
+    /// `sentinel-password=PASSWORD`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, an address or prefix that is none, an unknown parameter;
-    /// [`ErrorKind::Unsupported`] for TLS without the feature. No message shows the URL or a part of it but the parameter's name.
+    /// [`ErrorKind::Config`] for another scheme, an address or prefix that is none, an unknown
+    /// parameter; [`ErrorKind::Unsupported`] for TLS without the feature. No message shows the URL
+    /// or a part of it but the parameter's name.
     pub fn from_url(url: &str) -> Result<Self> {
         crate::url::parse(url)
     }
@@ -117,7 +121,11 @@ impl RedisConfig {
 
     /// The login of the sentinels, which is apart from that of the servers. Default: none.
     #[must_use]
-    pub fn with_sentinel_login(mut self, user: Option<String>, password: impl Into<String>) -> Self {
+    pub fn with_sentinel_login(
+        mut self,
+        user: Option<String>,
+        password: impl Into<String>,
+    ) -> Self {
         self.sentinel_user = user;
         self.sentinel_password = Some(password.into());
         self
@@ -130,18 +138,19 @@ impl RedisConfig {
         self
     }
 
-    /// What keys and channels begin with. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is checked when the store
-    /// connects. Default `retryproof`.
+    /// What keys and channels begin with. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
+    /// which is checked when the store connects. Default `retryproof`.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Has grants and completions wait until `replicas` have them, each for at most `timeout` (`WAIT`), so that a fail-over forgets
-    /// less. Falling short is `Unavailable`. They go over a connection of their own, one after the other, and an acquire looks
-    /// first: two round trips then. At most 1,000 replicas, for 1 ms to one day, which is checked when the store connects; 0 replicas
-    /// are no wait. Default: none.
+    /// Has grants and completions wait until `replicas` have them, each for at most `timeout`
+    /// (`WAIT`), so that a fail-over forgets less. Falling short is `Unavailable`. They go over a
+    /// connection of their own, one after the other, and an acquire looks first: two round trips
+    /// then. At most 1,000 replicas, for 1 ms to one day, which is checked when the store connects;
+    /// 0 replicas are no wait. Default: none.
     #[must_use]
     pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait = (replicas > 0).then_some((replicas, timeout));
@@ -155,16 +164,17 @@ impl RedisConfig {
         self
     }
 
-    /// How long a server may take to answer, before the call fails as `Unavailable` and the next one tries another connection. Default
-    /// 2 s, below the engine's default `operation-timeout` (STO-5).
+    /// How long a server may take to answer, before the call fails as `Unavailable` and the next
+    /// one tries another connection. Default 2 s, below the engine's default `operation-timeout`
+    /// (STO-5).
     #[must_use]
     pub fn with_response_timeout(mut self, most: Duration) -> Self {
         self.response_timeout = most;
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: what the server takes
-    /// (`proto-max-bulk-len`, 512 MiB unless it says otherwise), less 4 KiB.
+    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound:
+    /// what the server takes (`proto-max-bulk-len`, 512 MiB unless it says otherwise), less 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
@@ -179,7 +189,8 @@ impl RedisConfig {
         self
     }
 
-    /// Whether TLS is spoken, as `rediss://` does. It needs the feature `tls`, which is checked when the store connects. Default off.
+    /// Whether TLS is spoken, as `rediss://` does. It needs the feature `tls`, which is checked
+    /// when the store connects. Default off.
     #[must_use]
     pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
@@ -191,24 +202,37 @@ impl RedisConfig {
         if self.tls && !cfg!(feature = "tls") {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "`rediss` needs TLS, which this build is without: turn on the feature `tls` of retryproof-redis",
+                "`rediss` needs TLS, which this build is without: turn on the feature `tls` of \
+                 retryproof-redis",
             ));
         }
         if !is_store_name(&self.prefix) {
-            return Err(Error::new(ErrorKind::Config, "the prefix must match [A-Za-z_][A-Za-z0-9_]{0,47}")
-                .with("prefix", format_args!("{:?}", self.prefix)));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "the prefix must match [A-Za-z_][A-Za-z0-9_]{0,47}",
+            )
+            .with("prefix", format_args!("{:?}", self.prefix)));
         }
         let Some((replicas, time)) = self.wait else { return Ok(()) };
         if usize::try_from(replicas).map_or(true, |replicas| !REPLICA_BOUNDS.contains(&replicas)) {
-            return Err(Error::new(ErrorKind::Config, "the number of replicas to wait for is out of bounds")
-                .with("wait", replicas)
-                .with("at_most", REPLICA_BOUNDS.end()));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "the number of replicas to wait for is out of bounds",
+            )
+            .with("wait", replicas)
+            .with("at_most", REPLICA_BOUNDS.end()));
         }
         // The server takes a time of 0 as "for ever".
         if !PAUSE_BOUNDS.contains(&time) {
-            return Err(Error::new(ErrorKind::Config, "the time to wait for replicas is out of bounds")
-                .with("wait_timeout", format_args!("{time:?}"))
-                .with("bounds", format_args!("{:?} to {:?}", PAUSE_BOUNDS.start(), PAUSE_BOUNDS.end())));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "the time to wait for replicas is out of bounds",
+            )
+            .with("wait_timeout", format_args!("{time:?}"))
+            .with(
+                "bounds",
+                format_args!("{:?} to {:?}", PAUSE_BOUNDS.start(), PAUSE_BOUNDS.end()),
+            ));
         }
         Ok(())
     }
@@ -243,7 +267,9 @@ mod tests {
         for good in ["r", "_", "Records_2", &"r".repeat(48)] {
             assert!(ok(good), "{good}");
         }
-        for bad in ["", "1r", "r-s", "r s", "r:", "r*", "r?", "r[a]", "r{", "r\r\n", "é", &"r".repeat(49)] {
+        for bad in
+            ["", "1r", "r-s", "r s", "r:", "r*", "r?", "r[a]", "r{", "r\r\n", "é", &"r".repeat(49)]
+        {
             assert!(!ok(bad), "{bad}");
         }
     }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: what went wrong between us and a server, and the one place where it becomes an error of ours.
+//! [`Failure`]: what went wrong between us and a server, and the one place where it becomes an
+//! error of ours.
 //!
-//! A server's words go nowhere but through [`classify`]: "unknown command" repeats the arguments, so a raw key (ID-4).
+//! A server's words go nowhere but through [`classify`]: "unknown command" repeats the arguments,
+//! so a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
 use std::error::Error as _;
@@ -53,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// Whether the server refuses writes for want of memory, replicas or disk, but would answer a read.
+    /// Whether the server refuses writes for want of memory, replicas or disk, but would answer a
+    /// read.
     pub(crate) fn refuses_writes(&self) -> bool {
         matches!(self.code(), "OOM" | "NOREPLICAS" | "MISCONF")
     }
@@ -79,36 +82,46 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "OOM" => (
             Full,
-            "the server's memory is used up (`maxmemory`): raise it, or shorten the ttl; known keys are still replayed",
+            "the server's memory is used up (`maxmemory`): raise it, or shorten the ttl; known \
+             keys are still replayed",
         ),
         "NOREPLICAS" => (
             Unavailable,
-            "the server refuses writes because too few replicas follow it (`min-replicas-to-write`); known keys are still replayed",
+            "the server refuses writes because too few replicas follow it \
+             (`min-replicas-to-write`); known keys are still replayed",
         ),
         "MISCONF" => (
             Unavailable,
-            "the server refuses writes because it cannot save to its disk; see its log; known keys are still replayed",
+            "the server refuses writes because it cannot save to its disk; see its log; known \
+             keys are still replayed",
         ),
         "READONLY" => (
             Unavailable,
-            "the server is a replica and takes no writes; after a fail-over, give the URL of the sentinels, or of the primary",
+            "the server is a replica and takes no writes; after a fail-over, give the URL of the \
+             sentinels, or of the primary",
         ),
         "LOADING" => (Unavailable, "the server is loading its data; it answers when it is done"),
-        "MASTERDOWN" => {
-            (Unavailable, "the server is a replica that has lost its primary; a fail-over may be under way")
-        }
+        "MASTERDOWN" => (
+            Unavailable,
+            "the server is a replica that has lost its primary; a fail-over may be under way",
+        ),
         "BUSY" => (Unavailable, "the server is busy with somebody's script; `SCRIPT KILL` ends it"),
-        "NOAUTH" | "WRONGPASS" => (Unexpected, "the server refuses the user or the password; correct them"),
+        "NOAUTH" | "WRONGPASS" => {
+            (Unexpected, "the server refuses the user or the password; correct them")
+        }
         "NOPERM" => (
             Unexpected,
-            "the server's access list denies a command, key or channel; the crate's page lists what the user needs",
+            "the server's access list denies a command, key or channel; the crate's page lists \
+             what the user needs",
         ),
-        "DENIED" => {
-            (Unexpected, "the server is in protected mode and takes no connection from here; see its log")
-        }
+        "DENIED" => (
+            Unexpected,
+            "the server is in protected mode and takes no connection from here; see its log",
+        ),
         "WRONGTYPE" => (
             Corrupt,
-            "the key of the record holds another type; somebody else writes under this prefix: look at it, or delete it by hand",
+            "the key of the record holds another type; somebody else writes under this prefix: \
+             look at it, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
         "NOSCRIPT" => (Unavailable, "the server forgets the scripts as fast as they are loaded"),
@@ -117,7 +130,8 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
 }
 
 /// Said at connect, and should a server become one later.
-pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not supported; give a standalone server, or a Sentinel group";
+pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not \
+     supported; give a standalone server, or a Sentinel group";
 
 /// What 7.0 says, with a code for everything, when a script is denied a command or a key.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
@@ -131,7 +145,8 @@ fn of_server(error: &ServerError) -> Error {
         // Up to the first quotation, which may repeat what we sent.
         let said = error.details().unwrap_or_default();
         let said = said.split(['\'', '"', '`']).next().unwrap_or_default();
-        return built.with("said", format_args!("{:?}", said.chars().take(120).collect::<String>()));
+        return built
+            .with("said", format_args!("{:?}", said.chars().take(120).collect::<String>()));
     }
     built
 }
@@ -161,7 +176,8 @@ fn of_connection(error: RedisError) -> Error {
             .because(error);
     }
     if error.is_connection_refusal() {
-        return Error::unavailable("no server takes connections at that address; is it up?").because(error);
+        return Error::unavailable("no server takes connections at that address; is it up?")
+            .because(error);
     }
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);

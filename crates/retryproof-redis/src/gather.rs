@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Gather`]: a socket that sends in one piece what several callers ask at about the same time.
 //!
-//! The driver's task is woken by the first command that comes, and tokio runs next whom a task has just woken: so in a crowd each
-//! command was written alone, and the system calls cost more than all the rest. When several calls are under way the task now steps
-//! back once behind the tasks that are ready; their commands join its buffer, and one write sends them all. A lone call is
+//! The driver's task is woken by the first command that comes, and tokio runs next whom a task has
+//! just woken: so in a crowd each command was written alone, and the system calls cost more than
+//! all the rest. When several calls are under way the task now steps back once behind the tasks
+//! that are ready; their commands join its buffer, and one write sends them all. A lone call is
 //! never held back, and no timer is involved.
 
 use std::io::{self, IoSlice};
@@ -14,11 +15,13 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// From as many calls under way on. To step back for a lone one would wake another worker of the runtime for nothing.
+/// From as many calls under way on. To step back for a lone one would wake another worker of the
+/// runtime for nothing.
 const CROWD: usize = 2;
 /// So many bytes are worth a write of their own.
 const ENOUGH: usize = 32 * 1_024;
-/// More than [`ENOUGH`], so that the driver's buffer asks for a write by itself only where none is put off.
+/// More than [`ENOUGH`], so that the driver's buffer asks for a write by itself only where none is
+/// put off.
 pub(crate) const BOUNDARY: usize = 64 * 1_024;
 
 /// How many calls are under way on a connection.
@@ -70,7 +73,11 @@ impl<S> Gather<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_turn(cx, bytes.len()));
         Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
@@ -152,7 +159,9 @@ mod tests {
         assert!(!write(&mut gather, 10), "others may join");
         assert!(write(&mut gather, 30), "once");
         assert!(write(&mut gather, 5), "the rest of the same batch");
-        assert!(Pin::new(&mut gather).poll_flush(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(
+            Pin::new(&mut gather).poll_flush(&mut Context::from_waker(Waker::noop())).is_ready()
+        );
         assert!(write(&mut gather, ENOUGH), "enough for a write");
         assert!(!write(&mut gather, 10), "the next batch");
         drop(more);

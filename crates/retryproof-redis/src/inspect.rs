@@ -37,7 +37,9 @@ impl RedisStore {
             .arg(key)
             .arg(0)
             .arg(crate::record::HEADER - 1);
-        let Value::Array(answers) = self.calls().call(Ask::Flight(&flight)).await? else { return Ok(None) };
+        let Value::Array(answers) = self.calls().call(Ask::Flight(&flight)).await? else {
+            return Ok(None);
+        };
         let [Value::Int(pttl), Value::Int(length), Value::BulkString(head)] = &answers[..] else {
             return Ok(None);
         };
@@ -52,7 +54,13 @@ impl RedisStore {
             State::Complete => (RecordState::Complete, header.remaining(*pttl)),
         };
         let value = length.saturating_sub(header.body_at());
-        Ok(Some(RecordSummary::new(state, header.token, remaining, value, header.has_fingerprint())))
+        Ok(Some(RecordSummary::new(
+            state,
+            header.token,
+            remaining,
+            value,
+            header.has_fingerprint(),
+        )))
     }
 
     async fn counted(&self) -> Result<StoreStats, Failure> {
@@ -63,8 +71,12 @@ impl RedisStore {
             // The prefix is made of letters, digits and `_`: nothing in it is a pattern.
             let pattern = format!("{}:{{*", self.prefix());
             scan.arg("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
-            let Value::Array(answer) = self.calls().call(Ask::One(&scan)).await? else { return Ok(stats) };
-            let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else { return Ok(stats) };
+            let Value::Array(answer) = self.calls().call(Ask::One(&scan)).await? else {
+                return Ok(stats);
+            };
+            let [Value::BulkString(next), Value::Array(keys)] = &answer[..] else {
+                return Ok(stats);
+            };
             self.count(keys, &mut stats).await?;
             if next == b"0" {
                 return Ok(stats);
@@ -80,12 +92,21 @@ impl RedisStore {
         let mut flight = redis::pipe();
         for key in keys {
             if let Value::BulkString(key) = key {
-                flight.cmd("STRLEN").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(crate::record::HEADER - 1);
+                flight
+                    .cmd("STRLEN")
+                    .arg(key)
+                    .cmd("GETRANGE")
+                    .arg(key)
+                    .arg(0)
+                    .arg(crate::record::HEADER - 1);
             }
         }
-        let Value::Array(answers) = self.calls().call(Ask::Flight(&flight)).await? else { return Ok(()) };
+        let Value::Array(answers) = self.calls().call(Ask::Flight(&flight)).await? else {
+            return Ok(());
+        };
         for (key, answer) in keys.iter().zip(answers.chunks_exact(2)) {
-            let (Value::BulkString(key), [Value::Int(length), Value::BulkString(head)]) = (key, answer)
+            let (Value::BulkString(key), [Value::Int(length), Value::BulkString(head)]) =
+                (key, answer)
             else {
                 continue;
             };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Link`]: one shared connection to the primary, made anew when it fails, and calls over it, sent once more where that helps.
+//! [`Link`]: one shared connection to the primary, made anew when it fails, and calls over it, sent
+//! once more where that helps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::server::{Conn, Purpose, Task};
 #[derive(Clone, Copy)]
 pub(crate) enum Ask<'a> {
     One(&'a Cmd),
-    /// Several commands; their answers come as one array. The first error among them is the flight's.
+    /// Several commands; their answers come as one array. The first error among them is the
+    /// flight's.
     Flight(&'a Pipeline),
 }
 
@@ -39,8 +41,9 @@ struct Live {
     epoch: u64,
 }
 
-/// An attempt to connect, shared by all calls that wait for it. It runs in a task of its own: a call that ends leaves it running, so
-/// that a dial which takes longer than a call may, or a beat, still comes to its end (RUN-1, STO-5).
+/// An attempt to connect, shared by all calls that wait for it. It runs in a task of its own: a
+/// call that ends leaves it running, so that a dial which takes longer than a call may, or a beat,
+/// still comes to its end (RUN-1, STO-5).
 struct Dial {
     /// `None` until it has ended; the sender goes with the task.
     outcome: watch::Receiver<Option<Outcome>>,
@@ -153,16 +156,22 @@ impl Link {
         };
         let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
         ended
-            .ok_or_else(|| Error::unavailable("the runtime ended while the store connected; call again"))?
-            .map_err(|error| Error::new(error.kind(), format!("no connection: {error}")).because(error))
+            .ok_or_else(|| {
+                Error::unavailable("the runtime ended while the store connected; call again")
+            })?
+            .map_err(|error| {
+                Error::new(error.kind(), format!("no connection: {error}")).because(error)
+            })
     }
 
     fn dial(&self) -> Dial {
         let (to, outcome) = watch::channel(None);
-        let (route, purpose, slot) = (Arc::clone(&self.route), self.purpose.clone(), Arc::clone(&self.live));
+        let (route, purpose, slot) =
+            (Arc::clone(&self.route), self.purpose.clone(), Arc::clone(&self.live));
         let task = tokio::spawn(async move {
             let opened = route.open(&purpose).await;
-            let outcome = opened.map(|(conn, epoch)| Arc::new(Live { conn, epoch })).map_err(Arc::new);
+            let outcome =
+                opened.map(|(conn, epoch)| Arc::new(Live { conn, epoch })).map_err(Arc::new);
             if let Ok(live) = &outcome {
                 *slot.write() = Some(Arc::clone(live));
             }
@@ -180,6 +189,8 @@ impl Dial {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("is_connected", &self.live.read().is_some()).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("is_connected", &self.live.read().is_some())
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layout of a record: one string, read strictly. Whatever we did not write fails closed and stays where it is (CMP-8).
+//! The layout of a record: one string, read strictly. Whatever we did not write fails closed and
+//! stays where it is (CMP-8).
 //!
 //! | bytes | |
 //! |---|---|
@@ -17,7 +18,8 @@
 use std::time::Duration;
 
 use retryproof_core::{
-    Blob, Error, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result, StoredResult,
+    Blob, Error, FencingToken, Fingerprint, Identity, MAX_FINGERPRINT_BYTES, OwnerId, Result,
+    StoredResult,
 };
 
 /// Bytes before the fingerprint.
@@ -107,7 +109,12 @@ fn add_tail(to: &mut Vec<u8>, grace: u64, fingerprint: Option<&Fingerprint>) {
 }
 
 /// The one argument of the granting script: all that a new record needs but its token.
-pub(crate) fn asked(px: u64, owner: OwnerId, grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+pub(crate) fn asked(
+    px: u64,
+    owner: OwnerId,
+    grace: u64,
+    fingerprint: Option<&Fingerprint>,
+) -> Vec<u8> {
     let all = padded::<20>(px);
     let px = &all[all.iter().position(|&digit| digit != b'0').unwrap_or(19)..];
     let mut asked = Vec::with_capacity(64 + MAX_FINGERPRINT_BYTES);
@@ -138,8 +145,8 @@ pub(crate) fn millis(time: Duration) -> u64 {
 /// The owner of a residue: nobody.
 pub(crate) const NOBODY: OwnerId = OwnerId::from_bytes([0; 16]);
 
-/// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`. The length keeps identities
-/// apart (ID-2), the braces would give a record one slot of a cluster.
+/// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
+/// The length keeps identities apart (ID-2), the braces would give a record one slot of a cluster.
 pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);
@@ -183,9 +190,14 @@ mod tests {
         let mut good = written(b'C', "0000000000000042", &tail(0, Some(&fingerprint)));
         good.extend_from_slice(b"body");
         let header = Header::read(&good).unwrap();
-        assert_eq!((header.state, header.token.get(), header.has_fingerprint()), (State::Complete, 42, true));
+        assert_eq!(
+            (header.state, header.token.get(), header.has_fingerprint()),
+            (State::Complete, 42, true)
+        );
         assert_eq!(result(&header, good.clone()).unwrap().fingerprint(), Some(&fingerprint));
-        for (at, bad) in [(0, b'R'), (2, b'2'), (3, b'X'), (20, b'-'), (36, b' '), (49, b'9'), (50, b'x')] {
+        for (at, bad) in
+            [(0, b'R'), (2, b'2'), (3, b'X'), (20, b'-'), (36, b' '), (49, b'9'), (50, b'x')]
+        {
             let mut other = good.clone();
             other[at] = bad;
             if at == 49 {
@@ -204,9 +216,14 @@ mod tests {
     fn acq_7_the_lease_has_what_the_key_has_beyond_the_grace() {
         let value = written(b'P', "0000000000000042", &tail(1_000, None));
         let header = Header::read(&value).unwrap();
-        for (pttl, left) in
-            [(-2, None), (-1, None), (0, None), (1_000, None), (1_001, Some(1)), (5_000, Some(4_000))]
-        {
+        for (pttl, left) in [
+            (-2, None),
+            (-1, None),
+            (0, None),
+            (1_000, None),
+            (1_001, Some(1)),
+            (5_000, Some(4_000)),
+        ] {
             assert_eq!(header.remaining(pttl), left.map(Duration::from_millis), "{pttl}");
         }
         assert_eq!(millis(Duration::from_micros(1)), 1);

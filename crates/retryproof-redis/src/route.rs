@@ -58,7 +58,8 @@ impl Route {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Says where the primary is. If that was not known, every connection made before is out of use at once.
+    /// Says where the primary is. If that was not known, every connection made before is out of use
+    /// at once.
     pub(crate) fn has_moved(&self, to: Address) {
         let from = self.believe(&mut self.belief.lock(), &to);
         say(from.as_ref(), &to);
@@ -80,8 +81,9 @@ impl Route {
         self.belief.lock().told
     }
 
-    /// Whether a connection to `at` is one to the primary: then the epoch that it belongs to, raised if the others led elsewhere. `told` was
-    /// read before the sentinels were asked: what came in since then is newer than their answer, and wins.
+    /// Whether a connection to `at` is one to the primary: then the epoch that it belongs to,
+    /// raised if the others led elsewhere. `told` was read before the sentinels were asked: what
+    /// came in since then is newer than their answer, and wins.
     fn reached(&self, at: &Address, told: u64) -> Option<u64> {
         let (from, epoch) = {
             let mut belief = self.belief.lock();
@@ -168,7 +170,11 @@ mod tests {
         let route = route();
         let shared = route.reached(&at(1), route.told());
         assert_eq!(shared, Some(route.epoch()), "in use");
-        assert_eq!(route.reached(&at(1), route.told()), shared, "another one to the same place is none");
+        assert_eq!(
+            route.reached(&at(1), route.told()),
+            shared,
+            "another one to the same place is none"
+        );
         // The sentinels name B to whoever asks, before they announce it.
         let other = route.reached(&at(2), route.told());
         assert_eq!(other, Some(route.epoch()), "in use");

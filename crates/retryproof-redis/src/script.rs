@@ -17,7 +17,8 @@ impl Script {
         Self { source, sha: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// The beginning of a call on one key: its arguments follow. `size` is about how many bytes those have.
+    /// The beginning of a call on one key: its arguments follow. `size` is about how many bytes
+    /// those have.
     pub(crate) fn call(&self, key: &[u8], size: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(8, 64 + key.len() + size);
         cmd.arg("EVALSHA").arg(&self.sha).arg("1").arg(key);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the primary is, asked of the sentinels; and a watch on each of them, so that a fail-over is followed at once.
+//! Who the primary is, asked of the sentinels; and a watch on each of them, so that a fail-over is
+//! followed at once.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -22,7 +23,8 @@ const MOVED: &str = "+switch-master";
 /// Asks the sentinels, the one that answered last first.
 ///
 /// # Errors
-/// `Config` when one of them answers and knows no such service; else what the last of them failed with.
+/// `Config` when one of them answers and knows no such service; else what the last of them failed
+/// with.
 pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> Result<Address> {
     let cmd = ask(service);
     let from = route.last_sentinel.load(Ordering::Relaxed);
@@ -39,7 +41,10 @@ pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> 
                     route.last_sentinel.store(at, Ordering::Relaxed);
                     return Ok(found);
                 }
-                last = Some(Error::new(ErrorKind::Unexpected, "the sentinel's answer is not an address"));
+                last = Some(Error::new(
+                    ErrorKind::Unexpected,
+                    "the sentinel's answer is not an address",
+                ));
             }
             Ok(Value::Nil) => {
                 last = Some(
@@ -58,7 +63,10 @@ pub(crate) async fn primary(route: &Route, nodes: &[Address], service: &str) -> 
                 });
             }
             Ok(_) => {
-                last = Some(Error::new(ErrorKind::Unexpected, "the sentinel's answer is not an address"))
+                last = Some(Error::new(
+                    ErrorKind::Unexpected,
+                    "the sentinel's answer is not an address",
+                ))
             }
             Err(error) => last = Some(error),
         }
@@ -83,10 +91,14 @@ fn address(pair: &[Value]) -> Option<Address> {
 pub(crate) struct Watches(Vec<AbortHandle>);
 
 impl Watches {
-    /// Starts one task for each sentinel. They end with the runtime, too: then a broken connection is what tells of a move.
+    /// Starts one task for each sentinel. They end with the runtime, too: then a broken connection
+    /// is what tells of a move.
     pub(crate) fn start(route: &Arc<Route>) -> Self {
-        let Target::Sentinel { nodes, service } = &route.config().target else { return Self::default() };
-        let task = |at| tokio::spawn(watch(Arc::downgrade(route), at, service.clone())).abort_handle();
+        let Target::Sentinel { nodes, service } = &route.config().target else {
+            return Self::default();
+        };
+        let task =
+            |at| tokio::spawn(watch(Arc::downgrade(route), at, service.clone())).abort_handle();
         Self((0..nodes.len()).map(task).collect())
     }
 }
@@ -114,13 +126,15 @@ async fn watch(route: Weak<Route>, at: usize, service: String) {
     }
 }
 
-/// Listens, then looks, then hears: a move before the subscription, or while the watch was lost, is seen; a later one is announced.
-/// Ends with the connection.
+/// Listens, then looks, then hears: a move before the subscription, or while the watch was lost, is
+/// seen; a later one is announced. Ends with the connection.
 ///
-/// What a look finds moves us as an announcement does when this sentinel has changed its mind since it was last heard. What it names at
-/// first is no news, for it may be behind, or cut off from the others: then all are asked, the one that we follow first, as for every
-/// connection. So a sentinel that stays with the old primary cannot fetch us back as often as its watch is made anew, to be sent off
-/// again by the others, for ever: each moves us as often as it changes its mind, which it does in a fail-over alone.
+/// What a look finds moves us as an announcement does when this sentinel has changed its mind since
+/// it was last heard. What it names at first is no news, for it may be behind, or cut off from the
+/// others: then all are asked, the one that we follow first, as for every connection. So a sentinel
+/// that stays with the old primary cannot fetch us back as often as its watch is made anew, to be
+/// sent off again by the others, for ever: each moves us as often as it changes its mind, which it
+/// does in a fail-over alone.
 async fn listen(
     route: &Weak<Route>,
     at: usize,
@@ -190,8 +204,14 @@ mod tests {
         };
         let to = moved(&said(PushKind::Message, "main 10.0.0.1 6379 10.0.0.2 6380"), "main");
         assert_eq!(to, Some(Address { host: "10.0.0.2".to_owned(), port: 6380 }));
-        assert_eq!(moved(&said(PushKind::Message, "other 10.0.0.1 6379 10.0.0.2 6380"), "main"), None);
-        assert_eq!(moved(&said(PushKind::Subscribe, "main 10.0.0.1 6379 10.0.0.2 6380"), "main"), None);
+        assert_eq!(
+            moved(&said(PushKind::Message, "other 10.0.0.1 6379 10.0.0.2 6380"), "main"),
+            None
+        );
+        assert_eq!(
+            moved(&said(PushKind::Subscribe, "main 10.0.0.1 6379 10.0.0.2 6380"), "main"),
+            None
+        );
         assert_eq!(moved(&said(PushKind::Message, "main 10.0.0.1 6379 10.0.0.2 x"), "main"), None);
         assert_eq!(moved(&said(PushKind::Message, ""), "main"), None);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Dialer`]: makes one connection and sees whom it reaches: no cluster, no sentinel, no replica, no server that is too old.
+//! [`Dialer`]: makes one connection and sees whom it reaches: no cluster, no sentinel, no replica,
+//! no server that is too old.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use redis::io::tcp::{
     socket2::{SockRef, TcpKeepalive},
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, RedisConnectionInfo, RedisResult, Value,
 };
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::net::TcpStream;
@@ -26,7 +27,8 @@ use crate::script::Scripts;
 
 /// How many calls may wait for the connection's task before their callers do.
 const QUEUE: usize = 1_024;
-/// When the kernel gives up on bytes that the other side does not acknowledge: a cut wire is noticed in about that time.
+/// When the kernel gives up on bytes that the other side does not acknowledge: a cut wire is
+/// noticed in about that time.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
 
 /// What a connection is for.
@@ -91,8 +93,11 @@ impl Dialer {
 
     /// Connects to a sentinel.
     pub(crate) async fn sentinel(&self, at: &Address, purpose: &Purpose) -> Result<Conn> {
-        let login = login(self.config.sentinel_user.as_deref(), self.config.sentinel_password.as_deref());
-        self.connect(at, login, purpose).await.map_err(|failure| failure.into_error().with("sentinel", at))
+        let login =
+            login(self.config.sentinel_user.as_deref(), self.config.sentinel_password.as_deref());
+        self.connect(at, login, purpose)
+            .await
+            .map_err(|failure| failure.into_error().with("sentinel", at))
     }
 
     async fn connect(
@@ -118,7 +123,10 @@ impl Dialer {
             if self.config.tls {
                 self.over_tls(at, login, &options).await
             } else {
-                let made = tokio::time::timeout(self.config.connect_timeout, over_tcp(at, &login, options));
+                let made = tokio::time::timeout(
+                    self.config.connect_timeout,
+                    over_tcp(at, &login, options),
+                );
                 made.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             }
         };
@@ -140,13 +148,15 @@ impl Dialer {
             .into_connection_info()?
             .set_tcp_settings(settings)
             .set_redis_settings(login);
-        let driver = self.client(info)?.get_multiplexed_async_connection_with_config(options).await?;
+        let driver =
+            self.client(info)?.get_multiplexed_async_connection_with_config(options).await?;
         Ok(Conn { driver, crowd: Arc::default(), _task: None })
     }
 
     #[cfg(feature = "tls")]
     fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
-        // The driver takes the process's provider, and has none of its own: where the application has chosen none, ours.
+        // The driver takes the process's provider, and has none of its own: where the application
+        // has chosen none, ours.
         if self.config.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -173,8 +183,11 @@ impl Dialer {
         for script in self.scripts.all() {
             flight.add_command(script.load());
         }
-        let mut answers =
-            conn.send_packed_commands(&flight, 0, 7).await.map_err(Failure::Connection)?.into_iter();
+        let mut answers = conn
+            .send_packed_commands(&flight, 0, 7)
+            .await
+            .map_err(Failure::Connection)?
+            .into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let (select, hello, role) = (next(), next(), next());
         judge_hello(&hello)?;
@@ -189,8 +202,11 @@ impl Dialer {
         judge_role(&role)?;
         for loaded in answers {
             if let Value::ServerError(error) = loaded {
-                // A server before 7.0 does not know the first line of the scripts. One that hides its version in HELLO is told by it.
-                if error.code() == "ERR" && error.details().is_some_and(|said| said.contains("compiling")) {
+                // A server before 7.0 does not know the first line of the scripts. One that hides
+                // its version in HELLO is told by it.
+                if error.code() == "ERR"
+                    && error.details().is_some_and(|said| said.contains("compiling"))
+                {
                     return Err(unsupported(TOO_OLD));
                 }
                 return Err(Failure::Server(error));
@@ -223,7 +239,8 @@ async fn over_tcp(
     Ok(Conn { driver, crowd, _task: Some(Task(task)) })
 }
 
-/// All addresses of the host at once, as the driver does: one that drops what comes does not hold the others up.
+/// All addresses of the host at once, as the driver does: one that drops what comes does not hold
+/// the others up.
 async fn dial(at: &Address) -> io::Result<TcpStream> {
     let mut dialing = JoinSet::new();
     for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {
@@ -236,7 +253,8 @@ async fn dial(at: &Address) -> io::Result<TcpStream> {
             Err(error) => failure = Some(error),
         }
     }
-    Err(failure.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
+    Err(failure
+        .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
 }
 
 const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";
@@ -312,7 +330,8 @@ fn judge_role(role: &Value) -> Result<(), Failure> {
 
 fn replica() -> Error {
     Error::unavailable(
-        "the server is a replica and takes no writes; after a fail-over, give the URL of the sentinels, or of the primary",
+        "the server is a replica and takes no writes; after a fail-over, give the URL of the \
+         sentinels, or of the primary",
     )
 }
 

@@ -9,7 +9,8 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Standing, StoreProfile,
 };
 use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore, StoredResult,
+    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
+    StoredResult,
 };
 
 use crate::config::{BULK_LIMIT, RedisConfig};
@@ -27,7 +28,8 @@ const RESIDUE: Duration = Duration::from_secs(3_600);
 /// Header, fingerprint and command beside a value.
 const OVERHEAD: usize = 4_096;
 
-/// Records in a Redis server, or in the primary of a Sentinel group. [The crate's page](crate) says what it promises.
+/// Records in a Redis server, or in the primary of a Sentinel group. [The crate's page](crate) says
+/// what it promises.
 #[derive(Debug)]
 pub struct RedisStore {
     route: Arc<Route>,
@@ -41,15 +43,16 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects, and sees whether the server is one that the store can use: Redis 7.0 or newer, no cluster, no replica. Warns when
-    /// the server may evict records (STO-3).
+    /// Connects, and sees whether the server is one that the store can use: Redis 7.0 or newer, no
+    /// cluster, no replica. Warns when the server may evict records (STO-3).
     ///
-    /// It needs a runtime of tokio that goes on for as long as the store is used; in another one the connection is made again.
+    /// It needs a runtime of tokio that goes on for as long as the store is used; in another one
+    /// the connection is made again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a prefix or TLS that cannot be, [`ErrorKind::Unavailable`] when no server answers,
-    /// [`ErrorKind::Unsupported`] for a cluster or an old server, [`ErrorKind::Unexpected`] for a replica, a wrong password, a
-    /// missing right.
+    /// [`ErrorKind::Config`] for a prefix or TLS that cannot be, [`ErrorKind::Unavailable`] when no
+    /// server answers, [`ErrorKind::Unsupported`] for a cluster or an old server,
+    /// [`ErrorKind::Unexpected`] for a replica, a wrong password, a missing right.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         Self::connected(config).await.map_err(|error| error.during("connect"))
     }
@@ -64,15 +67,23 @@ impl RedisStore {
         let waiting = waits.then(|| Link::new(Arc::clone(&route), Purpose::Waiting));
         let wake = Wake::new(Arc::clone(&route));
         let watches = Watches::start(&route);
-        let mut store =
-            Self { route, calls, waiting, wake, known: Known::new(), max_value: 0, _watches: watches };
+        let mut store = Self {
+            route,
+            calls,
+            waiting,
+            wake,
+            known: Known::new(),
+            max_value: 0,
+            _watches: watches,
+        };
         store.warn_of_eviction().await;
         let limit = store.bulk_limit().await.saturating_sub(OVERHEAD);
         store.max_value = most.map_or(limit, |most| most.min(limit));
         Ok(store)
     }
 
-    /// The store as an engine takes it, with the capability to inspect. It needs no purge: the server deletes what has expired.
+    /// The store as an engine takes it, with the capability to inspect. It needs no purge: the
+    /// server deletes what has expired.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_inspect().build()
@@ -85,7 +96,8 @@ impl RedisStore {
         {
             tracing::warn!(
                 policy,
-                "the server may evict records when its memory is full, so that actions run again; set maxmemory-policy to noeviction"
+                "the server may evict records when its memory is full, so that actions run \
+                 again; set maxmemory-policy to noeviction"
             );
         }
     }
@@ -125,8 +137,8 @@ impl RedisStore {
         }
     }
 
-    /// As [`run`](Self::run), and waits for the replicas where that is configured. The write and the wait share a connection: WAIT
-    /// goes by the last write of its own.
+    /// As [`run`](Self::run), and waits for the replicas where that is configured. The write and
+    /// the wait share a connection: WAIT goes by the last write of its own.
     async fn run_and_wait(
         &self,
         script: &Script,
@@ -152,17 +164,19 @@ impl RedisStore {
         let (reached, answer) = (answers.pop(), answers.pop().unwrap_or(Value::Nil));
         match reached {
             Some(Value::Int(reached)) if reached < i64::from(replicas) && has_written(&answer) => {
-                Err(Error::unavailable("written, but too few replicas have confirmed it in time (`wait`)")
-                    .with("confirmed", reached)
-                    .with("wanted", replicas)
-                    .into())
+                Err(Error::unavailable(
+                    "written, but too few replicas have confirmed it in time (`wait`)",
+                )
+                .with("confirmed", reached)
+                .with("wanted", replicas)
+                .into())
             }
             _ => Ok(answer),
         }
     }
 
-    /// What stands under the key, read in one flight. First the time to live, then the value: whatever happens between the two, the
-    /// answer was true at one instant of the call.
+    /// What stands under the key, read in one flight. First the time to live, then the value:
+    /// whatever happens between the two, the answer was true at one instant of the call.
     async fn read(&self, key: &[u8]) -> Result<Standing, Failure> {
         let mut flight = redis::pipe();
         flight.cmd("PTTL").arg(key).cmd("GET").arg(key);
@@ -224,7 +238,11 @@ impl RedisStore {
                 }
                 Some(b'G' | b'T') => {
                     let (token, _) = token_and_rest(&said)?;
-                    Ok(Acquired::Granted(Grant::new(token, Duration::from_millis(lease), said[0] == b'T')))
+                    Ok(Acquired::Granted(Grant::new(
+                        token,
+                        Duration::from_millis(lease),
+                        said[0] == b'T',
+                    )))
                 }
                 _ => Err(unreadable("version").into()),
             },
@@ -290,11 +308,14 @@ impl IdempotencyStore for RedisStore {
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
         if done.value.len() > self.max_value {
-            return Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
-                .with("bytes", done.value.len())
-                .with("at_most", self.max_value)
-                .during("complete")
-                .for_identity(id));
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "the value is larger than the store accepts",
+            )
+            .with("bytes", done.value.len())
+            .with("at_most", self.max_value)
+            .during("complete")
+            .for_identity(id));
         }
         let script = &self.route.dialer().scripts().complete;
         let mut cmd = script.call(&self.key(id), done.value.len() + 160);
@@ -331,8 +352,10 @@ impl From<RedisStore> for SharedStore {
 
 /// What the granting script says behind its first letter.
 fn token_and_rest(said: &[u8]) -> Result<(FencingToken, u64)> {
-    let (token, rest) =
-        said.get(1..).and_then(|said| said.split_at_checked(16)).ok_or_else(|| unreadable("token"))?;
+    let (token, rest) = said
+        .get(1..)
+        .and_then(|said| said.split_at_checked(16))
+        .ok_or_else(|| unreadable("token"))?;
     Ok((FencingToken::new(digits(token, "token")?), digits(rest, "token")?))
 }
 

@@ -13,7 +13,10 @@ const SENTINEL_PORT: u16 = 26379;
 pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
-        refuse("the URL of a Redis store has the form `redis://HOST:PORT/DB` or `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`")
+        refuse(
+            "the URL of a Redis store has the form `redis://HOST:PORT/DB` or \
+             `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
+        )
     })?;
     let (tls, sentinel) = match scheme {
         "redis" => (false, false),
@@ -22,7 +25,8 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         "rediss+sentinel" => (true, true),
         _ => {
             return Err(refuse(
-                "the scheme of a Redis store is one of `redis`, `rediss`, `redis+sentinel`, `rediss+sentinel`",
+                "the scheme of a Redis store is one of `redis`, `rediss`, `redis+sentinel`, \
+                 `rediss+sentinel`",
             ));
         }
     };
@@ -34,10 +38,12 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         let (service, _) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
             return Err(refuse(
-                "the URL of a Redis store behind Sentinel names the service: `redis+sentinel://HOST:PORT/SERVICE`",
+                "the URL of a Redis store behind Sentinel names the service: \
+                 `redis+sentinel://HOST:PORT/SERVICE`",
             ));
         }
-        let nodes = hosts.split(',').map(|host| address(host, SENTINEL_PORT)).collect::<Result<_>>()?;
+        let nodes =
+            hosts.split(',').map(|host| address(host, SENTINEL_PORT)).collect::<Result<_>>()?;
         Target::Sentinel { nodes, service: decoded(service)? }
     } else {
         if hosts.contains(',') {
@@ -50,7 +56,8 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let db = if sentinel { path.split_once('/').map_or("", |(_, db)| db) } else { path };
     let mut config = RedisConfig::on(target).with_tls(tls);
     if !db.is_empty() {
-        config = config.with_db(db.parse().map_err(|_| refuse("the database in the URL is a number"))?);
+        config =
+            config.with_db(db.parse().map_err(|_| refuse("the database in the URL is a number"))?);
     }
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     if !password.is_empty() {
@@ -69,7 +76,8 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
     let mut sentinel: (Option<String>, Option<String>) = (None, None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let bad = |takes: &'static str| Error::new(ErrorKind::Config, takes).with("parameter", name);
+        let bad =
+            |takes: &'static str| Error::new(ErrorKind::Config, takes).with("parameter", name);
         match name {
             "prefix" => config = config.with_prefix(value),
             "wait" => {
@@ -85,7 +93,8 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "the URL of a Redis store takes the parameters `prefix`, `wait`, `wait-timeout`, `sentinel-user`, `sentinel-password`",
+                    "the URL of a Redis store takes the parameters `prefix`, `wait`, \
+                     `wait-timeout`, `sentinel-user`, `sentinel-password`",
                 )
                 .with("parameter", format_args!("{:?}", name.get(..32).unwrap_or(name))));
             }
@@ -94,9 +103,14 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
     match wait {
         (0, None) => {}
         (0, Some(_)) => {
-            return Err(Error::new(ErrorKind::Config, "`wait-timeout` needs `wait`, a number of replicas"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "`wait-timeout` needs `wait`, a number of replicas",
+            ));
         }
-        (replicas, time) => config = config.with_wait(replicas, time.unwrap_or(Duration::from_secs(1))),
+        (replicas, time) => {
+            config = config.with_wait(replicas, time.unwrap_or(Duration::from_secs(1)))
+        }
     }
     if let Some(password) = sentinel.1 {
         config = config.with_sentinel_login(sentinel.0, password);
@@ -121,8 +135,10 @@ fn address(text: &str, port: u16) -> Result<Address> {
         }
         None => text.split_once(':').unwrap_or((text, "")),
     };
-    let fits = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:%".contains(&b));
-    let port = if given.is_empty() { Some(port) } else { given.parse().ok().filter(|&port| port > 0) };
+    let fits = !host.is_empty()
+        && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:%".contains(&b));
+    let port =
+        if given.is_empty() { Some(port) } else { given.parse().ok().filter(|&port| port > 0) };
     match port {
         Some(port) if fits => Ok(Address { host: host.to_owned(), port }),
         _ => Err(refuse()),
@@ -171,9 +187,13 @@ mod tests {
         assert_eq!(config.target, Target::Single(at("cache", 6379)));
         assert_eq!((config.db, config.prefix.as_str(), config.tls), (0, "retryproof", false));
         let config =
-            parse("redis://app:p%40ss:w%2Ford@[::1]:7000/3?prefix=pay&wait=1&wait-timeout=PT0.5S").unwrap();
+            parse("redis://app:p%40ss:w%2Ford@[::1]:7000/3?prefix=pay&wait=1&wait-timeout=PT0.5S")
+                .unwrap();
         assert_eq!(config.target, Target::Single(at("::1", 7000)));
-        assert_eq!((config.user.as_deref(), config.password.as_deref()), (Some("app"), Some("p@ss:w/ord")));
+        assert_eq!(
+            (config.user.as_deref(), config.password.as_deref()),
+            (Some("app"), Some("p@ss:w/ord"))
+        );
         assert_eq!((config.db, config.prefix.as_str()), (3, "pay"));
         assert_eq!(config.wait, Some((1, Duration::from_millis(500))));
         let config = parse("redis://:secret@h:1/").unwrap();
@@ -183,7 +203,8 @@ mod tests {
     #[test]
     fn cfg_1_url_form_of_a_sentinel_group() {
         let config =
-            parse("redis+sentinel://:pw@a:1,b,[::1]:3/main/2?sentinel-user=s&sentinel-password=t").unwrap();
+            parse("redis+sentinel://:pw@a:1,b,[::1]:3/main/2?sentinel-user=s&sentinel-password=t")
+                .unwrap();
         let nodes = vec![at("a", 1), at("b", 26379), at("::1", 3)];
         assert_eq!(config.target, Target::Sentinel { nodes, service: "main".to_owned() });
         assert_eq!(config.db, 2);
@@ -196,8 +217,9 @@ mod tests {
     #[test]
     fn sto_1_tls_is_there_or_is_named() {
         for url in ["rediss://h", "rediss+sentinel://h/main"] {
-            let parsed =
-                parse(url).map(|config| config.tls).map_err(|error| (error.kind(), error.to_string()));
+            let parsed = parse(url)
+                .map(|config| config.tls)
+                .map_err(|error| (error.kind(), error.to_string()));
             match parsed {
                 Ok(tls) => assert!(tls && cfg!(feature = "tls")),
                 Err((kind, text)) => {

@@ -12,7 +12,8 @@ use crate::link::Ask;
 use crate::record::{self, Header, State};
 use crate::store::{RedisStore, pair};
 
-/// Between two looks of a waiter: first, and at most. With a bell they are a net, without one they are all there is.
+/// Between two looks of a waiter: first, and at most. With a bell they are a net, without one they
+/// are all there is.
 const POLL_BESIDE_BELL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// How long a waiter waits for its subscription before it polls instead.
@@ -29,7 +30,9 @@ impl RedisStore {
             return Ok(false);
         }
         let header = Header::read(&head)?;
-        Ok(header.state == State::InProgress && header.token == seen && header.remaining(pttl).is_some())
+        Ok(header.state == State::InProgress
+            && header.token == seen
+            && header.remaining(pttl).is_some())
     }
 
     pub(crate) async fn wait(

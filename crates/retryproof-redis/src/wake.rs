@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wake`]: a channel per key, subscribed to while somebody waits, over one connection of its own (ACQ-4).
+//! [`Wake`]: a channel per key, subscribed to while somebody waits, over one connection of its own
+//! (ACQ-4).
 //!
-//! One task owns the subscriptions, so that a SUBSCRIBE and an UNSUBSCRIBE of one channel never overtake each other. It starts with the
-//! first waiter. Whoever cannot be subscribed polls instead.
+//! One task owns the subscriptions, so that a SUBSCRIBE and an UNSUBSCRIBE of one channel never
+//! overtake each other. It starts with the first waiter. Whoever cannot be subscribed polls
+//! instead.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -61,8 +63,9 @@ impl Wake {
         Self { route, task: Mutex::new(None), dice: AtomicU32::new(0) }
     }
 
-    /// A place with a bell, once the server has confirmed the subscription; without one after `at_most`, or when it refuses. Look after
-    /// that: what was published before is to be seen, what is published later rings.
+    /// A place with a bell, once the server has confirmed the subscription; without one after
+    /// `at_most`, or when it refuses. Look after that: what was published before is to be seen,
+    /// what is published later rings.
     pub(crate) async fn subscribe(&self, channel: &[u8], at_most: Duration) -> Place {
         let channel = Channel::from(channel);
         let (to, answer) = oneshot::channel();
@@ -231,7 +234,11 @@ impl Board {
     }
 
     /// The next command that brings the server up to date.
-    fn next(&mut self, conn: &MultiplexedConnection, subscribed: &mut HashSet<Channel>) -> Option<Sent> {
+    fn next(
+        &mut self,
+        conn: &MultiplexedConnection,
+        subscribed: &mut HashSet<Channel>,
+    ) -> Option<Sent> {
         if self.touched.is_empty() {
             return None;
         }

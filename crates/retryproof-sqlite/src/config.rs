@@ -20,7 +20,8 @@ pub enum Synchronous {
     /// Every commit is on the disk before it is answered: it survives a power loss.
     #[default]
     Full,
-    /// Commits survive the death of the process; a power loss may forget the last of them, so that an action may run again.
+    /// Commits survive the death of the process; a power loss may forget the last of them, so that
+    /// an action may run again.
     Normal,
 }
 
@@ -48,8 +49,8 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// The defaults on the file at `path`. A path that begins with `file:` is a SQLite URI. Network file systems are not
-    /// supported: WAL needs shared memory, which they do not have.
+    /// The defaults on the file at `path`. A path that begins with `file:` is a SQLite URI. Network
+    /// file systems are not supported: WAL needs shared memory, which they do not have.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
@@ -64,13 +65,13 @@ impl SqliteConfig {
         }
     }
 
-    /// Reads the URL form of a store: `sqlite:FILE`, where FILE is a path as it is (nothing is percent-decoded), relative or
-    /// absolute; `sqlite:///abs/file` means `/abs/file`. Behind a `?` may follow `table=NAME` and
-    /// `synchronous=full|normal`, joined by `&`.
+    /// Reads the URL form of a store: `sqlite:FILE`, where FILE is a path as it is (nothing is
+    /// percent-decoded), relative or absolute; `sqlite:///abs/file` means `/abs/file`. Behind a `?`
+    /// may follow `table=NAME` and `synchronous=full|normal`, joined by `&`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (it would be another database for each connection), or an
-    /// unknown parameter.
+    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (it would be another database
+    /// for each connection), or an unknown parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
@@ -94,7 +95,8 @@ impl SqliteConfig {
                 Some(("synchronous", "normal")) => config.with_synchronous(Synchronous::Normal),
                 _ => {
                     return Err(refuse(
-                        "the URL of a SQLite store takes the parameters `table=NAME` and `synchronous=full|normal`",
+                        "the URL of a SQLite store takes the parameters `table=NAME` and \
+                         `synchronous=full|normal`",
                     )
                     .with("parameter", pair));
                 }
@@ -104,8 +106,9 @@ impl SqliteConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin with `sqlite_` (STO-3), which is
-    /// checked when the file is opened or migrated. Default `retryproof_records`.
+    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin with
+    /// `sqlite_` (STO-3), which is checked when the file is opened or migrated. Default
+    /// `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
@@ -119,40 +122,42 @@ impl SqliteConfig {
         self
     }
 
-    /// How long a call goes on asking for a file that another connection has locked. Default 5 s, which is also the engine's
-    /// default `operation-timeout` (STO-5).
+    /// How long a call goes on asking for a file that another connection has locked. Default 5 s,
+    /// which is also the engine's default `operation-timeout` (STO-5).
     #[must_use]
     pub fn with_busy_timeout(mut self, most: Duration) -> Self {
         self.busy_timeout = most;
         self
     }
 
-    /// How many connections serve looks and replays, 1 to 64. Default: the number of processors, at most 8.
+    /// How many connections serve looks and replays, 1 to 64. Default: the number of processors, at
+    /// most 8.
     #[must_use]
     pub fn with_readers(mut self, readers: usize) -> Self {
         self.readers = readers.clamp(1, 64);
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: what SQLite takes in one row
-    /// (a billion bytes, unless it was built otherwise), less 4 KiB for the other columns.
+    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound:
+    /// what SQLite takes in one row (a billion bytes, unless it was built otherwise), less 4 KiB
+    /// for the other columns.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// Whether every uncontended write runs on the calling thread instead of the writer's. That saves two thread switches, and
-    /// blocks the caller for as long as the disk takes: not for the workers of an async runtime. Calls through the blocking
-    /// facade do so anyway. Default off.
+    /// Whether every uncontended write runs on the calling thread instead of the writer's. That
+    /// saves two thread switches, and blocks the caller for as long as the disk takes: not for the
+    /// workers of an async runtime. Calls through the blocking facade do so anyway. Default off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// The clock that judges expiry, in microseconds since 1970 (ACQ-7). For tests: all processes on one file must agree on
-    /// it. Default: the host's.
+    /// The clock that judges expiry, in microseconds since 1970 (ACQ-7). For tests: all processes
+    /// on one file must agree on it. Default: the host's.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);
@@ -162,8 +167,8 @@ impl SqliteConfig {
     /// The table's name, validated: the one dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         let name = self.table.as_str();
-        let fits =
-            is_store_name(name) && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
+        let fits = is_store_name(name)
+            && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
         if fits {
             Ok(name)
         } else {
@@ -199,7 +204,9 @@ mod tests {
         for good in ["r", "_", "Records_2", &"r".repeat(48)] {
             assert!(ok(good), "{good}");
         }
-        for bad in ["", "1r", "r-s", "r s", "r;", "r\"", "é", "sqlite_x", "SQLite_x", &"r".repeat(49)] {
+        for bad in
+            ["", "1r", "r-s", "r s", "r;", "r\"", "é", "sqlite_x", "SQLite_x", &"r".repeat(49)]
+        {
             assert!(!ok(bad), "{bad}");
         }
     }

@@ -15,7 +15,8 @@ use crate::schema::Sql;
 use crate::step::{Answer, Step, Tx, mixed_up};
 use crate::wake::Wake;
 
-/// How long a step of a batch that failed asks for a lock that another process has taken in between, and how often.
+/// How long a step of a batch that failed asks for a lock that another process has taken in
+/// between, and how often.
 const ALONE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(1);
 
@@ -25,7 +26,8 @@ pub(crate) struct Desk {
     sql: Arc<Sql>,
     wall_clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     wake: Arc<Wake>,
-    /// Last seen; it moves when a connection of another process has committed, never by our own commits.
+    /// Last seen; it moves when a connection of another process has committed, never by our own
+    /// commits.
     data_version: i64,
 }
 
@@ -70,10 +72,14 @@ impl Desk {
         &self.conn
     }
 
-    /// Runs the steps in one transaction, in order. When one of them fails, or there is no room for all, each gets a transaction of
-    /// its own, so that one does not sink the others. (A savepoint for each step would copy every page that a batch touches,
-    /// and would not help where SQLite ends the whole transaction by itself: on a full or failing disk.)
-    pub(crate) fn run<'s>(&mut self, steps: impl ExactSizeIterator<Item = &'s Step> + Clone) -> Ran {
+    /// Runs the steps in one transaction, in order. When one of them fails, or there is no room for
+    /// all, each gets a transaction of its own, so that one does not sink the others. (A savepoint
+    /// for each step would copy every page that a batch touches, and would not help where SQLite
+    /// ends the whole transaction by itself: on a full or failing disk.)
+    pub(crate) fn run<'s>(
+        &mut self,
+        steps: impl ExactSizeIterator<Item = &'s Step> + Clone,
+    ) -> Ran {
         let ran = match self.transact(steps.clone()) {
             Ok(answers) => Ran::Done(answers),
             Err(Aborted::Failed(error)) if is_busy(&error) => Ran::Busy(error),
@@ -84,7 +90,9 @@ impl Desk {
             Err(_) => Ran::Done(steps.clone().map(|step| self.alone(step)).collect()),
         };
         if let Ran::Done(answers) = &ran {
-            self.wake.wake(steps.zip(answers).filter_map(|(step, answer)| step.wakes(answer.as_ref().ok()?)));
+            self.wake.wake(
+                steps.zip(answers).filter_map(|(step, answer)| step.wakes(answer.as_ref().ok()?)),
+            );
         }
         ran
     }
@@ -95,7 +103,9 @@ impl Desk {
         loop {
             match self.transact(std::iter::once(step)) {
                 Ok(mut answers) => return answers.pop().unwrap_or_else(|| Err(mixed_up())),
-                Err(Aborted::Failed(error)) if is_busy(&error) && !patience.is_over() => pause(AGAIN),
+                Err(Aborted::Failed(error)) if is_busy(&error) && !patience.is_over() => {
+                    pause(AGAIN)
+                }
                 Err(aborted) => return Err(aborted.into_error()),
             }
         }
@@ -103,8 +113,10 @@ impl Desk {
 
     /// Tells waiters when another process has committed since the last time (ACQ-4).
     pub(crate) fn note_foreign_commits(&mut self) -> Result<(), rusqlite::Error> {
-        let version =
-            self.conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get::<_, i64>(0))?;
+        let version = self
+            .conn
+            .prepare_cached("PRAGMA data_version")?
+            .query_row([], |row| row.get::<_, i64>(0))?;
         if version != std::mem::replace(&mut self.data_version, version) {
             self.wake.foreign_commit();
         }
@@ -119,7 +131,8 @@ impl Desk {
         let done = self.inside(steps);
         // SQLite may have rolled it back by itself.
         if done.is_err() && !self.conn.is_autocommit() {
-            // Nothing better is left to try: the connection refuses the next BEGIN if this fails, and says so there.
+            // Nothing better is left to try: the connection refuses the next BEGIN if this fails,
+            // and says so there.
             let _ = self.execute("ROLLBACK");
         }
         done

@@ -4,8 +4,9 @@
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// A driver's error in our classes, with the way out. The driver's text stays behind it as the source: SQLite's messages name
-/// tables and columns, never bound values, and no statement of ours has a literal key in it (ID-4).
+/// A driver's error in our classes, with the way out. The driver's text stays behind it as the
+/// source: SQLite's messages name tables and columns, never bound values, and no statement of ours
+/// has a literal key in it (ID-4).
 pub(crate) fn classify(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error() {
         Some(code) => of_code(code.extended_code, &error),
@@ -27,7 +28,8 @@ pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
 
-/// `SQLITE_READONLY_DIRECTORY`, which the oldest bindings of our driver's range have only with a bundled SQLite.
+/// `SQLITE_READONLY_DIRECTORY`, which the oldest bindings of our driver's range have only with a
+/// bundled SQLite.
 const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
 
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {
@@ -35,7 +37,8 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
     if extended == READONLY_DIRECTORY {
         return (
             Unexpected,
-            "the directory of the database file does not let files be made, and the journal needs one; allow it",
+            "the directory of the database file does not let files be made, and the journal \
+             needs one; allow it",
         );
     }
     match extended & 0xff {
@@ -43,13 +46,17 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
             Unavailable,
             "the database file is locked by another connection; keep write transactions on it short",
         ),
-        ffi::SQLITE_FULL => (Full, "the disk, or the database's page limit, is full; free space, or purge"),
-        ffi::SQLITE_IOERR => {
-            (Unavailable, "the file system failed while the database file was in use; see the source")
+        ffi::SQLITE_FULL => {
+            (Full, "the disk, or the database's page limit, is full; free space, or purge")
         }
+        ffi::SQLITE_IOERR => (
+            Unavailable,
+            "the file system failed while the database file was in use; see the source",
+        ),
         ffi::SQLITE_CANTOPEN => (
             Unavailable,
-            "the database file or its journal could not be opened; see that it is still there and may be opened",
+            "the database file or its journal could not be opened; see that it is still there \
+             and may be opened",
         ),
         ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => {
             (Unavailable, "SQLite gave up on the statement; see the source")
@@ -72,7 +79,8 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_TOOBIG => (TooLarge, "the value is larger than SQLite stores in one row"),
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (
             Schema,
-            "the tables of the store are missing or of another version; call `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used)",
+            "the tables of the store are missing or of another version; call \
+             `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used)",
         ),
         _ => (Unexpected, "SQLite refused the statement; see the source"),
     }

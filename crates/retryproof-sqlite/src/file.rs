@@ -56,8 +56,9 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
     if config.path.to_str().is_some_and(|path| path.starts_with("sqlite:")) {
         return Err(Error::new(
             ErrorKind::Config,
-            "the path of the database file is a URL; write the path alone, without `sqlite:`, or hand the URL to \
-             `retryproof::connect` (`SqliteConfig::from_url` where only this crate is used)",
+            "the path of the database file is a URL; write the path alone, without `sqlite:`, or \
+             hand the URL to `retryproof::connect` (`SqliteConfig::from_url` where only this \
+             crate is used)",
         )
         .with("path", config.path.display()));
     }
@@ -92,7 +93,9 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
     }
     // The two fullfsync settings make FULL mean the same on macOS; elsewhere they do nothing.
     let durability = match config.synchronous {
-        Synchronous::Full => "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON",
+        Synchronous::Full => {
+            "PRAGMA synchronous=FULL; PRAGMA fullfsync=ON; PRAGMA checkpoint_fullfsync=ON"
+        }
         Synchronous::Normal => "PRAGMA synchronous=NORMAL",
     };
     conn.execute_batch(durability).map_err(classify)
@@ -105,7 +108,8 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     if !cannot_open || path.to_str().is_some_and(|text| text.starts_with("file:")) {
         return classify(error);
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (kind, message) = if path.is_dir() {
         (ErrorKind::Config, "the path of the database file names a directory; name a file in it")
     } else if matches!(directory.try_exists(), Ok(false)) {
@@ -113,7 +117,8 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     } else if !creates && matches!(path.try_exists(), Ok(false)) {
         (
             ErrorKind::Schema,
-            "there is no database file yet; call `retryproof::migrate(url)` once, which makes it (`SqliteStore::migrate()` where only this crate is used)",
+            "there is no database file yet; call `retryproof::migrate(url)` once, which makes it \
+             (`SqliteStore::migrate()` where only this crate is used)",
         )
     } else {
         (

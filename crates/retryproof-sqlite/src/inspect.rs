@@ -20,7 +20,8 @@ use crate::store::SqliteStore;
 const PURGE_BATCH: usize = 200;
 
 impl Purge for SqliteStore {
-    /// Deletes in small transactions between which others write. The file keeps its size; SQLite uses the pages again.
+    /// Deletes in small transactions between which others write. The file keeps its size; SQLite
+    /// uses the pages again.
     async fn purge(&self, limit: usize) -> Result<usize> {
         let mut gone = 0;
         while gone < limit {
@@ -54,12 +55,14 @@ impl Inspect for SqliteStore {
         std::thread::Builder::new()
             .name("retryproof-stats".to_owned())
             .spawn(move || {
-                let stats =
-                    file::open_reader(&config).and_then(|conn| stats(&conn, sql.of(Statement::Stats)));
+                let stats = file::open_reader(&config)
+                    .and_then(|conn| stats(&conn, sql.of(Statement::Stats)));
                 // A caller that is gone has no use for it.
                 let _ = reply.send(stats);
             })
-            .map_err(|error| Error::unavailable("no thread for the scan could be started").because(error))?;
+            .map_err(|error| {
+                Error::unavailable("no thread for the scan could be started").because(error)
+            })?;
         answer
             .await
             .unwrap_or_else(|_| Err(Error::unavailable("the scan ended without an answer")))
@@ -106,6 +109,8 @@ fn summary(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Opti
 
 fn stats(conn: &Connection, sql: &str) -> Result<StoreStats> {
     let count = |row: &rusqlite::Row<'_>, at: usize| row.get::<_, i64>(at).map(i64::unsigned_abs);
-    conn.query_row(sql, [], |row| Ok(StoreStats::new(count(row, 0)?, count(row, 1)?, count(row, 2)?)))
-        .map_err(classify)
+    conn.query_row(sql, [], |row| {
+        Ok(StoreStats::new(count(row, 0)?, count(row, 1)?, count(row, 2)?))
+    })
+    .map_err(classify)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the application's transaction on the same file (CMP-7): the completion as one statement, and the driver's transactions as ports.
+//! Joining the application's transaction on the same file (CMP-7): the completion as one statement,
+//! and the driver's transactions as ports.
 
 use std::future::{Future, ready};
 
@@ -46,17 +47,26 @@ impl Join for SqliteStore {
     }
 }
 
-/// For programs that own their transactions: `held.complete_in(&mut tx, value)`, from the blocking facade or on one thread, for the driver's
-/// transaction does not leave its thread. In async programs take [`SqliteTxSource`](crate::SqliteTxSource).
+/// For programs that own their transactions: `held.complete_in(&mut tx, value)`, from the blocking
+/// facade or on one thread, for the driver's transaction does not leave its thread. In async
+/// programs take [`SqliteTxSource`](crate::SqliteTxSource).
 impl TxPort<Sqlite> for Transaction<'_> {
-    fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send {
+    fn run_statement(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<u64>> + Send {
         ready(run(self, sql, params))
     }
 }
 
 /// A connection inside of a transaction that was begun by hand, with `BEGIN IMMEDIATE`.
 impl TxPort<Sqlite> for Connection {
-    fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send {
+    fn run_statement(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<u64>> + Send {
         ready(run(self, sql, params))
     }
 }
@@ -82,6 +92,11 @@ fn bind<'a>(param: &Param<'a>) -> Result<ToSqlOutput<'a>> {
         Param::NoBytes => ToSqlOutput::Owned(Value::Null),
         Param::Int(number) => ToSqlOutput::Owned(Value::Integer(number)),
         Param::Bool(truth) => ToSqlOutput::Owned(Value::Integer(truth.into())),
-        _ => return Err(Error::new(ErrorKind::Unsupported, "this store binds no value of that type")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this store binds no value of that type",
+            ));
+        }
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Leases`]: how short the leases are that this process holds in a file, so that a joined transaction can end before it costs one of
-//! them (CMP-7, RUN-1).
+//! [`Leases`]: how short the leases are that this process holds in a file, so that a joined
+//! transaction can end before it costs one of them (CMP-7, RUN-1).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::step::{Answer, Step};
 /// How many lengths are kept before those that are over are dropped.
 const MANY: usize = 64;
 
-/// For each length, when the last lease of that length that was granted or extended runs out. One that has ended early counts until then: a
-/// transaction that is bounded for nothing is no harm.
+/// For each length, when the last lease of that length that was granted or extended runs out. One
+/// that has ended early counts until then: a transaction that is bounded for nothing is no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Leases(Mutex<BTreeMap<Duration, Instant>>);
 

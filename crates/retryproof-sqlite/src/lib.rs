@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! The SQLite store of `retryproof`: records in one local file, for one process or several on the same machine.
+//! The SQLite store of `retryproof`: records in one local file, for one process or several on the
+//! same machine.
 //!
 //! ```sh
 //! cargo add retryproof --features sqlite-bundled # or `sqlite`, linked to the host's SQLite
 //! cargo add rusqlite@0.41 # only for transactions that the program opens itself
 //! ```
 //!
-//! It stands on rusqlite 0.37 to 0.41. In a program, `retryproof_sqlite` of the examples is `retryproof::sqlite`, and
-//! `retryproof_core` is `retryproof`.
+//! It stands on rusqlite 0.37 to 0.41. In a program, `retryproof_sqlite` of the examples is
+//! `retryproof::sqlite`, and `retryproof_core` is `retryproof`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,16 +27,21 @@
 //! ```
 //!
 //! # What it promises
-//! - **Durable.** A result that a caller was told of survives the death of the process, and with the default
-//!   [`Synchronous::Full`] a power loss. With [`Synchronous::Normal`] a power loss may forget the last commits.
-//! - **Several processes** may open one file. A duplicate in one of them gets the result of the other within milliseconds:
-//!   waiters are woken in the same process, and ask every 2 to 20 ms whether another one has written (ACQ-4).
-//! - **Fencing tokens** of the whole file only grow, over purges, restarts and a clock that steps back (ACQ-10).
-//! - **Nothing behind your back.** No table is made but by [`SqliteStore::migrate`], [`SqliteConfig::migrate`] or your own migrator
-//!   with [`schema_sql`] (STO-3). The tables may live in the file of the application.
+//! - **Durable.** A result that a caller was told of survives the death of the process, and with
+//!   the default [`Synchronous::Full`] a power loss. With [`Synchronous::Normal`] a power loss may
+//!   forget the last commits.
+//! - **Several processes** may open one file. A duplicate in one of them gets the result of the
+//!   other within milliseconds: waiters are woken in the same process, and ask every 2 to 20 ms
+//!   whether another one has written (ACQ-4).
+//! - **Fencing tokens** of the whole file only grow, over purges, restarts and a clock that steps
+//!   back (ACQ-10).
+//! - **Nothing behind your back.** No table is made but by [`SqliteStore::migrate`],
+//!   [`SqliteConfig::migrate`] or your own migrator with [`schema_sql`] (STO-3). The tables may
+//!   live in the file of the application.
 //!
 //! # One commit for the writes and the record
-//! Where the application's tables are in the same file, the record can join their transaction (CMP-7): both commit, or neither.
+//! Where the application's tables are in the same file, the record can join their transaction
+//! (CMP-7): both commit, or neither.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,19 +70,25 @@
 //! # Ok(())
 //! # }
 //! ```
-//! A program that owns its transactions holds the lease itself and says `held.complete_in(&mut tx, value)` as the last statement of a
-//! [`rusqlite::Transaction`]; see [`Held::complete_in`](retryproof_core::Held::complete_in). Begin it `IMMEDIATE`, and after the lease was granted: the grant
-//! is a write to the same file, which an open transaction would hold up.
+//! A program that owns its transactions holds the lease itself and says
+//! `held.complete_in(&mut tx, value)` as the last statement of a [`rusqlite::Transaction`]; see
+//! [`Held::complete_in`](retryproof_core::Held::complete_in). Begin it `IMMEDIATE`, and after the
+//! lease was granted: the grant is a write to the same file, which an open transaction would hold
+//! up.
 //!
 //! # Limits
 //! - A local file system only: WAL needs shared memory.
-//! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much (tokens stay in order).
-//! - A write transaction of the application on the same file holds up every acquire, beat and completion for its length. A lease whose beats are
-//!   held up for longer than 0.4 of it is lost: its key is taken over as soon as the file is free, while its holder still works. Transactions that the engine opens are
-//!   bounded for that reason, by a third of the shortest lease in the file: see [`SqliteTxSource`]. Those that the application begins itself are not: keep
-//!   them as short.
-//! - A process that is stopped in the middle of a commit (a debugger, a suspended machine) keeps the file locked until it goes on or dies:
-//!   new keys are refused as unavailable meanwhile, replays are served.
+//! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much
+//!   (tokens stay in order).
+//! - A write transaction of the application on the same file holds up every acquire, beat and
+//!   completion for its length. A lease whose beats are held up for longer than 0.4 of it is lost:
+//!   its key is taken over as soon as the file is free, while its holder still works. Transactions
+//!   that the engine opens are bounded for that reason, by a third of the shortest lease in the
+//!   file: see [`SqliteTxSource`]. Those that the application begins itself are not: keep them as
+//!   short.
+//! - A process that is stopped in the middle of a commit (a debugger, a suspended machine) keeps
+//!   the file locked until it goes on or dies: new keys are refused as unavailable meanwhile,
+//!   replays are served.
 //! - The file does not shrink by purging; run `VACUUM` in a quiet hour if it must.
 
 mod config;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long to go on asking for a lock that another process holds. It cannot tell us when it lets go, so these are the real
-//! sleeps and the real clock of this crate; nothing here judges a lease.
-#![expect(clippy::disallowed_methods, reason = "waits for another process, which has no other sign for us")]
+//! How long to go on asking for a lock that another process holds. It cannot tell us when it lets
+//! go, so these are the real sleeps and the real clock of this crate; nothing here judges a lease.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waits for another process, which has no other sign for us"
+)]
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Readers`]: connections that serve looks and replays on the calling thread (a cached point SELECT takes microseconds, less
-//! than handing it to another thread).
+//! [`Readers`]: connections that serve looks and replays on the calling thread (a cached point
+//! SELECT takes microseconds, less than handing it to another thread).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +22,8 @@ impl Readers {
             .map(Self)
     }
 
-    /// Runs `read` on a free connection, the one that this thread used last if possible: its page cache is warm.
+    /// Runs `read` on a free connection, the one that this thread used last if possible: its page
+    /// cache is warm.
     pub(crate) fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
         let seats = &self.0;
         let own = seat() % seats.len();

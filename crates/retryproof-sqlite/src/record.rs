@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::{Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult};
+use retryproof_core::{
+    Blob, Error, FencingToken, Fingerprint, Identity, OwnerId, Result, StoredResult,
+};
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 
@@ -54,14 +56,15 @@ impl ReadError {
     }
 }
 
-/// Reads the record by its key (ID-1, ID-2) with a prepared FIND or STANDING. `now` is asked once the row is at hand: the snapshot
-/// is then never older than the instant that it is judged by.
+/// Reads the record by its key (ID-1, ID-2) with a prepared FIND or STANDING. `now` is asked once
+/// the row is at hand: the snapshot is then never older than the instant that it is judged by.
 pub(crate) fn find(
     statement: &mut Statement<'_>,
     id: &Identity,
     now: impl FnOnce() -> i64,
 ) -> Result<Option<Record>, ReadError> {
-    let mut rows = statement.query((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()))?;
+    let mut rows =
+        statement.query((id.scope().as_str().as_bytes(), id.key().expose().as_bytes()))?;
     match rows.next()? {
         Some(row) => decode(row, now()).map(Some).map_err(ReadError::Record),
         None => Ok(None),

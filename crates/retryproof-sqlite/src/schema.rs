@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The SQL: every statement as constant text, the shipped schema, [`migrate`] and the check of its version (STO-3).
+//! The SQL: every statement as constant text, the shipped schema, [`migrate`] and the check of its
+//! version (STO-3).
 //!
-//! Bound values are blobs and integers only; times are microseconds, bound from the host's clock after the lock is held (ACQ-7).
+//! Bound values are blobs and integers only; times are microseconds, bound from the host's clock
+//! after the lock is held (ACQ-7).
 
 use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, TransactionBehavior};
@@ -59,26 +61,29 @@ impl Statement {
         match self {
             // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, expires_at, fp, result.
             Self::Find => {
-                "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE scope=?1 AND key=?2"
+                "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE \
+                 scope=?1 AND key=?2"
             }
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner, token, expires_at.
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
+            // token, expires_at.
             Self::Standing => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the statement that acts.
-            // 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7 fp, 8 now, 9 taken.
+            // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the
+            // statement that acts. 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7
+            // fp, 8 now, 9 taken.
             Self::Grant => {
-                "INSERT INTO retryproof_records (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) \
-                 VALUES (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) \
-                 ON CONFLICT (scope,key) DO UPDATE SET state=0,owner=excluded.owner,token=excluded.token,\
-                 taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL \
-                 WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
+                "INSERT INTO retryproof_records \
+                 (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
+                 (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) ON CONFLICT (scope,key) DO UPDATE SET \
+                 state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
             }
             // ACQ-12: for an owner that asks again. 1 scope, 2 key -> taken.
             Self::Taken => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
             // RUN-1, CMP-2: by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
             Self::Extend => {
-                "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+                "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND \
+                 state=0 AND owner=?3"
             }
             // CMP-1, CMP-2. 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
             Self::Complete => {
@@ -90,10 +95,12 @@ impl Statement {
             Self::PurgeEarlier => {
                 "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
             }
-            // CMP-7: both of the above as one statement, for the caller's transaction. Binds as `Complete`.
+            // CMP-7: both of the above as one statement, for the caller's transaction. Binds as
+            // `Complete`.
             Self::JoinedComplete => {
-                "UPDATE retryproof_records SET state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 \
-                 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+                "UPDATE retryproof_records SET \
+                 state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 WHERE \
+                 scope=?1 AND key=?2 AND state=0 AND owner=?3"
             }
             // RUN-4. 1 scope, 2 key, 3 owner.
             Self::Release => {
@@ -113,7 +120,8 @@ impl Statement {
                 "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
                  FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
-            // For an operator; a scan. The constant stands for the fixed columns and the index entries.
+            // For an operator; a scan. The constant stands for the fixed columns and the index
+            // entries.
             Self::Stats => {
                 "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
                  +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"
@@ -140,8 +148,8 @@ impl Sql {
     }
 }
 
-/// The schema as plain SQL, for a migrator of your own: it makes the tables under their default names and writes the version row.
-/// [`SqliteConfig::schema_sql`] gives it for another table name.
+/// The schema as plain SQL, for a migrator of your own: it makes the tables under their default
+/// names and writes the version row. [`SqliteConfig::schema_sql`] gives it for another table name.
 #[must_use]
 pub fn schema_sql() -> &'static str {
     MIGRATIONS[0]
@@ -156,9 +164,10 @@ impl SqliteConfig {
         Ok(schema_sql().replace(DEFAULT_TABLE, self.table()?))
     }
 
-    /// Makes the database file if there is none, puts it into WAL mode, and makes or updates the tables of the store, in one
-    /// transaction. Safe to call again, and from several processes at once. It blocks for some milliseconds: call it at start-up
-    /// or from a deployment step. Nothing else ever makes a table (STO-3).
+    /// Makes the database file if there is none, puts it into WAL mode, and makes or updates the
+    /// tables of the store, in one transaction. Safe to call again, and from several processes at
+    /// once. It blocks for some milliseconds: call it at start-up or from a deployment step.
+    /// Nothing else ever makes a table (STO-3).
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] when a newer version of this library made the tables; else those of
@@ -188,19 +197,24 @@ fn apply(conn: &mut Connection, table: &str) -> std::result::Result<Result<()>, 
 }
 
 /// Refuses a schema that this code cannot work on (STO-3).
-pub(crate) fn check(conn: &Connection, table: &str) -> std::result::Result<Result<()>, rusqlite::Error> {
+pub(crate) fn check(
+    conn: &Connection,
+    table: &str,
+) -> std::result::Result<Result<()>, rusqlite::Error> {
     Ok(match version(conn, table)? {
         Some(VERSION) => Ok(()),
         Some(found) if found > VERSION => Err(newer(found)),
         Some(found) => Err(Error::new(
             ErrorKind::Schema,
-            "the store's schema is of an older version; call `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
+            "the store's schema is of an older version; call `retryproof::migrate(url)` \
+             (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("found", found)
         .with("wanted", VERSION)),
         None => Err(Error::new(
             ErrorKind::Schema,
-            "the database has no tables of the store yet; call `retryproof::migrate(url)` once (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
+            "the database has no tables of the store yet; call `retryproof::migrate(url)` once \
+             (`SqliteStore::migrate()` where only this crate is used), or apply the shipped SQL",
         )
         .with("table", table)),
     })
@@ -226,7 +240,8 @@ fn version(conn: &Connection, table: &str) -> std::result::Result<Option<i64>, r
 fn newer(found: i64) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "a newer retryproof made the store's schema; run that version, or name another table and call `retryproof::migrate(url)`",
+        "a newer retryproof made the store's schema; run that version, or name another table and \
+         call `retryproof::migrate(url)`",
     )
     .with("found", found)
     .with("wanted", VERSION)

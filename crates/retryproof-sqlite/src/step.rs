@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The transitions of a record, each run inside a write transaction that somebody else begins and commits.
+//! The transitions of a record, each run inside a write transaction that somebody else begins and
+//! commits.
 
 use std::time::Duration;
 
@@ -35,7 +36,9 @@ impl Step {
     pub(crate) fn wakes(&self, answer: &Answer) -> Option<&Identity> {
         match (self, answer) {
             (Self::Acquire(id, _), Answer::Acquired(Acquired::Granted(_)))
-            | (Self::Complete(id, ..) | Self::Release(id, _), Answer::Fenced(Fenced::Done)) => Some(id),
+            | (Self::Complete(id, ..) | Self::Release(id, _), Answer::Fenced(Fenced::Done)) => {
+                Some(id)
+            }
             _ => None,
         }
     }
@@ -49,7 +52,8 @@ pub(crate) struct Tx<'a> {
     now: i64,
     /// The last token drawn, once one was; it is written before the commit (ACQ-10).
     fence: Option<i64>,
-    /// Taken from the connection's cache once for a whole batch: a look-up there costs as much as a small statement.
+    /// Taken from the connection's cache once for a whole batch: a look-up there costs as much as a
+    /// small statement.
     prepared: [Option<CachedStatement<'a>>; Statement::COUNT],
 }
 
@@ -80,7 +84,9 @@ impl<'a> Tx<'a> {
         // Looked at again under the lock: the reader that missed it saw an older snapshot.
         let (token, took_over) = match self.record(id)? {
             None => (self.draw()?, false),
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => return Ok(Acquired::Complete(stored)),
+            Some(Record { phase: Phase::Done(Some(stored)), .. }) => {
+                return Ok(Acquired::Complete(stored));
+            }
             Some(Record { phase: Phase::Done(None), .. }) => (self.draw()?, false),
             Some(Record { owner, token, phase: Phase::Running(_) }) if owner == req.owner => {
                 (token, self.taken(id)?)
@@ -107,14 +113,18 @@ impl<'a> Tx<'a> {
         if granted == 1 {
             Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)))
         } else {
-            Err(Error::new(ErrorKind::Unexpected, "the row of the record changed under the write lock"))
+            Err(Error::new(
+                ErrorKind::Unexpected,
+                "the row of the record changed under the write lock",
+            ))
         }
     }
 
     /// How the lease of an owner that asks again was granted (ACQ-9, ACQ-12).
     fn taken(&mut self, id: &Identity) -> Result<bool> {
         let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
-        let taken = self.prepared(Statement::Taken).and_then(|sql| sql.query_row(names, |row| row.get(0)));
+        let taken =
+            self.prepared(Statement::Taken).and_then(|sql| sql.query_row(names, |row| row.get(0)));
         taken.map_err(classify)
     }
 
@@ -150,7 +160,9 @@ impl<'a> Tx<'a> {
             return Ok(Fenced::Done);
         }
         Ok(match self.record(id)? {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => Fenced::AlreadyDone,
+            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+                Fenced::AlreadyDone
+            }
             _ => Fenced::Lost,
         })
     }
@@ -192,14 +204,18 @@ impl<'a> Tx<'a> {
 
     fn record(&mut self, id: &Identity) -> Result<Option<Record>> {
         let now = self.now;
-        find(self.prepared(Statement::Find).map_err(classify)?, id, || now).map_err(ReadError::into_error)
+        find(self.prepared(Statement::Find).map_err(classify)?, id, || now)
+            .map_err(ReadError::into_error)
     }
 
     fn execute(&mut self, statement: Statement, params: impl rusqlite::Params) -> Result<usize> {
         self.prepared(statement).and_then(|statement| statement.execute(params)).map_err(classify)
     }
 
-    fn prepared(&mut self, statement: Statement) -> Result<&mut CachedStatement<'a>, rusqlite::Error> {
+    fn prepared(
+        &mut self,
+        statement: Statement,
+    ) -> Result<&mut CachedStatement<'a>, rusqlite::Error> {
         let slot = &mut self.prepared[statement as usize];
         match slot {
             Some(prepared) => Ok(prepared),
@@ -215,5 +231,8 @@ impl<'a> Tx<'a> {
 
 /// Steps and answers go in pairs; this is for the compiler.
 pub(crate) fn mixed_up() -> Error {
-    Error::new(ErrorKind::Unexpected, "the writer answered another step; this is a bug in retryproof-sqlite")
+    Error::new(
+        ErrorKind::Unexpected,
+        "the writer answered another step; this is a bug in retryproof-sqlite",
+    )
 }

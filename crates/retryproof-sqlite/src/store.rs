@@ -10,7 +10,9 @@ use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing, StoreProfile,
 };
-use retryproof_core::{Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
+use retryproof_core::{
+    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
+};
 use rusqlite::limits::Limit;
 
 use crate::config::SqliteConfig;
@@ -35,11 +37,12 @@ const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
-/// Acquires that find a live record, looks and replays are served on the calling thread by a cached SELECT; they write nothing
-/// (ACQ-8). Everything else is queued to one thread that commits in groups. Expiry is judged by the host's wall clock: a jump of
-/// it moves every expiry in the file.
+/// Acquires that find a live record, looks and replays are served on the calling thread by a cached
+/// SELECT; they write nothing (ACQ-8). Everything else is queued to one thread that commits in
+/// groups. Expiry is judged by the host's wall clock: a jump of it moves every expiry in the file.
 ///
-/// Dropping the store finishes what is queued and ends the thread; that may take as long as the disk takes.
+/// Dropping the store finishes what is queued and ends the thread; that may take as long as the
+/// disk takes.
 pub struct SqliteStore {
     pub(crate) config: SqliteConfig,
     pub(crate) sql: Arc<Sql>,
@@ -50,7 +53,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Makes or updates the tables in the file at `path`, and the file: [`SqliteConfig::migrate`] with the defaults.
+    /// Makes or updates the tables in the file at `path`, and the file: [`SqliteConfig::migrate`]
+    /// with the defaults.
     ///
     /// # Errors
     /// As there.
@@ -66,13 +70,15 @@ impl SqliteStore {
         Self::open_with(SqliteConfig::new(path))
     }
 
-    /// Opens a file that [`migrate`](Self::migrate) has prepared. It blocks for some milliseconds: call it at start-up.
+    /// Opens a file that [`migrate`](Self::migrate) has prepared. It blocks for some milliseconds:
+    /// call it at start-up.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when the file or the tables are missing or of another version (STO-3); [`ErrorKind::Config`] for a
-    /// directory that does not exist or an invalid table name; [`ErrorKind::Unexpected`] for a file that may not be read or
-    /// written; [`ErrorKind::Corrupt`] for a file that is no database; [`ErrorKind::Unsupported`] where WAL is not to be
-    /// had; [`ErrorKind::Unavailable`] when another connection keeps the file locked.
+    /// [`ErrorKind::Schema`] when the file or the tables are missing or of another version (STO-3);
+    /// [`ErrorKind::Config`] for a directory that does not exist or an invalid table name;
+    /// [`ErrorKind::Unexpected`] for a file that may not be read or written; [`ErrorKind::Corrupt`]
+    /// for a file that is no database; [`ErrorKind::Unsupported`] where WAL is not to be had;
+    /// [`ErrorKind::Unavailable`] when another connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
         Self::opened(config).map_err(|error| error.during("open"))
     }
@@ -94,7 +100,8 @@ impl SqliteStore {
         Ok(Self { config, sql, wake, readers, writer, max_value })
     }
 
-    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a transaction (CMP-7).
+    /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
+    /// transaction (CMP-7).
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
@@ -110,13 +117,14 @@ impl SqliteStore {
         self.writer.call(step).await
     }
 
-    /// Reads a record on this thread. A locked file is asked for again, asleep on the runtime and not inside SQLite.
+    /// Reads a record on this thread. A locked file is asked for again, asleep on the runtime and
+    /// not inside SQLite.
     async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
         let mut patience = None;
         loop {
-            let read = self
-                .readers
-                .with(|conn| find(&mut *conn.prepare_cached(self.sql.of(statement))?, id, || self.now()));
+            let read = self.readers.with(|conn| {
+                find(&mut *conn.prepare_cached(self.sql.of(statement))?, id, || self.now())
+            });
             match read {
                 Ok(found) => return Ok(found),
                 Err(ReadError::Driver(error)) if is_busy(&error) => {
@@ -180,8 +188,12 @@ impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         let of = |error: Error| error.during("acquire").for_identity(id);
         match self.record(Statement::Find, id).await.map_err(of)? {
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => return Ok(Acquired::Complete(stored)),
-            Some(Record { owner, token, phase: Phase::Running(Some(remaining)) }) if owner != req.owner => {
+            Some(Record { phase: Phase::Done(Some(stored)), .. }) => {
+                return Ok(Acquired::Complete(stored));
+            }
+            Some(Record { owner, token, phase: Phase::Running(Some(remaining)) })
+                if owner != req.owner =>
+            {
                 return Ok(Acquired::Busy { remaining, token });
             }
             _ => {}
@@ -213,11 +225,14 @@ impl IdempotencyStore for SqliteStore {
 
     async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
         if done.value.len() > self.max_value {
-            return Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
-                .with("bytes", done.value.len())
-                .with("at_most", self.max_value)
-                .during("complete")
-                .for_identity(id));
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "the value is larger than the store accepts",
+            )
+            .with("bytes", done.value.len())
+            .with("at_most", self.max_value)
+            .during("complete")
+            .for_identity(id));
         }
         self.fenced("complete", id, Step::Complete(id.clone(), owner, done.clone())).await
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Turn`]: who of this process writes next to a file. SQLite's own lock knows no queue: a thread that writes transaction after transaction
-//! leaves it free for moments that a polling one misses. So the store's writer and the application's joined transactions (CMP-7) stand in
-//! one line. Other processes are met at the file's lock.
+//! [`Turn`]: who of this process writes next to a file. SQLite's own lock knows no queue: a thread
+//! that writes transaction after transaction leaves it free for moments that a polling one misses.
+//! So the store's writer and the application's joined transactions (CMP-7) stand in one line. Other
+//! processes are met at the file's lock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,7 +26,8 @@ struct Line {
     leases: Leases,
 }
 
-/// The lines of this process, by file. A file that is written under two names has two, which costs fairness and nothing else.
+/// The lines of this process, by file. A file that is written under two names has two, which costs
+/// fairness and nothing else.
 static LINES: LazyLock<Mutex<HashMap<PathBuf, Weak<Line>>>> = LazyLock::new(Mutex::default);
 
 /// A place to queue for one file.
@@ -72,19 +74,22 @@ impl Turn {
     }
 }
 
-/// A place in the line, kept for as long as it lives. Whoever gives it up to look after something, and then queues anew, may be
-/// overtaken for ever.
+/// A place in the line, kept for as long as it lives. Whoever gives it up to look after something,
+/// and then queues anew, may be overtaken for ever.
 pub(crate) struct Place {
     waiting: Pin<Box<dyn Future<Output = Taken>>>,
     waker: Waker,
 }
 
 impl Place {
-    /// Sleeps on the thread that queued until it is its turn, and for no longer than `most`; keeps the place if that was not enough.
+    /// Sleeps on the thread that queued until it is its turn, and for no longer than `most`; keeps
+    /// the place if that was not enough.
     pub(crate) fn wait(&mut self, most: Duration) -> Option<Taken> {
         let patience = Patience::new(most);
         loop {
-            if let Poll::Ready(taken) = self.waiting.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            if let Poll::Ready(taken) =
+                self.waiting.as_mut().poll(&mut Context::from_waker(&self.waker))
+            {
                 return Some(taken);
             }
             if patience.is_over() {

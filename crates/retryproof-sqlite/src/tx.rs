@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). One commits only as the transaction that was
-//! opened, and only before it has cost another key its lease.
+//! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). One
+//! commits only as the transaction that was opened, and only before it has cost another key its
+//! lease.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -24,22 +25,29 @@ use crate::join::{Sqlite, run};
 use crate::pause::{Patience, pause};
 use crate::turn::{Taken, Turn};
 
-/// Between two attempts to get the write lock from another process, or to commit beside a reader of one.
+/// Between two attempts to get the write lock from another process, or to commit beside a reader of
+/// one.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for this part of the shortest lease. Beats come at half of it, and it survives an outage of 0.4 (RUN-1); the rest is for the commit.
+/// A transaction may be open for this part of the shortest lease. Beats come at half of it, and it
+/// survives an outage of 0.4 (RUN-1); the rest is for the commit.
 const PART: u32 = 3;
 
-/// Opens write transactions on the file of the store, for [`IdempotencyEngine::joined`](retryproof_core::IdempotencyEngine::joined). Cheap to clone.
+/// Opens write transactions on the file of the store, for
+/// [`IdempotencyEngine::joined`](retryproof_core::IdempotencyEngine::joined). Cheap to clone.
 ///
-/// It has one connection: SQLite lets one transaction write at a time. Those that want one queue for it, together with the store's own
-/// writer, so that none starves.
+/// It has one connection: SQLite lets one transaction write at a time. Those that want one queue
+/// for it, together with the store's own writer, so that none starves.
 ///
-/// **An open transaction holds up every acquire, beat and completion of the file.** A lease whose beats are held up for longer than 0.4 of it is lost, and when the
-/// file is free again its key is taken over while its holder still works. So a transaction may be open for a third of the shortest lease that this process
-/// holds in the file at its begin, its own included; then it is rolled back, the call fails as `Unavailable`, and the key is free. An action that is async is dropped
-/// at that moment; one that blocks, or an HTTP handler, finds out at its end. Do the slow things (calls to others) before the first statement, or give longer leases. Leases
-/// that *other* processes hold in the file are not known here: where they are shorter, say so by [`with_longest`](Self::with_longest).
+/// **An open transaction holds up every acquire, beat and completion of the file.** A lease whose
+/// beats are held up for longer than 0.4 of it is lost, and when the file is free again its key is
+/// taken over while its holder still works. So a transaction may be open for a third of the
+/// shortest lease that this process holds in the file at its begin, its own included; then it is
+/// rolled back, the call fails as `Unavailable`, and the key is free. An action that is async is
+/// dropped at that moment; one that blocks, or an HTTP handler, finds out at its end. Do the slow
+/// things (calls to others) before the first statement, or give longer leases. Leases that *other*
+/// processes hold in the file are not known here: where they are shorter, say so by
+/// [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
@@ -49,8 +57,9 @@ pub struct SqliteTxSource {
     longest: Duration,
 }
 
-/// What the hooks of the connection say of its transaction. SQLite ends one by itself on some errors (a full disk, `INSERT OR ROLLBACK`), and an action
-/// may send `COMMIT`: what it writes after that would be commits of its own, without the record.
+/// What the hooks of the connection say of its transaction. SQLite ends one by itself on some
+/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`: what it writes
+/// after that would be commits of its own, without the record.
 #[derive(Debug, Default)]
 struct Seal {
     /// The engine commits. At any other time a commit is turned into a roll-back.
@@ -77,7 +86,8 @@ impl Installed for Result<(), rusqlite::Error> {
 }
 
 impl SqliteTxSource {
-    /// A connection of its own on the file at `path`, as durable as a store with the defaults: see [`SqliteConfig`].
+    /// A connection of its own on the file at `path`, as durable as a store with the defaults: see
+    /// [`SqliteConfig`].
     ///
     /// # Errors
     /// Those of [`SqliteStore::open`](crate::SqliteStore::open).
@@ -85,7 +95,8 @@ impl SqliteTxSource {
         Self::open_with(&SqliteConfig::new(path))
     }
 
-    /// A connection of its own, on the file and with the durability and the busy time-out of `config`.
+    /// A connection of its own, on the file and with the durability and the busy time-out of
+    /// `config`.
     ///
     /// # Errors
     /// Those of [`SqliteStore::open_with`](crate::SqliteStore::open_with).
@@ -94,8 +105,9 @@ impl SqliteTxSource {
         Self::new(conn, config.busy_timeout)
     }
 
-    /// Takes a connection that the application has opened and set up: functions, pragmas, attached files. Its `synchronous` decides how durable a
-    /// joined commit is, record included. Its busy time-out is set to zero; no call sleeps inside SQLite. Its commit hook and its roll-back
+    /// Takes a connection that the application has opened and set up: functions, pragmas, attached
+    /// files. Its `synchronous` decides how durable a joined commit is, record included. Its busy
+    /// time-out is set to zero; no call sleeps inside SQLite. Its commit hook and its roll-back
     /// hook are replaced.
     ///
     /// # Errors
@@ -111,8 +123,9 @@ impl SqliteTxSource {
         Self::new(conn, SqliteConfig::new("").busy_timeout)
     }
 
-    /// How long a transaction may be open at most, where the leases of this process allow for more. Default: 10 s, a third of the default lease. Set it to a third of the
-    /// shortest lease that any other process uses on the file.
+    /// How long a transaction may be open at most, where the leases of this process allow for more.
+    /// Default: 10 s, a third of the default lease. Set it to a third of the shortest lease that
+    /// any other process uses on the file.
     #[must_use]
     pub fn with_longest(mut self, longest: Duration) -> Self {
         self.longest = longest;
@@ -129,7 +142,8 @@ impl SqliteTxSource {
             refused
         }))
         .installed()?;
-        conn.rollback_hook(Some(move || rolled_back.broken.store(true, Ordering::Release))).installed()?;
+        conn.rollback_hook(Some(move || rolled_back.broken.store(true, Ordering::Release)))
+            .installed()?;
         let conn = Arc::new(Mutex::new(conn));
         Ok(Self { conn, seal, turn, busy_timeout, longest: Duration::from_secs(10) })
     }
@@ -138,7 +152,8 @@ impl SqliteTxSource {
 impl TxSource<Sqlite> for SqliteTxSource {
     type Tx = SqliteTx;
 
-    /// `BEGIN IMMEDIATE`: the write lock is held from here on, so that no statement of the transaction fails for want of it.
+    /// `BEGIN IMMEDIATE`: the write lock is held from here on, so that no statement of the
+    /// transaction fails for want of it.
     async fn begin(&self) -> Result<SqliteTx> {
         let conn = Arc::clone(&self.conn).lock_owned().await;
         let turn = self.turn.wait().await;
@@ -155,13 +170,19 @@ impl TxSource<Sqlite> for SqliteTxSource {
         loop {
             match tx.conn.execute_batch("BEGIN IMMEDIATE") {
                 Ok(()) => break,
-                Err(error) if is_busy(&error) && !patience.is_over() => tokio::time::sleep(AGAIN).await,
+                Err(error) if is_busy(&error) && !patience.is_over() => {
+                    tokio::time::sleep(AGAIN).await
+                }
                 Err(error) => return Err(classify(error)),
             }
         }
         tx.seal.broken.store(false, Ordering::Release);
         // With the lock held no lease is granted, so none becomes shorter.
-        let most = self.turn.leases().shortest().map_or(self.longest, |lease| self.longest.min(lease / PART));
+        let most = self
+            .turn
+            .leases()
+            .shortest()
+            .map_or(self.longest, |lease| self.longest.min(lease / PART));
         tx.open = (Patience::new(most), most);
         Ok(tx)
     }
@@ -173,10 +194,13 @@ impl fmt::Debug for SqliteTxSource {
     }
 }
 
-/// An open write transaction; a [`Connection`] to write with. Dropped, it is rolled back. Its end is the engine's: a `COMMIT` that an action sends is turned into
-/// a roll-back, and so is every write after SQLite has rolled the transaction back by itself, on an error that the action did not return.
+/// An open write transaction; a [`Connection`] to write with. Dropped, it is rolled back. Its end
+/// is the engine's: a `COMMIT` that an action sends is turned into a roll-back, and so is every
+/// write after SQLite has rolled the transaction back by itself, on an error that the action did
+/// not return.
 ///
-/// Its calls block, but not for the disk: that is the commit's wait, which does not stall a runtime.
+/// Its calls block, but not for the disk: that is the commit's wait, which does not stall a
+/// runtime.
 pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
     seal: Arc<Seal>,
@@ -195,8 +219,8 @@ impl SqliteTx {
             if self.open.0.is_over() {
                 self.end();
                 return Err(Error::unavailable(
-                    "the transaction was open for longer than a third of the shortest lease in the file, whose beats it held up; \
-                     open it later, or give longer leases",
+                    "the transaction was open for longer than a third of the shortest lease in \
+                     the file, whose beats it held up; open it later, or give longer leases",
                 )
                 .with("at_most", format_args!("{:?}", self.open.1)));
             }
@@ -219,8 +243,8 @@ impl SqliteTx {
         if self.seal.broken.load(Ordering::Acquire) || self.conn.is_autocommit() {
             return Err(Error::new(
                 ErrorKind::Unexpected,
-                "the transaction is no longer open: a statement of the action ended it, or SQLite rolled it back after an error; \
-                 let the action return such an error",
+                "the transaction is no longer open: a statement of the action ended it, or \
+                 SQLite rolled it back after an error; let the action return such an error",
             ));
         }
         Ok(())
@@ -236,7 +260,11 @@ impl SqliteTx {
 }
 
 impl TxPort<Sqlite> for SqliteTx {
-    fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send {
+    fn run_statement(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<u64>> + Send {
         ready(self.still_open().and_then(|()| run(&self.conn, sql, params)))
     }
 }

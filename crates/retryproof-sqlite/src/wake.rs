@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wake`]: who waits for which record in this process, and whether another process has written (ACQ-4).
+//! [`Wake`]: who waits for which record in this process, and whether another process has written
+//! (ACQ-4).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ const POLL_APART: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(crate) struct Wake {
     waiters: Mutex<HashMap<Identity, (Arc<Notify>, usize)>>,
-    /// How many there are, to skip the work when there are none. It decides nothing: a waiter that comes too late for it looks
-    /// after it has subscribed.
+    /// How many there are, to skip the work when there are none. It decides nothing: a waiter that
+    /// comes too late for it looks after it has subscribed.
     count: AtomicUsize,
     foreign: AtomicU64,
     dice: AtomicU32,
@@ -43,8 +44,9 @@ impl Wake {
         Subscription { wake: self, id, bell: Arc::clone(bell) }
     }
 
-    /// Wakes the waiters of these records. To be called after the commit. The lock orders it against [`Self::subscribe`]: either the
-    /// waiter is found here, or its look comes after the commit.
+    /// Wakes the waiters of these records. To be called after the commit. The lock orders it
+    /// against [`Self::subscribe`]: either the waiter is found here, or its look comes after the
+    /// commit.
     pub(crate) fn wake<'a>(&self, ids: impl Iterator<Item = &'a Identity>) {
         let waiters = self.waiters.lock();
         if waiters.is_empty() {
@@ -65,7 +67,8 @@ impl Wake {
         self.foreign.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether it is time to ask again whether another process has written: one question serves all waiters.
+    /// Whether it is time to ask again whether another process has written: one question serves all
+    /// waiters.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let mut polled = self.polled.lock();
         let due = polled.is_none_or(|at| now.saturating_duration_since(at) >= POLL_APART);

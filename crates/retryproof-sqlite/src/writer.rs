@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Writer`]: group commit. Callers queue their steps; one thread drains up to [`BATCH`] of them into one transaction and
-//! answers after its commit, so that many callers share one wait for the disk.
+//! [`Writer`]: group commit. Callers queue their steps; one thread drains up to [`BATCH`] of them
+//! into one transaction and answers after its commit, so that many callers share one wait for the
+//! disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::turn::Turn;
 const BATCH: usize = 256;
 /// Between two attempts to get the write lock from another process: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
-/// How long to wait for a joined transaction of this process, before looking whether anybody still waits for us.
+/// How long to wait for a joined transaction of this process, before looking whether anybody still
+/// waits for us.
 const IN_LINE: Duration = Duration::from_millis(20);
 /// How long a closing store still asks for a locked file, on behalf of callers that are gone.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -78,8 +80,9 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Queues a step and waits for the commit that contains it. Dropped before the thread drained it, an acquire never happens
-    /// and any other step still does; dropped later, the step is done or not done (ACQ-11).
+    /// Queues a step and waits for the commit that contains it. Dropped before the thread drained
+    /// it, an acquire never happens and any other step still does; dropped later, the step is done
+    /// or not done (ACQ-11).
     pub(crate) async fn call(&self, step: Step) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
         {
@@ -124,7 +127,8 @@ impl Writer {
         self.shared.desk.lock().connection().execute_batch(sql).expect("a pragma");
     }
 
-    /// Lets waiters know of commits by other processes. Does nothing while somebody writes: that looks by itself.
+    /// Lets waiters know of commits by other processes. Does nothing while somebody writes: that
+    /// looks by itself.
     pub(crate) fn note_foreign_commits(&self) {
         if let Some(mut desk) = self.shared.desk.try_lock() {
             // A file that is locked or gone now shows at the waiter's next look.
@@ -170,21 +174,24 @@ impl Shared {
         true
     }
 
-    /// Commits the batch and answers it. A file locked by another process is asked for again and again, outside of SQLite, until
-    /// each caller's patience is over (STO-5).
+    /// Commits the batch and answers it. A file locked by another process is asked for again and
+    /// again, outside of SQLite, until each caller's patience is over (STO-5).
     fn write(&self, batch: &mut Vec<Request>) {
         let (mut delay, longest) = AGAIN;
         let mut place = None;
         loop {
             // Nobody waits for the grant any more, so it is not made (ACQ-11).
-            batch.retain(|request| !matches!(request.step, Step::Acquire(..)) || !request.reply.is_closed());
+            batch.retain(|request| {
+                !matches!(request.step, Step::Acquire(..)) || !request.reply.is_closed()
+            });
             if batch.is_empty() {
                 self.queue.lock().in_hand = false;
                 return;
             }
             // Once in the line it stays there, whoever of the batch gives up meanwhile.
             let turn = if place.is_none() { self.turn.at_once() } else { None };
-            let turn = turn.or_else(|| place.get_or_insert_with(|| self.turn.queue()).wait(IN_LINE));
+            let turn =
+                turn.or_else(|| place.get_or_insert_with(|| self.turn.queue()).wait(IN_LINE));
             let Some(turn) = turn else {
                 // A joined transaction of this process has been open for that long (CMP-7).
                 self.give_up(batch, &locked());

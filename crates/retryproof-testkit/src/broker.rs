@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For tests of listeners on a message broker: where the shared brokers are, one of a test's own, and waiting for what has to come.
+//! For tests of listeners on a message broker: where the shared brokers are, one of a test's own,
+//! and waiting for what has to come.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ pub use work::{Gate, counted, gated, unsure};
 /// Longer than anything takes that ends well, also on a machine with a lot to do.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `cargo xtask services` says under `name`: the variable, else the line of the file that it wrote below `root`, the folder of the
-/// workspace. None where nothing runs.
+/// What `cargo xtask services` says under `name`: the variable, else the line of the file that it
+/// wrote below `root`, the folder of the workspace. None where nothing runs.
 #[must_use]
 pub fn service(root: &str, name: &str) -> Option<String> {
     if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {

@@ -15,26 +15,30 @@
 //! ```
 //!
 //! # Time
-//! `time = paused`: each case has a runtime of one thread whose clock is paused, for stores on tokio's clock that do
-//! nothing on other threads. `time = real`: each case has a runtime of two threads on the host's clock; leases that are
-//! to run out are some ten milliseconds long, and the kit goes by the store's answers, not by its own watch, so that a
-//! loaded machine makes it slow and not wrong.
+//! `time = paused`: each case has a runtime of one thread whose clock is paused, for stores on
+//! tokio's clock that do nothing on other threads. `time = real`: each case has a runtime of two
+//! threads on the host's clock; leases that are to run out are some ten milliseconds long, and the
+//! kit goes by the store's answers, not by its own watch, so that a loaded machine makes it slow
+//! and not wrong.
 //!
 //! A store that takes its time from an injected clock says so by
-//! [`with_clock`](crate::SubjectBuilder::with_clock), under either; expiry is then tested to the last millisecond.
+//! [`with_clock`](crate::SubjectBuilder::with_clock), under either; expiry is then tested to the
+//! last millisecond.
 //!
 //! # Joined transactions
-//! A store on SQL says by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions its completions join, and by a [`Ledger`](crate::Ledger) what an
-//! application writes in them. The cases of CMP-7 then judge both together, the driver's port included.
+//! A store on SQL says by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
+//! its completions join, and by a [`Ledger`](crate::Ledger) what an application writes in them. The
+//! cases of CMP-7 then judge both together, the driver's port included.
 //!
 //! # The factory
-//! It is called once per case and returns a [`Subject`], or `None` where the server it needs is not there: the case is
-//! skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
+//! It is called once per case and returns a [`Subject`], or `None` where the server it needs is not
+//! there: the case is skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
 //!
 //! # What was not judged
-//! A case that [needs](Need) what the subject does not offer passes without judging anything. One more test, `sto_2_summary_of_the_kit`,
-//! writes one line to the standard error, past the capture of the test harness, that names each of them with its reason (a harness that
-//! hides what passing tests write, as nextest does, shows it by `--success-output final`):
+//! A case that [needs](Need) what the subject does not offer passes without judging anything. One
+//! more test, `sto_2_summary_of_the_kit`, writes one line to the standard error, past the capture
+//! of the test harness, that names each of them with its reason (a harness that hides what passing
+//! tests write, as nextest does, shows it by `--success-output final`):
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases judged; not judged for want of purge (8): sto_4_purge_keeps_what_is_live, …
@@ -100,15 +104,16 @@ pub enum Time {
     Real,
 }
 
-/// Longer than any case takes; one that hangs fails by it. The paused clock runs ahead as soon as nothing else is to happen, and
-/// one case has it pass ten years.
+/// Longer than any case takes; one that hangs fails by it. The paused clock runs ahead as soon as
+/// nothing else is to happen, and one case has it pass ten years.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
 
 /// Judges a store by one case, on a runtime of its own.
 ///
 /// # Panics
-/// When the store fails the case; when the factory gives none and `RETRYPROOF_REQUIRE_STORES` is `1`.
+/// When the store fails the case; when the factory gives none and `RETRYPROOF_REQUIRE_STORES` is
+/// `1`.
 pub fn run<F, Fut, T>(case: Case, time: Time, factory: F)
 where
     F: FnOnce() -> Fut,
@@ -128,7 +133,9 @@ where
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
             // As long as it takes, when somebody asked for more.
-            Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => PATIENCE_WHILE_PAUSED,
+            Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
+                PATIENCE_WHILE_PAUSED
+            }
             Time::Real => PATIENCE,
         };
         let judged = tokio::time::timeout(patience, (case.run)(&subject)).await;
@@ -157,7 +164,10 @@ where
 {
     let mut made = factory().await.into();
     let required = std::env::var_os("RETRYPROOF_REQUIRE_STORES").is_some_and(|value| value == "1");
-    assert!(made.is_some() || !required, "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1");
+    assert!(
+        made.is_some() || !required,
+        "the factory gave no store, and RETRYPROOF_REQUIRE_STORES=1"
+    );
     if let (Some(subject), Time::Paused) = (&mut made, time) {
         subject.pause();
     }
@@ -184,7 +194,8 @@ where
     let _ = writeln!(std::io::stderr(), "{place} {line}");
 }
 
-/// Every case of the kit, for a harness of one's own; [`conformance!`](crate::conformance!) is the usual way.
+/// Every case of the kit, for a harness of one's own; [`conformance!`](crate::conformance!) is the
+/// usual way.
 #[must_use]
 pub fn cases() -> &'static [Case] {
     crate::__each_case! { table }

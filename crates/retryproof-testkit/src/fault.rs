@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
-    StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    StoreProfile, StoreStats,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::sync::watch;
@@ -104,7 +104,9 @@ impl Faults {
 
     /// The next `times` calls of a method fail.
     pub fn fail_next(&self, operation: Operation, times: u64, fault: Fault) {
-        self.plan(move |call| (call.operation == operation && call.of_operation <= times).then_some(fault));
+        self.plan(move |call| {
+            (call.operation == operation && call.of_operation <= times).then_some(fault)
+        });
     }
 
     /// No further faults; an outage goes on.
@@ -128,7 +130,8 @@ impl Faults {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many calls failed since the plan was set, in outages too: a test that injected nothing has shown nothing.
+    /// How many calls failed since the plan was set, in outages too: a test that injected nothing
+    /// has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected
@@ -147,7 +150,11 @@ impl Faults {
         fault
     }
 
-    async fn apply<T>(&self, operation: Operation, call: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn apply<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let fault = self.judge(operation);
         let mut outage = self.0.outage.subscribe();
         let away = *outage.borrow_and_update();

@@ -19,19 +19,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder below the system's temporary one, that nobody else looks into. It is removed, with all that is in it, when this is dropped.
+/// A folder below the system's temporary one, that nobody else looks into. It is removed, with all
+/// that is in it, when this is dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one, with `name` in its own name. What an earlier process of this number has left there goes.
+    /// Makes one, with `name` in its own name. What an earlier process of this number has left
+    /// there goes.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn new(name: &str) -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("retryproof-{name}-{}-{count}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("retryproof-{name}-{}-{count}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         let mut builder = DirBuilder::new();
         #[cfg(unix)]

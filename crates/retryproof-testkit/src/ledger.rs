@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Ledger`]: the application's side of a database whose transactions a store joins, for the cases about joined completions (CMP-7).
+//! [`Ledger`]: the application's side of a database whose transactions a store joins, for the cases
+//! about joined completions (CMP-7).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +12,8 @@ use retryproof_core::{
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an application writes in the transactions that a store joins, and what becomes of it. `T` is the transaction.
+/// What an application writes in the transactions that a store joins, and what becomes of it. `T`
+/// is the transaction.
 pub trait Ledger<T>: Send + Sync + 'static {
     /// Writes one row in the transaction.
     ///
@@ -19,10 +21,11 @@ pub trait Ledger<T>: Send + Sync + 'static {
     /// The driver's. A case that goes on after an error does so on purpose.
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Has the database end the transaction, or make it one that cannot be committed, as the database does by itself after an error: a deadlock on MySQL,
-    /// `INSERT OR ROLLBACK` on SQLite. A plain `ROLLBACK` behind the driver's back comes to the same on these.
-    /// On PostgreSQL, where a `ROLLBACK` would go unnoticed, it is a statement that fails: `SELECT 1/0`. A row may be written
-    /// afterwards, and must not stay.
+    /// Has the database end the transaction, or make it one that cannot be committed, as the
+    /// database does by itself after an error: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite.
+    /// A plain `ROLLBACK` behind the driver's back comes to the same on these. On PostgreSQL, where
+    /// a `ROLLBACK` would go unnoticed, it is a statement that fails: `SELECT 1/0`. A row may be
+    /// written afterwards, and must not stay.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
     /// How many rows another connection sees.
@@ -62,10 +65,12 @@ where
     fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool> {
         Box::pin(async move {
             let engine = IdempotencyEngine::new(store);
-            let joined =
-                engine.joined(self.source.clone()).expect("the store joins the source's transactions");
+            let joined = engine
+                .joined(self.source.clone())
+                .expect("the store joins the source's transactions");
             let ctx = IdempotencyContext::builder(id.scope().clone(), id.key().expose());
-            let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx.build().expect("valid")).await
+            let Ok(Acquisition::Granted(held)) =
+                engine.try_acquire(&ctx.build().expect("valid")).await
             else {
                 panic!("the key is not free")
             };
@@ -81,7 +86,10 @@ where
                 let _ = self.ledger.write(&mut tx).await;
             }
             let value = Payload::new(CodecId::BYTES, 1, b"paid");
-            matches!(joined.commit(tx, held, value).await, Finished::Recorded | Finished::Tombstoned(_))
+            matches!(
+                joined.commit(tx, held, value).await,
+                Finished::Recorded | Finished::Tombstoned(_)
+            )
         })
     }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Model`]: the contract as a sequential program, against which a store's answers are compared one by one.
+//! [`Model`]: the contract as a sequential program, against which a store's answers are compared
+//! one by one.
 //!
-//! Time is counted from the beginning of the sequence. What is over in every respect, a result past its ttl or a lease
-//! past its end and its ttl, may be gone at any moment (STO-4), so some answers have two right forms there: the model
-//! then goes with what the store said.
+//! Time is counted from the beginning of the sequence. What is over in every respect, a result past
+//! its ttl or a lease past its end and its ttl, may be gone at any moment (STO-4), so some answers
+//! have two right forms there: the model then goes with what the store said.
 
 use std::time::Duration;
 
@@ -72,10 +73,14 @@ impl Model {
     fn standing(&self) -> Standing<'_> {
         let Some(record) = &self.record else { return Standing::Absent };
         match record.state {
-            State::Running { until, .. } if until > self.now => Standing::Running(record, until - self.now),
+            State::Running { until, .. } if until > self.now => {
+                Standing::Running(record, until - self.now)
+            }
             State::Running { ttl_until, .. } if ttl_until > self.now => Standing::Expired(record),
             State::Running { .. } => Standing::Forgotten(record),
-            State::Complete { value, until } if until > self.now => Standing::Complete(record, value),
+            State::Complete { value, until } if until > self.now => {
+                Standing::Complete(record, value)
+            }
             State::Complete { .. } => Standing::Stale(record),
         }
     }
@@ -84,7 +89,9 @@ impl Model {
     pub(crate) fn look(&self, answer: Answer) -> Result<(), String> {
         let right = match self.standing() {
             Standing::Running(record, remaining) => Answer::Busy { token: record.token, remaining },
-            Standing::Complete(record, value) => Answer::Complete { value, fingerprint: record.fingerprint },
+            Standing::Complete(record, value) => {
+                Answer::Complete { value, fingerprint: record.fingerprint }
+            }
             _ => Answer::Absent,
         };
         self.is(answer, &[right])
@@ -99,14 +106,17 @@ impl Model {
         // (token that it has to keep, takeover) for each right form of a grant.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
-            Standing::Running(record, _) | Standing::Expired(record) if record.owner == ask.owner => {
+            Standing::Running(record, _) | Standing::Expired(record)
+                if record.owner == ask.owner =>
+            {
                 vec![(Some(record.token), record.took_over)]
             }
             Standing::Running(record, remaining) => {
                 return self.is(answer, &[Answer::Busy { token: record.token, remaining }]);
             }
             Standing::Complete(record, value) => {
-                return self.is(answer, &[Answer::Complete { value, fingerprint: record.fingerprint }]);
+                return self
+                    .is(answer, &[Answer::Complete { value, fingerprint: record.fingerprint }]);
             }
             Standing::Expired(_) => vec![(None, true)],
             Standing::Forgotten(record) if record.owner == ask.owner => {
@@ -127,7 +137,9 @@ impl Model {
                 }
         };
         if !grants.iter().any(fits) {
-            return Err(format!("{answer:?} instead of one of {grants:?} (token, takeover) after {last:?}"));
+            return Err(format!(
+                "{answer:?} instead of one of {grants:?} (token, takeover) after {last:?}"
+            ));
         }
         self.last_token = Some(token);
         self.record = Some(Record {
@@ -141,7 +153,12 @@ impl Model {
     }
 
     /// Judges the answer to an extend, and goes with it.
-    pub(crate) fn extend(&mut self, owner: Owner, lease: Duration, answer: Answer) -> Result<(), String> {
+    pub(crate) fn extend(
+        &mut self,
+        owner: Owner,
+        lease: Duration,
+        answer: Answer,
+    ) -> Result<(), String> {
         let right: &[Fenced] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
                 &[Fenced::Done]
@@ -171,7 +188,9 @@ impl Model {
             }
             Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::Lost],
             Standing::Complete(record, _) if record.owner == owner => &[Fenced::AlreadyDone],
-            Standing::Stale(record) if record.owner == owner => &[Fenced::AlreadyDone, Fenced::Lost],
+            Standing::Stale(record) if record.owner == owner => {
+                &[Fenced::AlreadyDone, Fenced::Lost]
+            }
             _ => &[Fenced::Lost],
         };
         self.is_fenced(answer, right)?;
@@ -190,7 +209,9 @@ impl Model {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
                 &[Fenced::Done]
             }
-            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::AlreadyDone],
+            Standing::Forgotten(record) if record.owner == owner => {
+                &[Fenced::Done, Fenced::AlreadyDone]
+            }
             Standing::Forgotten(_) | Standing::Stale(_) => &[Fenced::Lost, Fenced::AlreadyDone],
             Standing::Absent => &[Fenced::AlreadyDone],
             _ => &[Fenced::Lost],
@@ -218,8 +239,11 @@ impl Model {
 
     fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
         let fits = |right: &Answer| match (*right, answer) {
-            // On a clock that runs the model knows no remaining time; the caller leaves it out by zero.
-            (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining }) if remaining.is_zero() => {
+            // On a clock that runs the model knows no remaining time; the caller leaves it out by
+            // zero.
+            (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining })
+                if remaining.is_zero() =>
+            {
                 token == said
             }
             (right, answer) => right == answer,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
-    StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    StoreProfile, StoreStats,
 };
 use retryproof_core::{ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 
@@ -64,7 +64,8 @@ pub struct CallLog(Arc<Mutex<Log>>);
 #[derive(Default)]
 struct Log {
     entries: Vec<Entry>,
-    /// Counted up when the log is cleared, so that an answer to a forgotten call is not taken for another one's.
+    /// Counted up when the log is cleared, so that an answer to a forgotten call is not taken for
+    /// another one's.
     generation: u64,
 }
 
@@ -106,10 +107,25 @@ impl CallLog {
         log.generation += 1;
     }
 
-    fn begin(&self, operation: Operation, identity: Option<&Identity>, owner: Option<OwnerId>) -> Open<'_> {
+    fn begin(
+        &self,
+        operation: Operation,
+        identity: Option<&Identity>,
+        owner: Option<OwnerId>,
+    ) -> Open<'_> {
         let mut log = self.0.lock();
-        log.entries.push(Entry { operation, identity: identity.cloned(), owner, said: Said::Pending });
-        Open { log: self, at: log.entries.len() - 1, generation: log.generation, said: Said::Dropped }
+        log.entries.push(Entry {
+            operation,
+            identity: identity.cloned(),
+            owner,
+            said: Said::Pending,
+        });
+        Open {
+            log: self,
+            at: log.entries.len() - 1,
+            generation: log.generation,
+            said: Said::Dropped,
+        }
     }
 
     async fn keep<T>(

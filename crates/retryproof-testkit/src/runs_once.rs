@@ -24,8 +24,8 @@ impl Runs {
     }
 }
 
-/// Makes `calls` calls at once, each on a task of its own, and gives the number of runs and all answers. What
-/// [`assert_runs_once!`](crate::assert_runs_once) is made of.
+/// Makes `calls` calls at once, each on a task of its own, and gives the number of runs and all
+/// answers. What [`assert_runs_once!`](crate::assert_runs_once) is made of.
 ///
 /// # Panics
 /// When a call panics.
@@ -56,10 +56,11 @@ where
     (runs.count(), answers)
 }
 
-/// Makes many calls at once and asserts that the action inside ran once. Gives all answers, for further assertions.
+/// Makes many calls at once and asserts that the action inside ran once. Gives all answers, for
+/// further assertions.
 ///
-/// The first argument is the number of calls; the second a closure that makes one call and has the action note its runs.
-/// It is used inside an async function, on a tokio runtime.
+/// The first argument is the number of calls; the second a closure that makes one call and has the
+/// action note its runs. It is used inside an async function, on a tokio runtime.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};

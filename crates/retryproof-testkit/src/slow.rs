@@ -5,14 +5,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing, StoreProfile,
-    StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    StoreProfile, StoreStats,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::sleep;
 
-/// A store at a distance: each call takes some time to reach the store inside, and its answer some to come back. The time is the
-/// runtime's, so a paused clock makes it cost nothing.
+/// A store at a distance: each call takes some time to reach the store inside, and its answer some
+/// to come back. The time is the runtime's, so a paused clock makes it cost nothing.
 #[derive(Debug)]
 pub struct SlowStore<S> {
     inner: S,

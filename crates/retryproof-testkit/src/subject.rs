@@ -21,9 +21,11 @@ use crate::ledger::{Joined, Ledger, Of};
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
 
-/// A store under judgement, and what the kit may do beside calling it. A factory makes one for each case.
+/// A store under judgement, and what the kit may do beside calling it. A factory makes one for each
+/// case.
 ///
-/// The identities of one subject are its own, so that subjects may share a server and run at the same time.
+/// The identities of one subject are its own, so that subjects may share a server and run at the
+/// same time.
 pub struct Subject {
     store: SharedStore,
     concrete: Box<dyn OnConcrete>,
@@ -43,8 +45,8 @@ struct Hooks {
     sequences: Option<u32>,
 }
 
-/// Says what a store can do beyond the contract. Cases that [need](crate::conformance::Need) more than was said judge nothing, and the
-/// [summary](crate::conformance::summary) names them.
+/// Says what a store can do beyond the contract. Cases that [need](crate::conformance::Need) more
+/// than was said judge nothing, and the [summary](crate::conformance::summary) names them.
 #[must_use = "a builder does nothing until `build`"]
 pub struct SubjectBuilder<S> {
     concrete: Concrete<S>,
@@ -53,11 +55,15 @@ pub struct SubjectBuilder<S> {
 }
 
 impl Subject {
-    /// Starts with the contract alone, on a store whose clock is the runtime's: the host's under `time = real`, the paused
-    /// one under `time = paused`.
+    /// Starts with the contract alone, on a store whose clock is the runtime's: the host's under
+    /// `time = real`, the paused one under `time = paused`.
     pub fn of<S: IdempotencyStore>(store: S) -> SubjectBuilder<S> {
         let concrete = Concrete(Arc::new(store));
-        SubjectBuilder { shared: SharedStore::builder(concrete.clone()), concrete, hooks: Hooks::default() }
+        SubjectBuilder {
+            shared: SharedStore::builder(concrete.clone()),
+            concrete,
+            hooks: Hooks::default(),
+        }
     }
 
     /// The store, as an engine holds it.
@@ -127,14 +133,15 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// As [`id`](Self::id), with a scope. Distinct pairs give distinct identities, whatever bytes are in them: the mark
-    /// has a fixed length.
+    /// As [`id`](Self::id), with a scope. Distinct pairs give distinct identities, whatever bytes
+    /// are in them: the mark has a fixed length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
         let scope = Scope::new(format!("{}{scope}", self.mark)).expect("a valid scope");
         Identity::new(scope, Key::new(key).expect("a valid key"))
     }
 
-    /// Whether the store's clock moves only when it is told to, so that expiry can be tested to the microsecond.
+    /// Whether the store's clock moves only when it is told to, so that expiry can be tested to the
+    /// microsecond.
     pub(crate) fn is_exact(&self) -> bool {
         self.paused || self.hooks.clock.is_some()
     }
@@ -207,7 +214,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Spoils the stored record of an identity behind the store's back, so that it can no longer be read (CMP-8).
+    /// Spoils the stored record of an identity behind the store's back, so that it can no longer be
+    /// read (CMP-8).
     pub fn with_corrupt<F, Fut>(mut self, corrupt: F) -> Self
     where
         F: Fn(Identity) -> Fut + Send + Sync + 'static,
@@ -217,7 +225,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Counts the writes that the store has made, from any number on; only differences count (ACQ-8).
+    /// Counts the writes that the store has made, from any number on; only differences count
+    /// (ACQ-8).
     pub fn with_writes<F, Fut>(mut self, writes: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -227,7 +236,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` says what is written in them.
+    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` says what is
+    /// written in them.
     pub fn with_joined<D, T>(mut self, source: T, ledger: impl Ledger<T::Tx>) -> Self
     where
         D: Dialect,
@@ -239,7 +249,8 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// How many random sequences of steps are compared with the model: 256 by default, 48 under real time.
+    /// How many random sequences of steps are compared with the model: 256 by default, 48 under
+    /// real time.
     pub fn with_sequences(mut self, sequences: u32) -> Self {
         self.hooks.sequences = Some(sequences);
         self

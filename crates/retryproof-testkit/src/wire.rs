@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts, stalls or delays the line.
+//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts, stalls
+//! or delays the line.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -94,8 +95,9 @@ impl WireProxy {
         self.addr
     }
 
-    /// The round trips so far: bursts of the client that the server answered, however many messages and packets a burst had. What
-    /// the server sends unasked counts as none; opening a line counts for as many as its protocol takes.
+    /// The round trips so far: bursts of the client that the server answered, however many messages
+    /// and packets a burst had. What the server sends unasked counts as none; opening a line counts
+    /// for as many as its protocol takes.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
@@ -117,12 +119,14 @@ impl WireProxy {
         self.shared.refusing.store(refusing, Ordering::SeqCst);
     }
 
-    /// While `true`, lines stay open and nothing gets through, in either direction; it arrives when they run again.
+    /// While `true`, lines stay open and nothing gets through, in either direction; it arrives when
+    /// they run again.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }
 
-    /// Puts the server far away: each round trip takes this much longer, on open lines too. Opening a line is one.
+    /// Puts the server far away: each round trip takes this much longer, on open lines too. Opening
+    /// a line is one.
     pub fn delay(&self, round_trip: Duration) {
         self.shared.delay.send_replace(round_trip);
     }

@@ -3,8 +3,8 @@
 
 use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Lease};
 
-/// Says which unit of work a request is. Any `Fn(&Req) -> impl IntoContext` does; implement it by hand to hand the lease
-/// to the inner service as well.
+/// Says which unit of work a request is. Any `Fn(&Req) -> impl IntoContext` does; implement it by
+/// hand to hand the lease to the inner service as well.
 ///
 /// ```
 /// use retryproof_core::Lease;
@@ -37,11 +37,13 @@ pub trait Identify<Req> {
     /// A scope and a key, a context, or a `Result` of these.
     type Context: IntoContext;
 
-    /// The unit of work. Called once per call, before anything is acquired; it must not block. A panic is the caller's.
+    /// The unit of work. Called once per call, before anything is acquired; it must not block. A
+    /// panic is the caller's.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service, with the lease of this run: for its downstream keys, its
-    /// fencing token, or whether it is a takeover. Does nothing unless implemented. A panic counts as one of the service (RUN-4).
+    /// Called after the grant and before the inner service, with the lease of this run: for its
+    /// downstream keys, its fencing token, or whether it is a takeover. Does nothing unless
+    /// implemented. A panic counts as one of the service (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }
@@ -59,8 +61,8 @@ where
     }
 }
 
-/// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a `Result` of
-/// these whose error refuses the request.
+/// What an extractor may return: `(scope, key)`, a [`ContextBuilder`] (for a fingerprint), or a
+/// `Result` of these whose error refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` names no scope and key",
     label = "not what identifies a call",

@@ -10,11 +10,11 @@ use tower_layer::Layer;
 
 use crate::service::EngineService;
 
-/// Runs the services that it wraps once per (scope, key): the first request runs the service, every other one gets its
-/// stored response. See the [crate's page](crate).
+/// Runs the services that it wraps once per (scope, key): the first request runs the service, every
+/// other one gets its stored response. See the [crate's page](crate).
 ///
-/// Cheap to clone. Its durations, where given, are those of every call; what is left out is the extractor's, or the
-/// configured default (CTX-3).
+/// Cheap to clone. Its durations, where given, are those of every call; what is left out is the
+/// extractor's, or the configured default (CTX-3).
 pub struct EngineLayer<I, C = JsonCodec> {
     pub(crate) engine: IdempotencyEngine,
     pub(crate) identify: Arc<I>,
@@ -34,36 +34,41 @@ pub(crate) struct Terms {
 }
 
 impl<I> EngineLayer<I> {
-    /// A layer on `engine`; `identify` says which unit of work a request is, see [`Identify`](crate::Identify).
+    /// A layer on `engine`; `identify` says which unit of work a request is, see
+    /// [`Identify`](crate::Identify).
     pub fn new(engine: IdempotencyEngine, identify: I) -> Self {
         Self { engine, identify: Arc::new(identify), codec: JsonCodec, terms: Terms::default() }
     }
 }
 
 impl<I, C> EngineLayer<I, C> {
-    /// Stores responses by another codec; [`NoCodec`](retryproof_core::NoCodec) for services that return `()`.
+    /// Stores responses by another codec; [`NoCodec`](retryproof_core::NoCodec) for services that
+    /// return `()`.
     #[must_use]
     pub fn codec<D>(self, codec: D) -> EngineLayer<I, D> {
         let Self { engine, identify, codec: _, terms } = self;
         EngineLayer { engine, identify, codec, terms }
     }
 
-    /// How long a response is kept, from completion: 1 ms to 3,650 days. Out of bounds, each call is refused (CTX-2).
+    /// How long a response is kept, from completion: 1 ms to 3,650 days. Out of bounds, each call
+    /// is refused (CTX-2).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.terms.ttl = Some(ttl);
         self
     }
 
-    /// How long a holder that went silent keeps the key: 10 ms to 24 h. Out of bounds, each call is refused (CTX-2).
+    /// How long a holder that went silent keeps the key: 10 ms to 24 h. Out of bounds, each call is
+    /// refused (CTX-2).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.terms.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder, up to 24 h; zero looks once and never blocks, which is right where
-    /// whoever sent the request sends it again. Out of bounds, each call is refused (CTX-2).
+    /// How long a duplicate waits for the holder, up to 24 h; zero looks once and never blocks,
+    /// which is right where whoever sent the request sends it again. Out of bounds, each call is
+    /// refused (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.terms.wait = Some(wait);
@@ -84,9 +89,10 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Runs the inner service on a tracked task of its own, once the lease is granted: a caller that goes away, say by a
-    /// time-out outside of this layer, changes nothing, and its retry gets the response. The engine's `shutdown` waits for
-    /// such tasks and `max-running` bounds them (RUN-5). Task-locals of the caller are not there.
+    /// Runs the inner service on a tracked task of its own, once the lease is granted: a caller
+    /// that goes away, say by a time-out outside of this layer, changes nothing, and its retry gets
+    /// the response. The engine's `shutdown` waits for such tasks and `max-running` bounds them
+    /// (RUN-5). Task-locals of the caller are not there.
     #[must_use]
     pub fn on_own_task(mut self) -> Self {
         self.terms.own_task = true;

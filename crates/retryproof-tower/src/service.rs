@@ -96,16 +96,20 @@ impl<S: Clone, I, C: Clone> Clone for EngineService<S, I, C> {
 
 impl<S: fmt::Debug, I, C: fmt::Debug> fmt::Debug for EngineService<S, I, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineService").field("inner", &self.inner).field("layer", &self.layer).finish()
+        f.debug_struct("EngineService")
+            .field("inner", &self.inner)
+            .field("layer", &self.layer)
+            .finish()
     }
 }
 
 /// The future of an [`EngineService`].
 ///
 /// # Cancel safety
-/// Dropped before the inner service's future was first polled, the key is free. Dropped later, the lease runs out and the
-/// next run is a takeover; [`on_drop`](EngineLayer::on_drop) and [`on_own_task`](EngineLayer::on_own_task) choose
-/// otherwise. Dropped while the response is being recorded, that is finished in the background (RUN-5).
+/// Dropped before the inner service's future was first polled, the key is free. Dropped later, the
+/// lease runs out and the next run is a takeover; [`on_drop`](EngineLayer::on_drop) and
+/// [`on_own_task`](EngineLayer::on_own_task) choose otherwise. Dropped while the response is being
+/// recorded, that is finished in the background (RUN-5).
 #[must_use = "a future does nothing until it is polled"]
 pub struct EngineFuture<T, E>(Pin<Box<dyn Future<Output = Result<T, E>> + Send>>);
 

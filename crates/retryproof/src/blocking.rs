@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine for programs without a runtime: the same names, the same semantics, blocking.
 //!
-//! An [`Engine`] brings a small runtime of its own, on which heartbeats, the connections of its store and other background work run while
-//! an action blocks its caller's thread. Inside a runtime every call is refused with a clear error, since it would stall it.
+//! An [`Engine`] brings a small runtime of its own, on which heartbeats, the connections of its
+//! store and other background work run while an action blocks its caller's thread. Inside a runtime
+//! every call is refused with a clear error, since it would stall it.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
@@ -27,9 +28,11 @@
 pub use retryproof_core::blocking::*;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 
-/// An engine with every setting at its default, on the store that `url` names: [`connect`](crate::connect()) for programs without a runtime.
+/// An engine with every setting at its default, on the store that `url` names:
+/// [`connect`](crate::connect()) for programs without a runtime.
 ///
-/// The store is connected in the runtime that the engine keeps, so its connections live for as long as the engine does.
+/// The store is connected in the runtime that the engine keeps, so its connections live for as long
+/// as the engine does.
 ///
 /// # Errors
 /// As [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
@@ -37,10 +40,12 @@ pub fn connect(url: &str) -> Result<Engine> {
     Engine::make(async { Ok(IdempotencyEngine::new(crate::connect(url).await?)) })
 }
 
-/// As [`connect()`], with the store and all settings of a configuration; see [`connect_with`](crate::connect_with).
+/// As [`connect()`], with the store and all settings of a configuration; see
+/// [`connect_with`](crate::connect_with).
 ///
 /// # Errors
-/// As [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for a bad setting; `Unsupported` inside a runtime.
+/// As [`connect_with`](crate::connect_with) and [`Engine::new`]; `Config` for a bad setting;
+/// `Unsupported` inside a runtime.
 pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
     Engine::make(async {
         let store = crate::connect_with(config).await?;
@@ -48,7 +53,8 @@ pub fn connect_with(config: &IdempotencyConfig) -> Result<Engine> {
     })
 }
 
-/// Creates or updates the tables of the store that `url` names: [`migrate`](crate::migrate) for programs without a runtime.
+/// Creates or updates the tables of the store that `url` names: [`migrate`](crate::migrate) for
+/// programs without a runtime.
 ///
 /// # Errors
 /// As [`migrate`](crate::migrate); `Unsupported` inside a runtime.
@@ -56,7 +62,8 @@ pub fn migrate(url: &str) -> Result<()> {
     run(crate::migrate(url))
 }
 
-/// As [`migrate()`], for the store that the configuration names; see [`migrate_with`](crate::migrate_with).
+/// As [`migrate()`], for the store that the configuration names; see
+/// [`migrate_with`](crate::migrate_with).
 ///
 /// # Errors
 /// As [`migrate_with`](crate::migrate_with); `Unsupported` inside a runtime.

@@ -25,9 +25,9 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | the same on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
 ///
-/// It creates no table: see [`migrate`] (STO-3). No store is picked by itself: an empty URL is an error. Opening a SQLite
-/// file blocks for some milliseconds, so do it at start-up. A server is connected within seconds, 30 at the most, and needs a
-/// tokio runtime with IO and time.
+/// It creates no table: see [`migrate`] (STO-3). No store is picked by itself: an empty URL is an
+/// error. Opening a SQLite file blocks for some milliseconds, so do it at start-up. A server is
+/// connected within seconds, 30 at the most, and needs a tokio runtime with IO and time.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -37,9 +37,10 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// ```
 ///
 /// # Errors
-/// [`Config`](ErrorKind::Config) for a URL that names no store, [`Unsupported`](ErrorKind::Unsupported) for a store
-/// whose feature is off, [`Unavailable`](ErrorKind::Unavailable) for a server that does not answer, and what the store says
-/// when it cannot be opened. No message shows a password (ID-4).
+/// [`Config`](ErrorKind::Config) for a URL that names no store,
+/// [`Unsupported`](ErrorKind::Unsupported) for a store whose feature is off,
+/// [`Unavailable`](ErrorKind::Unavailable) for a server that does not answer, and what the store
+/// says when it cannot be opened. No message shows a password (ID-4).
 ///
 /// # Cancel safety
 /// A drop leaves nothing behind.
@@ -47,12 +48,13 @@ pub async fn connect(url: &str) -> Result<SharedStore> {
     Named::parse(url)?.open().await
 }
 
-/// As [`connect`], to the store that the configuration names (`idempotency.store`), with the store's own keys
-/// (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). What the stores bound by themselves follows
-/// `idempotency.operation-timeout`.
+/// As [`connect`], to the store that the configuration names (`idempotency.store`), with the
+/// store's own keys (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). What
+/// the stores bound by themselves follows `idempotency.operation-timeout`.
 ///
 /// # Errors
-/// As [`connect`]; `Config` too when no store is configured, or when the URL and a key both say the same thing.
+/// As [`connect`]; `Config` too when no store is configured, or when the URL and a key both say the
+/// same thing.
 ///
 /// # Cancel safety
 /// A drop leaves nothing behind.
@@ -60,15 +62,18 @@ pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
     Named::configured(config)?.open().await
 }
 
-/// Creates or updates the tables of the store that `url` names; for a store without tables, nothing (STO-3). Run it
-/// where your other migrations run. Idempotent, and safe from several processes at once. It ends within two minutes, of which it
-/// waits one at most for another process that migrates.
+/// Creates or updates the tables of the store that `url` names; for a store without tables, nothing
+/// (STO-3). Run it where your other migrations run. Idempotent, and safe from several processes at
+/// once. It ends within two minutes, of which it waits one at most for another process that
+/// migrates.
 ///
 /// # Errors
-/// As [`connect`], and [`Schema`](ErrorKind::Schema) when the tables are newer than this version knows.
+/// As [`connect`], and [`Schema`](ErrorKind::Schema) when the tables are newer than this version
+/// knows.
 ///
 /// # Cancel safety
-/// A drop leaves the schema as it was, or migrated; on MySQL, which commits each statement by itself, perhaps half-way: call it again.
+/// A drop leaves the schema as it was, or migrated; on MySQL, which commits each statement by
+/// itself, perhaps half-way: call it again.
 pub async fn migrate(url: &str) -> Result<()> {
     Named::parse(url)?.migrate().await
 }
@@ -101,9 +106,10 @@ impl Named {
     fn parse(url: &str) -> Result<Self> {
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory(MemoryStore::builder())),
-            Some(("memory", _)) => {
-                Err(Error::new(ErrorKind::Config, "a memory store is named `memory:`, with nothing after it"))
-            }
+            Some(("memory", _)) => Err(Error::new(
+                ErrorKind::Config,
+                "a memory store is named `memory:`, with nothing after it",
+            )),
             #[cfg(feature = "sqlite")]
             Some(("sqlite", _)) => retryproof_sqlite::SqliteConfig::from_url(url).map(Self::Sqlite),
             #[cfg(not(feature = "sqlite"))]
@@ -132,7 +138,9 @@ impl Named {
             #[cfg(not(feature = "redis"))]
             Some((scheme @ ("redis" | "redis+sentinel"), _)) => Err(without("`redis`", scheme)),
             #[cfg(not(feature = "redis"))]
-            Some((scheme @ ("rediss" | "rediss+sentinel"), _)) => Err(without("`redis-tls`", scheme)),
+            Some((scheme @ ("rediss" | "rediss+sentinel"), _)) => {
+                Err(without("`redis-tls`", scheme))
+            }
             Some((scheme, _)) if !scheme.is_empty() => Err(unknown(scheme)),
             _ => Err(unnamed(url.is_empty())),
         }
@@ -142,7 +150,8 @@ impl Named {
         let Some(url) = config.store.as_deref() else {
             return Err(Error::new(
                 ErrorKind::Config,
-                "no store is configured; set `idempotency.store` or IDEMPOTENCY_STORE, for example to `sqlite:records.db`",
+                "no store is configured; set `idempotency.store` or IDEMPOTENCY_STORE, for \
+                 example to `sqlite:records.db`",
             ));
         };
         Self::parse(url)?.with(config, url)
@@ -209,7 +218,8 @@ fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {
         return error;
     }
-    let says = format!("encrypted connections need the feature `{feature}` of the crate `retryproof`");
+    let says =
+        format!("encrypted connections need the feature `{feature}` of the crate `retryproof`");
     Error::new(ErrorKind::Unsupported, says).because(error)
 }
 
@@ -221,8 +231,10 @@ fn unnamed(is_empty: bool) -> Error {
 }
 
 fn unknown(scheme: &str) -> Error {
-    // Whatever stands before the first colon may be a mistyped secret: only a plain word is repeated (ID-4).
-    let plain = scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
+    // Whatever stands before the first colon may be a mistyped secret: only a plain word is
+    // repeated (ID-4).
+    let plain =
+        scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
     let scheme = if plain { scheme } else { "(hidden)" };
     Error::new(ErrorKind::Config, format!("store scheme `{scheme}` is not known here; {}", forms()))
 }

@@ -3,7 +3,8 @@
 //!
 //! - [`getting_started`]: from nothing to a guarded endpoint.
 //! - [`http`]: keys, replays, problems, the fate of an answer, the order of layers.
-//! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking form.
+//! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking
+//!   form.
 //! - [`client`]: the caller's half, and how a handler passes its protection on.
 //! - [`webhooks`]: signatures before the guard, the event's id as key.
 //! - [`listeners`]: consumers of message brokers, and what the broker is told.
@@ -11,8 +12,8 @@
 //! - [`writing_a_store`]: the contract and the kit that judges it.
 //! - [`operations`]: settings, what to watch, and each message at three in the morning.
 
-// Links between the pages are defined before each of them too, and the first definition counts: they lead to modules
-// here, and to files where the files are read.
+// Links between the pages are defined before each of them too, and the first definition counts:
+// they lead to modules here, and to files where the files are read.
 
 #[doc = include_str!("guide/client.md")]
 pub mod client {}

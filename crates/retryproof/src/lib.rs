@@ -2,10 +2,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(feature = "full"),
-    doc = "Runs a unit of work once per key. The manual is in the documentation that is built with the feature `full`."
+    doc = "Runs a unit of work once per key. The manual is in the documentation that is built \
+         with the feature `full`."
 )]
-// The front page is the repository's README. Its links are defined here once more, and the first definition counts: they
-// lead to this documentation instead of to files.
+// The front page is the repository's README. Its links are defined here once more, and the first
+// definition counts: they lead to this documentation instead of to files.
 #![cfg_attr(
     feature = "full",
     doc = "[guide-start]: guide::getting_started",
@@ -17,7 +18,8 @@
     doc = "[guide-guarantees]: guide::guarantees",
     doc = "[guide-store]: guide::writing_a_store",
     doc = "[guide-operations]: guide::operations",
-    doc = "[timeline]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg?sanitize=true",
+    doc = "[timeline]: \
+         https://raw.githubusercontent.com/retryproof/retryproof/main/docs/timeline.svg?sanitize=true",
     doc = "[checkout]: https://raw.githubusercontent.com/retryproof/retryproof/main/docs/checkout.png",
     doc = "[contributing]: https://github.com/retryproof/retryproof/blob/main/CONTRIBUTING.md",
     doc = "[spec]: https://github.com/retryproof/retryproof/blob/main/SPEC.md",
@@ -37,12 +39,12 @@ pub mod guide;
 
 pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
-    CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError, FencingToken,
-    Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, Identity, InFlight, IntoScope, JoinError, JoinedCall, JoinedEngine, JsonCodec, Key,
-    Lease, MemoryStore, MemoryStoreBuilder, NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId,
-    Payload, PendingCommit, Permit, Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult,
-    Tombstone, WebConfig,
+    CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError,
+    FencingToken, Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, InFlight, IntoScope,
+    JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, MemoryStore, MemoryStoreBuilder,
+    NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit,
+    Recorded, Rejected, Report, Result, Scope, SharedStore, StoredResult, Tombstone, WebConfig,
 };
 pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
@@ -145,7 +147,8 @@ macro_rules! __blocking {
 macro_rules! __blocking {
     ($($item:tt)*) => {
         ::core::compile_error!(
-            "`#[idempotent(key = ..)]` on a blocking function needs the feature `blocking` of the crate `retryproof`"
+            "`#[idempotent(key = ..)]` on a blocking function needs the feature `blocking` of \
+             the crate `retryproof`"
         )
     };
 }

@@ -19,7 +19,8 @@ pub struct Invoice {
     pub customer: String,
     /// How much.
     pub cents: u64,
-    /// Of the mail: the same for whoever takes the job over from a worker that died, so that a mail server knows it.
+    /// Of the mail: the same for whoever takes the job over from a worker that died, so that a mail
+    /// server knows it.
     #[serde(skip)]
     pub message_id: String,
 }

@@ -31,7 +31,11 @@ impl Mailer for FileMailer {
         let Invoice { order, customer, cents, message_id } = invoice;
         // One write, so that lines stay whole.
         let line = format!("{order}\t{customer}\t{cents}\t{message_id}\n");
-        OpenOptions::new().create(true).append(true).open(&self.path)?.write_all(line.as_bytes())?;
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)?
+            .write_all(line.as_bytes())?;
         Ok(())
     }
 }

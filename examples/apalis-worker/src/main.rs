@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `apalis-worker demo`, or `run OUTBOX MAILS STORE`: an outbox of JSON lines, a file for the mails, the URL of a store.
+//! `apalis-worker demo`, or `run OUTBOX MAILS STORE`: an outbox of JSON lines, a file for the
+//! mails, the URL of a store.
 
 use std::path::Path;
 

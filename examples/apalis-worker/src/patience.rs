@@ -29,7 +29,8 @@ impl Patience {
             // The store is away, say; or the job failed.
             Some(Rejected::Store(error)) if error.is_retryable() => {}
             None => {}
-            // Done but not to be had again, another invoice of the same order, an order that cannot be a key: again is no better.
+            // Done but not to be had again, another invoice of the same order, an order that cannot
+            // be a key: again is no better.
             Some(_) => return None,
         }
         self.retries = self.retries.checked_sub(1)?;

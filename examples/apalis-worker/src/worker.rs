@@ -59,10 +59,12 @@ pub async fn work<M: Mailer>(
         queue.push(job).await.map_err(|error| error.to_string())?;
     }
     let ended = Arc::new(Ended::default());
-    let once =
-        EngineLayer::new(engine, ByOrder).ttl(Duration::from_secs(7 * 86_400)).lease(Duration::from_secs(2));
+    let once = EngineLayer::new(engine, ByOrder)
+        .ttl(Duration::from_secs(7 * 86_400))
+        .lease(Duration::from_secs(2));
     let count = Arc::clone(&ended);
-    // The first is the outermost: a job that waits for its next try keeps its place, and each try asks the guard anew.
+    // The first is the outermost: a job that waits for its next try keeps its place, and each try
+    // asks the guard anew.
     let worker = WorkerBuilder::new("invoices")
         .backend(queue)
         .concurrency(CONCURRENCY)
@@ -82,7 +84,10 @@ pub async fn work<M: Mailer>(
         })
         .await
         .map_err(|error| error.to_string())?;
-    Ok(Tally { done: ended.done.load(Ordering::SeqCst), failed: ended.failed.load(Ordering::SeqCst) })
+    Ok(Tally {
+        done: ended.done.load(Ordering::SeqCst),
+        failed: ended.failed.load(Ordering::SeqCst),
+    })
 }
 
 /// Counts what has ended.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! diesel-async on MariaDB and MySQL.
 //!
-//! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a [`DieselTx`].
-//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open on `conn`.
+//! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a
+//!   [`DieselTx`].
+//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open
+//!   on `conn`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -22,7 +24,8 @@ pub struct DieselPort<'a>(pub &'a mut AsyncMysqlConnection);
 
 impl TxPort<Mysql> for DieselPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // After a deadlock the server has rolled back, and in autocommit the record would be a commit of its own.
+        // After a deadlock the server has rolled back, and in autocommit the record would be a
+        // commit of its own.
         self.0.batch_execute(Mysql::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
@@ -49,16 +52,23 @@ pub struct DieselSource(pub Pool<AsyncMysqlConnection>);
 
 /// An open transaction: an `AsyncMysqlConnection` to write with. Its end is the engine's.
 ///
-/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out no sooner than it hands the connection on.
+/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out
+/// no sooner than it hands the connection on.
 pub struct DieselTx(Option<Object<AsyncMysqlConnection>>);
 
 impl TxSource<Mysql> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
-        let conn = self.0.get().await.map_err(|error| Error::unavailable("no connection").because(error))?;
+        let conn = self
+            .0
+            .get()
+            .await
+            .map_err(|error| Error::unavailable("no connection").because(error))?;
         let mut tx = DieselTx(Some(conn));
-        AnsiTransactionManager::begin_transaction_sql(&mut *tx, Mysql::BEGIN).await.map_err(refused)?;
+        AnsiTransactionManager::begin_transaction_sql(&mut *tx, Mysql::BEGIN)
+            .await
+            .map_err(refused)?;
         Ok(tx)
     }
 }
@@ -98,7 +108,9 @@ impl DieselTx {
         let status = AnsiTransactionManager::transaction_manager_status_mut(&mut **self);
         match status.transaction_depth().map_err(refused)? {
             Some(depth) if depth.get() == 1 => Ok(()),
-            _ => Err(Error::new(ErrorKind::Unexpected, "the action left a nested transaction open")),
+            _ => {
+                Err(Error::new(ErrorKind::Unexpected, "the action left a nested transaction open"))
+            }
         }
     }
 }

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! diesel-async on PostgreSQL.
 //!
-//! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a [`DieselTx`].
-//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open on `conn`.
+//! - `engine.joined(DieselSource(pool))` opens a transaction for each action and hands it a
+//!   [`DieselTx`].
+//! - `held.complete_in(&mut DieselPort(conn), value)` joins a transaction that the program has open
+//!   on `conn`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use diesel::sql_types::{BigInt, Binary, Bool, Nullable};
 use diesel_async::pooled_connection::deadpool::{Object, Pool};
-use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _};
+use diesel_async::{
+    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _,
+};
 use retryproof::postgres::Postgres;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
@@ -40,14 +44,19 @@ pub struct DieselSource(pub Pool<AsyncPgConnection>);
 
 /// An open transaction: an `AsyncPgConnection` to write with. Its end is the engine's.
 ///
-/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out no sooner than it hands the connection on.
+/// Dropped, it closes its connection, so that the server rolls back at once: a pool would find out
+/// no sooner than it hands the connection on.
 pub struct DieselTx(Option<Object<AsyncPgConnection>>);
 
 impl TxSource<Postgres> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
-        let conn = self.0.get().await.map_err(|error| Error::unavailable("no connection").because(error))?;
+        let conn = self
+            .0
+            .get()
+            .await
+            .map_err(|error| Error::unavailable("no connection").because(error))?;
         let mut tx = DieselTx(Some(conn));
         AnsiTransactionManager::begin_transaction(&mut *tx).await.map_err(refused)?;
         Ok(tx)
@@ -86,7 +95,9 @@ impl DieselTx {
         let status = AnsiTransactionManager::transaction_manager_status_mut(&mut **self);
         match status.transaction_depth().map_err(refused)? {
             Some(depth) if depth.get() == 1 => Ok(()),
-            _ => Err(Error::new(ErrorKind::Unexpected, "the action left a nested transaction open")),
+            _ => {
+                Err(Error::new(ErrorKind::Unexpected, "the action left a nested transaction open"))
+            }
         }
     }
 }

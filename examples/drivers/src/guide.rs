@@ -57,7 +57,9 @@ pub async fn sqlx_08(
     let joined = engine.joined(pool)?; // a `sqlx::PgPool` of 0.8; once, at start-up
     let outcome = joined
         .execute(ctx, async |tx: &mut PostgresTx| {
-            sqlx_of_08::query("INSERT INTO ledger VALUES ('alice', 4200)").execute(&mut **tx).await?;
+            sqlx_of_08::query("INSERT INTO ledger VALUES ('alice', 4200)")
+                .execute(&mut **tx)
+                .await?;
             Ok::<_, sqlx_of_08::Error>("paid".to_owned())
         })
         .await?;
@@ -80,7 +82,9 @@ pub async fn diesel(
     let outcome = joined
         .call(ctx) // for `RunQueryDsl` brings an `execute` of its own
         .execute(async |tx: &mut DieselTx| {
-            diesel::sql_query("INSERT INTO ledger VALUES ('alice', 4200)").execute(&mut **tx).await?;
+            diesel::sql_query("INSERT INTO ledger VALUES ('alice', 4200)")
+                .execute(&mut **tx)
+                .await?;
             Ok::<_, diesel::result::Error>("paid".to_owned())
         })
         .await?;

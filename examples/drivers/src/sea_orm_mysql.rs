@@ -21,7 +21,8 @@ pub struct SeaPort<'a>(pub &'a DatabaseTransaction);
 
 impl TxPort<Mysql> for SeaPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        // After a deadlock the server has rolled back, and in autocommit the record would be a commit of its own.
+        // After a deadlock the server has rolled back, and in autocommit the record would be a
+        // commit of its own.
         self.0.execute_unprepared(Mysql::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
@@ -40,7 +41,8 @@ pub struct SeaSource(pub DatabaseConnection);
 
 /// An open transaction: a `DatabaseTransaction` to write with. Its end is the engine's.
 ///
-/// Dropped, it is rolled back in the background, and its connection is as it was before it goes back to the pool.
+/// Dropped, it is rolled back in the background, and its connection is as it was before it goes
+/// back to the pool.
 #[derive(Debug)]
 pub struct SeaTx(Option<DatabaseTransaction>);
 
@@ -49,7 +51,8 @@ impl TxSource<Mysql> for SeaSource {
 
     async fn begin(&self) -> Result<SeaTx> {
         let db = self.0.clone();
-        // On a task of its own: a BEGIN that is dropped on its way would leave its transaction to the connection's next user.
+        // On a task of its own: a BEGIN that is dropped on its way would leave its transaction to
+        // the connection's next user.
         let begun = tokio::spawn(async move {
             let tx = SeaTx(Some(db.begin().await.map_err(refused)?));
             tx.execute_unprepared(Mysql::BEGIN).await.map_err(refused)?;

@@ -31,7 +31,8 @@ impl TxPort<Postgres> for SeaPort<'_> {
 #[derive(Debug, Clone)]
 pub struct SeaSource(pub DatabaseConnection);
 
-/// An open transaction: a `DatabaseTransaction` to write with. Dropped, it is rolled back. Its end is the engine's.
+/// An open transaction: a `DatabaseTransaction` to write with. Dropped, it is rolled back. Its end
+/// is the engine's.
 #[derive(Debug)]
 pub struct SeaTx(DatabaseTransaction);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caller's half: one key for one payment, the same for every retry, and a pause that the server may ask for.
+//! The caller's half: one key for one payment, the same for every retry, and a pause that the
+//! server may ask for.
 
 use std::time::Duration;
 
@@ -29,13 +30,18 @@ impl Client {
     ///
     /// # Errors
     /// The server's status.
-    pub async fn charge(&mut self, key: &str, charge: &ChargeRequest) -> Result<Response<Receipt>, Status> {
+    pub async fn charge(
+        &mut self,
+        key: &str,
+        charge: &ChargeRequest,
+    ) -> Result<Response<Receipt>, Status> {
         let request = keyed(key, charge.clone())?;
         self.ready().await?;
         self.0.unary(request, CHARGE.parse().map_err(internal)?, ProstCodec::default()).await
     }
 
-    /// Sends a payment until it is answered: under one key it is carried out once, however often it is sent.
+    /// Sends a payment until it is answered: under one key it is carried out once, however often it
+    /// is sent.
     ///
     /// # Errors
     /// A status that sending it again does not change, or the last one.
@@ -49,7 +55,10 @@ impl Client {
             match self.charge(key, charge).await {
                 // In flight; the store or the whole server away; an answer that got lost.
                 Err(status)
-                    if matches!(status.code(), Code::Aborted | Code::Unavailable | Code::Cancelled) =>
+                    if matches!(
+                        status.code(),
+                        Code::Aborted | Code::Unavailable | Code::Cancelled
+                    ) =>
                 {
                     tokio::time::sleep(asked_for(status.metadata()).unwrap_or(pause)).await;
                     pause *= 2;
@@ -60,7 +69,8 @@ impl Client {
         self.charge(key, charge).await
     }
 
-    /// All payments of an account. The method is guarded too; its answer cannot be had twice under one key.
+    /// All payments of an account. The method is guarded too; its answer cannot be had twice under
+    /// one key.
     ///
     /// # Errors
     /// The server's status.
@@ -71,7 +81,9 @@ impl Client {
     ) -> Result<Response<Streaming<Receipt>>, Status> {
         let request = keyed(key, HistoryRequest { account: account.to_owned() })?;
         self.ready().await?;
-        self.0.server_streaming(request, HISTORY.parse().map_err(internal)?, ProstCodec::default()).await
+        self.0
+            .server_streaming(request, HISTORY.parse().map_err(internal)?, ProstCodec::default())
+            .await
     }
 
     async fn ready(&mut self) -> Result<(), Status> {
@@ -81,7 +93,8 @@ impl Client {
 
 fn keyed<T>(key: &str, message: T) -> Result<Request<T>, Status> {
     let mut request = Request::new(message);
-    let key = AsciiMetadataValue::try_from(key).map_err(|_| Status::invalid_argument("a key is ASCII"))?;
+    let key = AsciiMetadataValue::try_from(key)
+        .map_err(|_| Status::invalid_argument("a key is ASCII"))?;
     request.metadata_mut().insert("idempotency-key", key);
     Ok(request)
 }

@@ -21,18 +21,27 @@ pub async fn run(mut tell: impl FnMut(String)) -> Result<(), BoxError> {
     let (stop, stopped) = oneshot::channel::<()>();
     let ledger = Ledger::default();
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let server = tokio::spawn(serve(listener, engine, ledger.clone(), async { drop(stopped.await) }));
+    let server =
+        tokio::spawn(serve(listener, engine, ledger.clone(), async { drop(stopped.await) }));
 
     let mut client = Client::connect(format!("http://{address}")).await?;
     let charge = ChargeRequest { account: "alice".into(), cents: 4_200 };
     for attempt in ["first", "retry"] {
         let answer = client.charge_surely("order-17", &charge).await?;
         let replay = if is_replay(&answer) { ", replayed" } else { "" };
-        tell(format!("{attempt}: receipt {} of {} cents{replay}", answer.get_ref().number, charge.cents));
+        tell(format!(
+            "{attempt}: receipt {} of {} cents{replay}",
+            answer.get_ref().number,
+            charge.cents
+        ));
     }
     let other = ChargeRequest { cents: 9_900, ..charge };
     if let Err(status) = client.charge_surely("order-17", &other).await {
-        tell(format!("another amount under the same key: {:?}, {}", status.code(), status.message()));
+        tell(format!(
+            "another amount under the same key: {:?}, {}",
+            status.code(),
+            status.message()
+        ));
     }
     tell(format!("the ledger has {} entry", ledger.receipts().len()));
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `grpc-payments demo`, or `serve [ADDRESS [STORE]]` and, in another terminal, `charge KEY ACCOUNT CENTS [ADDRESS]`.
+//! `grpc-payments demo`, or `serve [ADDRESS [STORE]]` and, in another terminal,
+//! `charge KEY ACCOUNT CENTS [ADDRESS]`.
 
 use grpc_payments::client::{Client, is_replay};
 use grpc_payments::payments::Ledger;
@@ -33,7 +34,10 @@ async fn serve(address: &str, store: &str) -> Result<(), BoxError> {
     let engine = IdempotencyEngine::new(retryproof::connect(store).await?);
     let listener = TcpListener::bind(address).await?;
     println!("serves pay.v1.Payments on {}; Ctrl-C ends it", listener.local_addr()?);
-    server::serve(listener, engine, Ledger::default(), async { drop(tokio::signal::ctrl_c().await) }).await
+    server::serve(listener, engine, Ledger::default(), async {
+        drop(tokio::signal::ctrl_c().await)
+    })
+    .await
 }
 
 async fn charge(key: &str, account: &str, cents: &str, address: &str) -> Result<(), BoxError> {

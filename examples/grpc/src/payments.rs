@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service itself. It knows nothing of keys, but for the one question that the guard cannot answer for it: whether an
-//! error left a trace.
+//! The service itself. It knows nothing of keys, but for the one question that the guard cannot
+//! answer for it: whether an error left a trace.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,9 +49,13 @@ impl Payments for Ledger {
         Ok(response)
     }
 
-    async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<Receipts>, Status> {
+    async fn history(
+        &self,
+        request: Request<HistoryRequest>,
+    ) -> Result<Response<Receipts>, Status> {
         let HistoryRequest { account } = request.into_inner();
-        let receipts = self.receipts().into_iter().filter(move |receipt| receipt.account == account).map(Ok);
+        let receipts =
+            self.receipts().into_iter().filter(move |receipt| receipt.account == account).map(Ok);
         Ok(Response::new(Box::pin(tokio_stream::iter(receipts))))
     }
 }

@@ -121,7 +121,9 @@ where
             Ok(match request.uri().path() {
                 CHARGE => Grpc::new(ProstCodec::default()).unary(Charge(payments), request).await,
                 HISTORY => {
-                    Grpc::new(ProstCodec::default()).server_streaming(History(payments), request).await
+                    Grpc::new(ProstCodec::default())
+                        .server_streaming(History(payments), request)
+                        .await
                 }
                 _ => Status::unimplemented("no such method").into_http(),
             })

@@ -19,8 +19,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Without a scope: each method has its own.
 const POLICY: Policy = Policy::unnamed().with_ttl(DAY).with_wait_timeout(Duration::from_secs(5));
 
-/// Serves until `stop`, then lets running calls end: also those whose clients went away, which the server itself does
-/// not wait for.
+/// Serves until `stop`, then lets running calls end: also those whose clients went away, which the
+/// server itself does not wait for.
 ///
 /// # Errors
 /// The server's own.
@@ -30,7 +30,8 @@ pub async fn serve<P: Payments>(
     payments: P,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    // One caller. Where there are tenants: `.caller(|request: &http::request::Parts| …)`, from what an interceptor outside put there.
+    // One caller. Where there are tenants: `.caller(|request: &http::request::Parts| …)`, from what
+    // an interceptor outside put there.
     let filter = IdempotencyFilter::builder(engine).callers_share_keys().build()?;
     let guard = filter.grpc(POLICY).streaming(HISTORY);
     Server::builder()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same lab on actix-web: the same routes, guards and scripts, so that one suite judges both frameworks (HTTP-17).
+//! The same lab on actix-web: the same routes, guards and scripts, so that one suite judges both
+//! frameworks (HTTP-17).
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -27,7 +28,8 @@ use crate::script::Script;
 /// What `/open/echo` takes, as with axum; a guarded endpoint takes what its filter lets in.
 const OPEN_LIMIT: usize = 2 << 20;
 
-/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth` (ANN-6).
+/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth`
+/// (ANN-6).
 struct User;
 
 impl FromRequest for User {
@@ -46,7 +48,8 @@ impl FromRequest for User {
 
 /// The script's field, as the script reads it.
 fn fields(request: &HttpRequest) -> http::HeaderMap {
-    let script = request.headers().get("x-lab").map(|value| http::HeaderValue::from_bytes(value.as_bytes()));
+    let script =
+        request.headers().get("x-lab").map(|value| http::HeaderValue::from_bytes(value.as_bytes()));
     script
         .and_then(Result::ok)
         .map(|value| (http::HeaderName::from_static("x-lab"), value))
@@ -60,7 +63,8 @@ async fn run(request: HttpRequest, body: Bytes) -> HttpResponse {
     // Not held while the script sleeps.
     drop(request);
     let (parts, body) = crate::run::run(&fields, &body).await.into_parts();
-    let status = StatusCode::from_u16(parts.status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status =
+        StatusCode::from_u16(parts.status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::with_body(status, BoxBody::new(Streamed(body)));
     append(&parts.headers, response.headers_mut());
     match parts.extensions.get::<AnswerFate>() {
@@ -89,7 +93,10 @@ impl MessageBody for Streamed {
         self.0.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
     }
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         loop {
             match std::task::ready!(Pin::new(&mut self.0).poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -162,11 +169,15 @@ pub(crate) fn server(
     web: &WebConfig,
     listener: std::net::TcpListener,
 ) -> Result<(Server, IdempotencyFilter), Error> {
-    let shared =
-        IdempotencyFilter::builder(engine.clone()).config(web.clone()).callers_share_keys().build()?;
+    let shared = IdempotencyFilter::builder(engine.clone())
+        .config(web.clone())
+        .callers_share_keys()
+        .build()?;
     let by_tenant = IdempotencyFilter::builder(engine.clone())
         .config(web.clone())
-        .caller(|request: &http::request::Parts| request.headers.get("x-tenant").map(crate::endpoints::named))
+        .caller(|request: &http::request::Parts| {
+            request.headers.get("x-tenant").map(crate::endpoints::named)
+        })
         .absent_callers_share()
         .build()?;
     let layered = Policy::new("lab.layered")
@@ -189,7 +200,9 @@ pub(crate) fn server(
             .route("/lab/short", any().to(short(shared.clone())))
             .route("/lab/orders/{id}", any().to(orders(shared.clone())))
             .route("/lab/tenant", any().to(tenant(by_tenant.clone())))
-            .service(web::resource("/lab/layered").wrap(Idempotency::new(&shared, layered)).to(plain))
+            .service(
+                web::resource("/lab/layered").wrap(Idempotency::new(&shared, layered)).to(plain),
+            )
             .route("/open/echo", any().to(plain))
             .route("/open/runs/{tag}", web::get().to(read_runs))
             .route("/open/health", web::get().to(health))
@@ -205,10 +218,11 @@ pub(crate) fn server(
 /// The outermost layer: a handler that panics is seen as 500.
 async fn caught<T>(answering: impl Future<Output = actix_web::Result<T>>) -> actix_web::Result<T> {
     let mut answering = pin!(answering);
-    let answered =
-        std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
+    let answered = std::future::poll_fn(|cx| {
+        match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),
-        });
+        }
+    });
     answered.await.unwrap_or_else(|_| Err(error::ErrorInternalServerError("the handler panicked")))
 }

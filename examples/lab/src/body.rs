@@ -41,7 +41,8 @@ impl Scripted {
     pub(crate) fn broken(data: &Bytes) -> Self {
         let mut body = Self::pieces(data);
         body.frames.truncate(2);
-        body.frames.push_back(Err(std::io::Error::other("the script says that the body breaks off")));
+        body.frames
+            .push_back(Err(std::io::Error::other("the script says that the body breaks off")));
         body
     }
 }

@@ -59,7 +59,8 @@ async fn plain(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// A tenant's name; bytes that are no text are told apart too, behind a character that no text of a header has.
+/// A tenant's name; bytes that are no text are told apart too, behind a character that no text of a
+/// header has.
 pub(crate) fn named(name: &HeaderValue) -> String {
     match std::str::from_utf8(name.as_bytes()) {
         Ok(text) => text.to_owned(),
@@ -89,8 +90,10 @@ pub(crate) fn router(
     engine: &IdempotencyEngine,
     web: &WebConfig,
 ) -> Result<(Router, IdempotencyFilter), Error> {
-    let shared =
-        IdempotencyFilter::builder(engine.clone()).config(web.clone()).callers_share_keys().build()?;
+    let shared = IdempotencyFilter::builder(engine.clone())
+        .config(web.clone())
+        .callers_share_keys()
+        .build()?;
     let by_tenant = IdempotencyFilter::builder(engine.clone())
         .config(web.clone())
         .caller(|request: &Parts| request.headers.get("x-tenant").map(named))

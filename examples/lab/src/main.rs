@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab: guarded endpoints with known durations, whose handlers do what the request's `x-lab` header says.
+//! The lab: guarded endpoints with known durations, whose handlers do what the request's `x-lab`
+//! header says.
 //!
-//! The project's end-to-end, load and kill tests drive it over real sockets, and anyone who evaluates the library can.
-//! It is the one place where a handler takes orders from its input; `examples/payments` is the clean program.
+//! The project's end-to-end, load and kill tests drive it over real sockets, and anyone who
+//! evaluates the library can. It is the one place where a handler takes orders from its input;
+//! `examples/payments` is the clean program.
 
 #[cfg(feature = "actix")]
 mod actix;
@@ -54,7 +56,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         match option.as_str() {
             "--listen" => {
                 let address = value()?;
-                options.listen = address.parse().map_err(|_| format!("--listen cannot be {address:?}"))?;
+                options.listen =
+                    address.parse().map_err(|_| format!("--listen cannot be {address:?}"))?;
             }
             "--store" => options.store = Some(value()?),
             "--config" => options.config = Some(value()?.into()),
@@ -100,8 +103,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The store without its password, which stands before an `@` or in the query: the scheme and the host. The URL of a
-/// file has none.
+/// The store without its password, which stands before an `@` or in the query: the scheme and the
+/// host. The URL of a file has none.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
     if matches!(scheme, "memory" | "sqlite") {
@@ -117,7 +120,8 @@ fn shown(url: &str) -> String {
     }
 }
 
-/// What a server or its driver has said may be the clearer part; no store keeps a password there (ID-4).
+/// What a server or its driver has said may be the clearer part; no store keeps a password there
+/// (ID-4).
 fn with_sources(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -134,9 +138,11 @@ fn with_sources(error: &Error) -> String {
 async fn serve(options: Options) -> Result<(), Failure> {
     let mut config = IdempotencyConfig::load(options.config.as_deref())
         .map_err(|error| Failure::Usage(format!("bad configuration: {error}")))?;
-    let store = options.store.or_else(|| config.store.take()).unwrap_or_else(|| "memory:".to_owned());
+    let store =
+        options.store.or_else(|| config.store.take()).unwrap_or_else(|| "memory:".to_owned());
     let unusable = |error: Error| {
-        let problem = format!("the store {} cannot be used: {}", shown(&store), with_sources(&error));
+        let problem =
+            format!("the store {} cannot be used: {}", shown(&store), with_sources(&error));
         // An error of no operation is one of the URL or the settings: no store was asked.
         match error.operation() {
             None => Failure::Usage(problem),
@@ -156,10 +162,12 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
     let address = listener.local_addr().map_err(|error| Failure::Start(error.to_string()))?;
     // Heard from before the line on: whoever reads it may send SIGTERM at once.
-    let stop = termination().map_err(|error| Failure::Start(format!("signals cannot be heard: {error}")))?;
+    let stop = termination()
+        .map_err(|error| Failure::Start(format!("signals cannot be heard: {error}")))?;
     // One line, and nothing buffered: a parent process waits for it.
     println!("listening on http://{address}");
-    std::io::Write::flush(&mut std::io::stdout()).map_err(|error| Failure::Start(error.to_string()))?;
+    std::io::Write::flush(&mut std::io::stdout())
+        .map_err(|error| Failure::Start(error.to_string()))?;
 
     match options.framework {
         Framework::Axum => serve_axum(&engine, &web, listener, stop).await,
@@ -174,8 +182,8 @@ async fn serve_axum(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
-    let (router, filter) =
-        endpoints::router(engine, web).map_err(|error| Failure::Start(format!("no filter: {error}")))?;
+    let (router, filter) = endpoints::router(engine, web)
+        .map_err(|error| Failure::Start(format!("no filter: {error}")))?;
     let (stopping, mut stopped) = tokio::sync::watch::channel(false);
     let stop = async move {
         stop.await;
@@ -202,8 +210,8 @@ async fn serve_axum(
     Ok(())
 }
 
-/// A worker of actix takes its tasks with it when it ends, so the filter is shut down before the server: no connection is accepted meanwhile, and on
-/// those that are open nothing new is granted.
+/// A worker of actix takes its tasks with it when it ends, so the filter is shut down before the
+/// server: no connection is accepted meanwhile, and on those that are open nothing new is granted.
 #[cfg(feature = "actix")]
 async fn serve_actix(
     engine: &IdempotencyEngine,
@@ -236,7 +244,8 @@ async fn serve_actix(
 
 /// Resolves at SIGTERM or SIGINT, also at one that comes before it is polled.
 fn termination() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -16,7 +16,8 @@ use crate::body::Scripted;
 use crate::runs::Run;
 use crate::script::{Fail, Script, lines};
 
-/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth` (ANN-6).
+/// The first argument of every guarded endpoint: wants `x-user` when the script says `auth`
+/// (ANN-6).
 #[derive(Debug)]
 pub(crate) struct User;
 
@@ -38,14 +39,16 @@ pub(crate) async fn run(headers: &HeaderMap, body: &Bytes) -> Response {
     match scripted(headers, body).await {
         Ok(response) => response,
         Err(problem) => {
-            (StatusCode::BAD_REQUEST, AnswerFate::Release, format!("bad script: {problem}\n")).into_response()
+            (StatusCode::BAD_REQUEST, AnswerFate::Release, format!("bad script: {problem}\n"))
+                .into_response()
         }
     }
 }
 
 async fn scripted(headers: &HeaderMap, request: &Bytes) -> Result<Response, String> {
     let script = Script::of(headers)?;
-    let status = StatusCode::from_u16(script.status.unwrap_or(200)).map_err(|error| error.to_string())?;
+    let status =
+        StatusCode::from_u16(script.status.unwrap_or(200)).map_err(|error| error.to_string())?;
     let own_headers = lines(&script.headers)?;
     let trailers = lines(&script.trailers)?;
     let own_body = script.own_body()?;
@@ -64,7 +67,9 @@ async fn scripted(headers: &HeaderMap, request: &Bytes) -> Result<Response, Stri
     let mut response = answer(&script, data, trailers);
     *response.status_mut() = status;
     if json && !script.sse {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     for (name, value) in &own_headers {
         response.headers_mut().append(name, value.clone());

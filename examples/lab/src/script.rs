@@ -53,7 +53,8 @@ impl Script {
         // An object, and not the array that serde would take for one as well.
         let script: Map<String, Value> =
             serde_json::from_slice(script.as_bytes()).map_err(|error| error.to_string())?;
-        let script: Self = serde_json::from_value(script.into()).map_err(|error| error.to_string())?;
+        let script: Self =
+            serde_json::from_value(script.into()).map_err(|error| error.to_string())?;
         if script.pad.is_some_and(|pad| pad > MAX_PAD) {
             return Err(format!("pad takes at most {MAX_PAD}"));
         }
@@ -66,7 +67,10 @@ impl Script {
             return Ok(Some(text.clone().into_bytes()));
         }
         if let Some(text) = &self.body_base64 {
-            return STANDARD.decode(text).map(Some).map_err(|error| format!("body_base64: {error}"));
+            return STANDARD
+                .decode(text)
+                .map(Some)
+                .map_err(|error| format!("body_base64: {error}"));
         }
         Ok(self.pad.map(|pad| vec![b'x'; pad]))
     }

@@ -50,14 +50,17 @@ pub(crate) fn listener(brokers: &str, topic: &str) -> Result<KafkaListener, BoxE
 }
 
 /// Books one receipt for the order that a message tells of.
-pub(crate) fn book(engine: JoinedEngine<SqliteTx>) -> impl Fn(Delivery) -> Handled + Clone + Send + Sync {
+pub(crate) fn book(
+    engine: JoinedEngine<SqliteTx>,
+) -> impl Fn(Delivery) -> Handled + Clone + Send + Sync {
     move |delivery| {
         let engine = engine.clone();
         Box::pin(async move {
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to somebody else. Slow things come before the first statement.
+                    // Stands for a call to somebody else. Slow things come before the first
+                    // statement.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     Ok(receipts::book(tx, &paid)?)
                 })
@@ -72,9 +75,14 @@ pub(crate) fn book(engine: JoinedEngine<SqliteTx>) -> impl Fn(Delivery) -> Handl
 /// Books receipts until Ctrl-C, or SIGTERM, which is how a service or a container is stopped.
 pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), BoxError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
     // Before anything is begun: whoever is told to stop while it starts stops in order, too.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-kafka demo`: orders that arrive twice at a group whose members die, on librdkafka's own mock cluster or on a real one.
+//! `listener-kafka demo`: orders that arrive twice at a group whose members die, on librdkafka's
+//! own mock cluster or on a real one.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -38,8 +39,8 @@ struct Member {
 }
 
 impl Member {
-    /// Answers nothing any more. Waits until its clients are closed, after which nobody else counts: one that closes while the mock cluster
-    /// ends would wait for it for ever.
+    /// Answers nothing any more. Waits until its clients are closed, after which nobody else
+    /// counts: one that closes while the mock cluster ends would wait for it for ever.
     async fn die(self) -> Arc<Tally> {
         self.task.abort();
         drop(self.task.await);
@@ -56,7 +57,8 @@ pub(crate) async fn run(
     brokers: Option<String>,
     topic: &str,
 ) -> Result<bool, BoxError> {
-    let run: String = OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let run: String =
+        OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let folder = std::env::temp_dir().join(format!("retryproof-listener-kafka-{run}"));
     std::fs::create_dir_all(&folder)?;
     let (mock, brokers, place) = match brokers {
@@ -66,7 +68,11 @@ pub(crate) async fn run(
             mock.create_topic(topic, PARTITIONS, 3)?;
             mock.create_topic(&format!("{topic}.dead"), 1, 3)?;
             let brokers = mock.bootstrap_servers();
-            (Some(mock), brokers, "librdkafka's mock cluster: real clients, brokers inside of this process")
+            (
+                Some(mock),
+                brokers,
+                "librdkafka's mock cluster: real clients, brokers inside of this process",
+            )
         }
     };
     println!("On {place}.");
@@ -76,7 +82,13 @@ pub(crate) async fn run(
     played
 }
 
-async fn play(orders: usize, deaths: usize, brokers: &str, topic: &str, db: &Path) -> Result<bool, BoxError> {
+async fn play(
+    orders: usize,
+    deaths: usize,
+    brokers: &str,
+    topic: &str,
+    db: &Path,
+) -> Result<bool, BoxError> {
     let engine = app::engine(db)?;
     let seen = Arc::new(Seen::default());
     let began = Instant::now();
@@ -84,7 +96,8 @@ async fn play(orders: usize, deaths: usize, brokers: &str, topic: &str, db: &Pat
     let mut members = Vec::new();
     for death in 0..deaths {
         let member = join(brokers, topic, &engine, &seen)?;
-        // A share of the messages later, it dies, between the completion of a message and its offset.
+        // A share of the messages later, it dies, between the completion of a message and its
+        // offset.
         let share = orders * 2 * (death + 1) / (deaths + 2);
         within(|| seen.completed.load(Ordering::SeqCst) >= share).await?;
         let before = seen.unanswered.load(Ordering::SeqCst);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Books a receipt for each paid order, once per order, however often Kafka delivers it.
 //!
-//! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Run several; they share the partitions.
+//! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Run several; they
+//!   share the partitions.
 //! - `listener-kafka publish --brokers HOST:PORT`: publishes paid orders, each of them twice.
-//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside of this process, with members that die.
+//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside of this
+//!   process, with members that die.
 
 mod app;
 mod demo;
@@ -86,9 +88,12 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let named = asked.brokers.clone().ok_or_else(|| "say `--brokers HOST:PORT`, or try `demo`".into());
+    let named =
+        asked.brokers.clone().ok_or_else(|| "say `--brokers HOST:PORT`, or try `demo`".into());
     let done: Result<bool, BoxError> = match asked.command {
-        Command::Demo { orders, deaths } => demo::run(orders, deaths, asked.brokers, &asked.topic).await,
+        Command::Demo { orders, deaths } => {
+            demo::run(orders, deaths, asked.brokers, &asked.topic).await
+        }
         Command::Listen { db } => match named {
             Ok(brokers) => app::listen(&brokers, &asked.topic, &db).await.map(|()| true),
             Err(error) => Err(error),

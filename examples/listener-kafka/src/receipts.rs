@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receipts: a table in the SQLite file of the records, so that a receipt and the record of its order are one commit (CMP-7).
+//! The receipts: a table in the SQLite file of the records, so that a receipt and the record of its
+//! order are one commit (CMP-7).
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,13 +17,15 @@ pub(crate) struct OrderPaid {
     pub(crate) amount: i64,
 }
 
-/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the listener's promise.
+/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the
+/// listener's promise.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(30))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.execute(
-        "CREATE TABLE IF NOT EXISTS receipts (receipt INTEGER PRIMARY KEY AUTOINCREMENT, paid TEXT NOT NULL, amount INTEGER NOT NULL)",
+        "CREATE TABLE IF NOT EXISTS receipts (receipt INTEGER PRIMARY KEY AUTOINCREMENT, paid \
+         TEXT NOT NULL, amount INTEGER NOT NULL)",
         [],
     )?;
     Ok(connection)

@@ -17,7 +17,8 @@ use tracing_subscriber::EnvFilter;
 use crate::BoxError;
 use crate::invoices::{self, OrderPaid};
 
-/// The header that says which event a message is, in whatever stream and however often it was published.
+/// The header that says which event a message is, in whatever stream and however often it was
+/// published.
 pub(crate) const EVENT_ID: &str = "Event-Id";
 /// The consumer's name.
 pub(crate) const CONSUMER: &str = "invoices";
@@ -36,8 +37,11 @@ pub(crate) fn dead(name: &str) -> (String, String) {
 pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxError> {
     let (dead_stream, dead_subject) = dead(name);
     for (stream, subject) in [(name, format!("{name}.>")), (&dead_stream, dead_subject)] {
-        let config =
-            StreamConfig { name: stream.to_owned(), subjects: vec![subject], ..StreamConfig::default() };
+        let config = StreamConfig {
+            name: stream.to_owned(),
+            subjects: vec![subject],
+            ..StreamConfig::default()
+        };
         jetstream.get_or_create_stream(config).await?;
     }
     Ok(())
@@ -47,9 +51,11 @@ pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxEr
 pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
-        // How long the server waits for a consumer that says nothing more. Long work does not need a longer one.
+        // How long the server waits for a consumer that says nothing more. Long work does not need
+        // a longer one.
         ack_wait: Duration::from_secs(5),
-        // No `max_deliver`: the server drops a message whose consumer is killed in the last delivery. The listener gives up instead.
+        // No `max_deliver`: the server drops a message whose consumer is killed in the last
+        // delivery. The listener gives up instead.
         ..pull::Config::default()
     };
     Ok(jetstream.get_stream(name).await?.get_or_create_consumer(CONSUMER, config).await?)
@@ -61,15 +67,25 @@ pub(crate) async fn connect(url: &str) -> Result<Context, BoxError> {
 }
 
 /// Books an invoice for each paid order, until Ctrl-C or SIGTERM.
-pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) -> Result<(), BoxError> {
+pub(crate) async fn listen(
+    url: &str,
+    name: &str,
+    db: &Path,
+    lease: Duration,
+) -> Result<(), BoxError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
 
     drop(invoices::open(db)?);
     SqliteStore::migrate(db)?;
     let mut config = IdempotencyConfig::default();
     config.default_lease = lease;
-    let engine = IdempotencyEngine::builder(SqliteStore::open(db)?.into_shared()).config(config).build()?;
+    let engine =
+        IdempotencyEngine::builder(SqliteStore::open(db)?.into_shared()).config(config).build()?;
     // An invoice and the record of its order are one commit.
     let engine = engine.joined(SqliteTxSource::open(db)?)?;
 
@@ -92,7 +108,8 @@ pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) ->
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to somebody else, such as a tax service. Slow things come before the first statement.
+                    // Stands for a call to somebody else, such as a tax service. Slow things come
+                    // before the first statement.
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     Ok(invoices::book(tx, &paid)?)
                 })
@@ -116,7 +133,8 @@ pub(crate) async fn listen(url: &str, name: &str, db: &Path, lease: Duration) ->
 #[cfg(unix)]
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -146,7 +164,12 @@ pub(crate) async fn publish(url: &str, name: &str, orders: usize) -> Result<(), 
 }
 
 /// Publishes one message and waits until its stream has it.
-pub(crate) async fn send(jetstream: &Context, name: &str, order: &str, amount: i64) -> Result<(), BoxError> {
+pub(crate) async fn send(
+    jetstream: &Context,
+    name: &str,
+    order: &str,
+    amount: i64,
+) -> Result<(), BoxError> {
     let mut headers = HeaderMap::new();
     headers.insert(EVENT_ID, order);
     let body = serde_json::to_vec(&OrderPaid { order: order.to_owned(), amount })?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The invoices: a table in the SQLite file of the records, so that an invoice and the record of its order are one commit (CMP-7).
+//! The invoices: a table in the SQLite file of the records, so that an invoice and the record of
+//! its order are one commit (CMP-7).
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,8 @@ pub(crate) struct OrderPaid {
     pub(crate) amount: i64,
 }
 
-/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the listener's promise.
+/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the
+/// listener's promise.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
     // Several consumers write to the file; each has it for one commit.
@@ -46,5 +48,6 @@ pub(crate) fn book(connection: &Connection, paid: &OrderPaid) -> rusqlite::Resul
 pub(crate) fn booked(connection: &Connection) -> rusqlite::Result<Vec<(String, usize)>> {
     let mut statement = connection.prepare("SELECT paid, COUNT(*) FROM invoices GROUP BY paid")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
-    rows.map(|row| row.map(|(paid, times)| (paid, usize::try_from(times).unwrap_or(usize::MAX)))).collect()
+    rows.map(|row| row.map(|(paid, times)| (paid, usize::try_from(times).unwrap_or(usize::MAX))))
+        .collect()
 }

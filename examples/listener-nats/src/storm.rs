@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-nats storm`: orders arrive twice, while consumers are killed with SIGKILL and their connections are cut; then every order is
-//! accounted for.
+//! `listener-nats storm`: orders arrive twice, while consumers are killed with SIGKILL and their
+//! connections are cut; then every order is accounted for.
 
 mod account;
 mod ear;
@@ -58,7 +58,8 @@ impl Workers {
     fn start(&self) -> Result<Child, BoxError> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["listen", "--url", &self.url, "--name", &self.name, "--lease", LEASE, "--db"]);
+        command
+            .args(["listen", "--url", &self.url, "--name", &self.name, "--lease", LEASE, "--db"]);
         command.arg(&self.db).env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         Ok(command.spawn()?)
@@ -88,7 +89,8 @@ impl Workers {
 
 /// Plays the storm. `false` when a promise did not hold.
 pub(crate) async fn run(plan: Plan, url: &str) -> Result<bool, BoxError> {
-    let run: String = OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let run: String =
+        OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let name = format!("storm-{run}");
     let folder = std::env::temp_dir().join(format!("retryproof-listener-nats-{run}"));
     std::fs::create_dir_all(&folder)?;
@@ -120,13 +122,15 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
         workers.running.push(worker);
     }
     println!(
-        "storm: {} orders, each published twice, to {} consumers over {}; {} of them killed, connections cut {} times",
+        "storm: {} orders, each published twice, to {} consumers over {}; {} of them killed, \
+         connections cut {} times",
         plan.orders, plan.workers, workers.url, plan.kills, plan.cuts
     );
 
     let began = Instant::now();
     let lasts = FOR_EACH * u32::try_from(plan.kills + plan.cuts + 1)?;
-    let publishing = tokio::spawn(publish_all(jetstream.clone(), name.to_owned(), plan.orders, lasts));
+    let publishing =
+        tokio::spawn(publish_all(jetstream.clone(), name.to_owned(), plan.orders, lasts));
     let (mut killed, mut cut) = (0, 0);
     let turns = plan.kills + plan.cuts;
     for turn in 0..turns {
@@ -185,7 +189,11 @@ async fn publish_all(
         sleep_until(begin + lasts.mul_f64(first as f64 / orders as f64)).await;
         let burst = first..orders.min(first + BURST);
         let late = burst.clone().filter(|n| n % 2 == 1);
-        for n in burst.clone().flat_map(|n| std::iter::once(n).chain((n % 2 == 0).then_some(n))).chain(late) {
+        for n in burst
+            .clone()
+            .flat_map(|n| std::iter::once(n).chain((n % 2 == 0).then_some(n)))
+            .chain(late)
+        {
             app::send(&jetstream, &name, &order(n), i64::try_from(n)?).await?;
         }
     }
@@ -205,5 +213,6 @@ async fn is_done(jetstream: &Context, name: &str) -> Result<bool, BoxError> {
 
 fn address(url: &str) -> Result<SocketAddr, BoxError> {
     let host = url.strip_prefix("nats://").unwrap_or(url);
-    host.parse().map_err(|_| "the storm wants a server by its address, as nats://127.0.0.1:4222".into())
+    host.parse()
+        .map_err(|_| "the storm wants a server by its address, as nats://127.0.0.1:4222".into())
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use lapin::options::{
-    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -19,14 +19,15 @@ use crate::{BROKER, BoxError};
 /// What the environment says, else the server for tests.
 pub(crate) fn url() -> Result<String, BoxError> {
     let set = std::env::var(BROKER).ok().filter(|url| !url.is_empty());
-    let started = || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_RABBITMQ");
+    let started =
+        || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_RABBITMQ");
     Ok(set
         .or_else(started)
         .ok_or("no broker: set RABBITMQ_URL, or run `cargo xtask services up rabbitmq`")?)
 }
 
-/// The exchange, the queues, their dead letters. Declaring again what is there does nothing. A broker that is away for a moment is asked
-/// again, as the consumers do later.
+/// The exchange, the queues, their dead letters. Declaring again what is there does nothing. A
+/// broker that is away for a moment is asked again, as the consumers do later.
 pub(crate) async fn declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
     for _ in 0..40 {
         if try_declare(url, shop).await.is_ok() {
@@ -42,13 +43,20 @@ async fn try_declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
     let exchange = exchange(shop);
     let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let table = FieldTable::default;
-    broker.channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, durable, table()).await?;
-    for queue in
-        [Some(shop.ledger_queue()), shop.receipts.then(|| shop.receipts_queue())].into_iter().flatten()
+    broker
+        .channel
+        .exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, durable, table())
+        .await?;
+    for queue in [Some(shop.ledger_queue()), shop.receipts.then(|| shop.receipts_queue())]
+        .into_iter()
+        .flatten()
     {
         Topology::new(&queue).declare(url).await?;
         let (queue, exchange) = (queue.as_str().into(), exchange.as_str().into());
-        broker.channel.queue_bind(queue, exchange, "".into(), QueueBindOptions::default(), table()).await?;
+        broker
+            .channel
+            .queue_bind(queue, exchange, "".into(), QueueBindOptions::default(), table())
+            .await?;
     }
     broker.close().await;
     Ok(())
@@ -76,7 +84,11 @@ impl Broker {
     }
 
     /// Publishes messages of (key, body) and returns when the broker has them all.
-    pub(crate) async fn publish(&self, exchange: &str, messages: &[Message]) -> Result<(), BoxError> {
+    pub(crate) async fn publish(
+        &self,
+        exchange: &str,
+        messages: &[Message],
+    ) -> Result<(), BoxError> {
         // So many on their way at once; each confirmation is awaited all the same.
         for batch in messages.chunks(200) {
             let mut confirms = Vec::with_capacity(batch.len());
@@ -87,7 +99,9 @@ impl Broker {
                 }
                 let options = BasicPublishOptions::default();
                 confirms.push(
-                    self.channel.basic_publish(exchange.into(), "".into(), options, body, properties).await?,
+                    self.channel
+                        .basic_publish(exchange.into(), "".into(), options, body, properties)
+                        .await?,
                 );
             }
             for confirm in confirms {
@@ -103,7 +117,8 @@ impl Broker {
     pub(crate) async fn ready(&self, queue: &str) -> Result<u32, BoxError> {
         let channel = self.connection.create_channel().await?;
         let look = QueueDeclareOptions::default().passive();
-        let Ok(found) = channel.queue_declare(queue.into(), look, FieldTable::default()).await else {
+        let Ok(found) = channel.queue_declare(queue.into(), look, FieldTable::default()).await
+        else {
             return Ok(0);
         };
         channel.close(200, "looked".into()).await?;
@@ -123,7 +138,9 @@ impl Broker {
     /// Takes all that is in a queue: bodies, and why they are dead letters.
     pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(Vec<u8>, String)>, BoxError> {
         let mut all = Vec::new();
-        while let Some(got) = self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await? {
+        while let Some(got) =
+            self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?
+        {
             let headers = got.delivery.properties.headers().as_ref();
             let why = match headers.and_then(|table| table.inner().get("retryproof-why")) {
                 Some(AMQPValue::LongString(why)) => why.to_string(),
@@ -140,7 +157,11 @@ impl Broker {
             let waits = (0..18).map(|n| format!("{queue}.wait.{}s", 1_u64 << n));
             for queue in waits.chain([format!("{queue}.dead"), queue.clone()]) {
                 let channel = self.connection.create_channel().await?;
-                drop(channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await);
+                drop(
+                    channel
+                        .queue_delete(queue.as_str().into(), QueueDeleteOptions::default())
+                        .await,
+                );
             }
         }
         let exchange = exchange(shop);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq demo`: what becomes of orders that come twice, and of messages that nobody can handle.
+//! `listener-rabbitmq demo`: what becomes of orders that come twice, and of messages that nobody
+//! can handle.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let broker = Broker::connect(&broker::url()?).await?;
 
     println!(
-        "published: three orders, each twice; one without a key; one that is no order; one changed under a known key\n"
+        "published: three orders, each twice; one without a key; one that is no order; one \
+         changed under a known key\n"
     );
     let orders = [("o-1", "alice", 4_200), ("o-2", "bob", 1_250), ("o-3", "carol", 99)]
         .map(|(id, customer, cents)| OrderPaid { id: id.into(), customer: customer.into(), cents });
@@ -56,7 +58,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         both.iter().for_each(|consumer| consumer.stopper().stop());
         Ok::<_, BoxError>(())
     };
-    let (ran, shown) = timeout(Duration::from_secs(60), async { tokio::join!(running, showing) }).await?;
+    let (ran, shown) =
+        timeout(Duration::from_secs(60), async { tokio::join!(running, showing) }).await?;
     ran?;
     shown?;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq last-words`: a listener dies by SIGKILL when an order is booked and not yet acknowledged, and another follows it.
+//! `listener-rabbitmq last-words`: a listener dies by SIGKILL when an order is booked and not yet
+//! acknowledged, and another follows it.
 
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ pub(crate) async fn run() -> Result<(), BoxError> {
         return Err("the listener did not die between a booking and its acknowledgement".into());
     }
 
-    let mut second = Listeners::start(1, &Shop { die_after: None, ..shop.clone() }, &url, folder.path())?;
+    let mut second =
+        Listeners::start(1, &Shop { die_after: None, ..shop.clone() }, &url, folder.path())?;
     let queue = shop.ledger_queue();
     let emptied = async {
         while self::booked(&shop)? < ORDERS || broker.ready_or_put_off(&queue).await? > 0 {
@@ -72,7 +74,10 @@ pub(crate) async fn run() -> Result<(), BoxError> {
 }
 
 fn booked(shop: &Shop) -> Result<usize, BoxError> {
-    let count: i64 =
-        ledger::open(&shop.db)?.query_row("SELECT count(DISTINCT id) FROM bookings", [], |row| row.get(0))?;
+    let count: i64 = ledger::open(&shop.db)?.query_row(
+        "SELECT count(DISTINCT id) FROM bookings",
+        [],
+        |row| row.get(0),
+    )?;
     Ok(usize::try_from(count)?)
 }

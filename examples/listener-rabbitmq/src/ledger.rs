@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: one row for each booking. Nothing in it keeps an order from being booked twice, so that the account of the storm would show it.
+//! The ledger: one row for each booking. Nothing in it keeps an order from being booked twice, so
+//! that the account of the storm would show it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -36,7 +37,8 @@ pub(crate) fn migrate(file: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Books an order in a transaction that the record of the message joins (CMP-7): both stand, or neither.
+/// Books an order in a transaction that the record of the message joins (CMP-7): both stand, or
+/// neither.
 pub(crate) fn book(tx: &mut SqliteTx, order: &OrderPaid) -> Result<(), BoxError> {
     tx.prepare_cached("INSERT INTO bookings (id, customer, cents, process) VALUES (?, ?, ?, ?)")?
         .execute(params![order.id, order.customer, order.cents, std::process::id()])?;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paid orders come from RabbitMQ, twice if it must be, and are booked once: two listeners on one fanout exchange.
+//! Paid orders come from RabbitMQ, twice if it must be, and are booked once: two listeners on one
+//! fanout exchange.
 //!
-//! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders twice and two messages that nobody can
-//!   handle, and shows what becomes of each.
+//! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders
+//!   twice and two messages that nobody can handle, and shows what becomes of each.
 //! - `listener-rabbitmq listen`: the listeners alone, until SIGTERM or Ctrl-C.
-//! - `listener-rabbitmq last-words`: one listener is killed when an order is booked and not yet acknowledged; what the next one does.
-//! - `listener-rabbitmq storm`: thousands of orders against listeners that are killed and cut off, with an account at the end.
+//! - `listener-rabbitmq last-words`: one listener is killed when an order is booked and not yet
+//!   acknowledged; what the next one does.
+//! - `listener-rabbitmq storm`: thousands of orders against listeners that are killed and cut off,
+//!   with an account at the end.
 
 mod broker;
 mod demo;
@@ -22,7 +25,8 @@ use shop::Shop;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Names the broker. The storm uses it for its listeners, so that no password stands in a list of processes.
+/// Names the broker. The storm uses it for its listeners, so that no password stands in a list of
+/// processes.
 const BROKER: &str = "RABBITMQ_URL";
 
 const USAGE: &str = "\

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two listeners, as a program would have them.
 //!
-//! The ledger books into the database of the records, so booking and record are one commit: exactly once, whoever is killed when. The
-//! receipts leave the house, so all that a record can do is to keep them from being sent again once it stands.
+//! The ledger books into the database of the records, so booking and record are one commit: exactly
+//! once, whoever is killed when. The receipts leave the house, so all that a record can do is to
+//! keep them from being sent again once it stands.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +56,8 @@ impl Shop {
         // Before anything is begun: whoever is told to stop while it starts stops in order, too.
         let mut terminate = signal(SignalKind::terminate())?;
         let (ledger, receipts) = self.listeners().await?;
-        let stoppers: Vec<Stopper> = [&ledger.consumer, &receipts.consumer].map(Consumer::stopper).into();
+        let stoppers: Vec<Stopper> =
+            [&ledger.consumer, &receipts.consumer].map(Consumer::stopper).into();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -85,10 +87,15 @@ impl Shop {
         }
         let engine = builder.build()?;
         let books = engine.joined(SqliteTxSource::open(&self.db)?)?;
-        // Redeliveries may come as long as somebody may move messages out of the dead letters by hand.
+        // Redeliveries may come as long as somebody may move messages out of the dead letters by
+        // hand.
         let keep = Duration::from_secs(30 * 24 * 3600);
         let of = |queue: &str, scope| {
-            Consumer::builder(&url, queue, scope).json::<OrderPaid>().lease(self.lease).ttl(keep).at_once(8)
+            Consumer::builder(&url, queue, scope)
+                .json::<OrderPaid>()
+                .lease(self.lease)
+                .ttl(keep)
+                .at_once(8)
         };
         let ledger = of(&self.ledger_queue(), "ledger").build()?;
         let receipts = of(&self.receipts_queue(), "receipts").build()?;
@@ -158,7 +165,8 @@ impl Receipts {
     }
 }
 
-/// One line for each thing that happens. The storm reads them from the journal, so each is written at once and whole.
+/// One line for each thing that happens. The storm reads them from the journal, so each is written
+/// at once and whole.
 fn say(listener: &str, what: &str, order: &OrderPaid) {
     println!("{} {listener} {what} {}", std::process::id(), order.id);
 }

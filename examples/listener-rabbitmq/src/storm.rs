@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq storm`: every order is published twice; the listeners are killed with SIGKILL and their connections cut; then every
-//! order, every message and every run is accounted for.
+//! `listener-rabbitmq storm`: every order is published twice; the listeners are killed with SIGKILL
+//! and their connections cut; then every order, every message and every run is accounted for.
 
 mod account;
 
@@ -22,7 +22,8 @@ use crate::ledger::{self, OrderPaid};
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// Of the listeners in a storm: long enough to be held through a pause of a busy machine, short enough for many kills.
+/// Of the listeners in a storm: long enough to be held through a pause of a busy machine, short
+/// enough for many kills.
 const LEASE: Duration = Duration::from_secs(2);
 /// Without any progress for so long, something is lost.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -50,7 +51,8 @@ impl Plan {
     }
 }
 
-/// A folder of its own under the system's temporary one, removed at the end unless it is to be kept.
+/// A folder of its own under the system's temporary one, removed at the end unless it is to be
+/// kept.
 pub(crate) struct Folder {
     path: PathBuf,
     keep: bool,
@@ -58,7 +60,8 @@ pub(crate) struct Folder {
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Result<Self, BoxError> {
-        let path = std::env::temp_dir().join(format!("retryproof-listener-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("retryproof-listener-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path)?;
         Ok(Self { path, keep: false })
     }
@@ -99,7 +102,8 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let began = Instant::now();
     broker.publish(&broker::exchange(&shop), &messages(&plan)?).await?;
     println!(
-        "storm: {} orders, each published twice, and {} messages without a key, for {} listeners; {} kills and {} cuts on the way",
+        "storm: {} orders, each published twice, and {} messages without a key, for {} \
+         listeners; {} kills and {} cuts on the way",
         plan.orders,
         plan.poison(),
         plan.listeners,
@@ -113,7 +117,8 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     settle(&plan, &shop, &broker, &mut listeners, began).await?;
 
     let account =
-        account::Account::draw(&plan, &shop, &broker, &folder.path().join("journal"), &killed).await?;
+        account::Account::draw(&plan, &shop, &broker, &folder.path().join("journal"), &killed)
+            .await?;
     account.print(began.elapsed());
     broker.remove(&shop).await?;
     broker.close().await;
@@ -123,13 +128,17 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     Ok(account.holds())
 }
 
-/// Every order twice: half of the second copies right behind the first, so that both are worked on at once, half of them a thousand messages
-/// later; and the poison in between.
+/// Every order twice: half of the second copies right behind the first, so that both are worked on
+/// at once, half of them a thousand messages later; and the poison in between.
 fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     let mut placed = Vec::with_capacity(plan.orders * 2 + plan.poison());
     for n in 0..plan.orders {
         let id = format!("o-{n}");
-        let order = OrderPaid { id: id.clone(), customer: format!("c-{}", n % 97), cents: i64::try_from(n)? };
+        let order = OrderPaid {
+            id: id.clone(),
+            customer: format!("c-{}", n % 97),
+            cents: i64::try_from(n)?,
+        };
         let body = serde_json::to_vec(&order)?;
         let behind = if n % 2 == 0 { 1 } else { 1_000 };
         placed.push((n * 2, Some(id.clone()), body.clone()));
@@ -142,7 +151,8 @@ fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     Ok(placed.into_iter().map(|(_, key, body)| (key, body)).collect())
 }
 
-/// Kills and cuts, each at its share of the progress, so that all of them meet work whatever the machine's speed. Says who was killed.
+/// Kills and cuts, each at its share of the progress, so that all of them meet work whatever the
+/// machine's speed. Says who was killed.
 async fn disturb(
     plan: &Plan,
     shop: &Shop,
@@ -173,7 +183,8 @@ async fn disturb(
     Ok(killed)
 }
 
-/// Until every order is booked and no message is left, with the listeners stopped: what they still held would be back in the queue then.
+/// Until every order is booked and no message is left, with the listeners stopped: what they still
+/// held would be back in the queue then.
 async fn settle(
     plan: &Plan,
     shop: &Shop,
@@ -212,7 +223,9 @@ async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
             (seen, moved) = (now, Instant::now());
         }
         if moved.elapsed() > PATIENCE {
-            return Err(format!("no progress: {now} orders are booked, {wanted} were waited for").into());
+            return Err(
+                format!("no progress: {now} orders are booked, {wanted} were waited for").into()
+            );
         }
         sleep(Duration::from_millis(10)).await;
     }
@@ -232,7 +245,8 @@ struct Proxy {
 
 impl Proxy {
     async fn to(url: &str) -> Result<Self, BoxError> {
-        let (login, server) = url.rsplit_once('@').ok_or("the storm wants a URL with a user and a port")?;
+        let (login, server) =
+            url.rsplit_once('@').ok_or("the storm wants a URL with a user and a port")?;
         let (server, vhost) =
             server.split_once('/').map_or((server, None), |(server, vhost)| (server, Some(vhost)));
         let address = tokio::net::lookup_host(server).await?.next().ok_or("no such host")?;
@@ -253,7 +267,12 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn start(count: usize, shop: &Shop, url: &str, folder: &Path) -> Result<Self, BoxError> {
+    pub(crate) fn start(
+        count: usize,
+        shop: &Shop,
+        url: &str,
+        folder: &Path,
+    ) -> Result<Self, BoxError> {
         let (shop, url, folder) = (shop.clone(), url.to_owned(), folder.to_owned());
         let mut listeners = Self { running: Vec::new(), count, shop, url, folder };
         listeners.again()?;
@@ -274,7 +293,8 @@ impl Listeners {
     }
 
     fn spawn(&self) -> Result<Child, BoxError> {
-        let append = |name: &str| File::options().create(true).append(true).open(self.folder.join(name));
+        let append =
+            |name: &str| File::options().create(true).append(true).open(self.folder.join(name));
         let child = Command::new(std::env::current_exe()?)
             .args(["listen", "--no-receipts", "--prefix", &self.shop.prefix])
             .args(["--lease", &self.shop.lease.as_secs().to_string()])
@@ -313,7 +333,9 @@ impl Listeners {
             if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
-                return Err(format!("a listener that was told to stop ended by {status}: {last}").into());
+                return Err(
+                    format!("a listener that was told to stop ended by {status}: {last}").into()
+                );
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service: two routes, one of them guarded by its annotation, with its charge and its record in one commit; and the page around it.
+//! The service: two routes, one of them guarded by its annotation, with its charge and its record
+//! in one commit; and the page around it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::checkout::{self, Delay, Feed, Wire, Wires};
 use crate::ledger::{self, Charge, Ledger, Order, Receipt};
 use crate::logs::{self, Log};
 
-/// What the payment provider takes to answer, for want of a real one; the checkout page may ask for a slower one.
+/// What the payment provider takes to answer, for want of a real one; the checkout page may ask for
+/// a slower one.
 const PROVIDER: Duration = Duration::from_millis(25);
 
 /// What it takes to hand the receipt to the mail system, where that is done in the handler.
@@ -40,7 +42,11 @@ struct App<T> {
 impl<T> Clone for App<T> {
     fn clone(&self) -> Self {
         let Self { idempotency, transactions, ledger } = self;
-        Self { idempotency: idempotency.clone(), transactions: transactions.clone(), ledger: ledger.clone() }
+        Self {
+            idempotency: idempotency.clone(),
+            transactions: transactions.clone(),
+            ledger: ledger.clone(),
+        }
     }
 }
 
@@ -108,10 +114,11 @@ impl IntoResponse for PayError {
     }
 }
 
-/// Charges once per key. The lease is short, so that a retry soon takes over from a process that died.
+/// Charges once per key. The lease is short, so that a retry soon takes over from a process that
+/// died.
 ///
-/// The charge and the record of this answer are one commit, which is the guard's: taking a `GuardedTx` says so. An answer of 400 or above would
-/// undo the charge.
+/// The charge and the record of this answer are one commit, which is the guard's: taking a
+/// `GuardedTx` says so. An answer of 400 or above would undo the charge.
 #[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn pay(
     tx: GuardedTx<SqliteTx>,
@@ -122,7 +129,8 @@ async fn pay(
     order.check()?;
     order.authorize(&lease, delay).await;
     let receipt = ledger::in_sqlite(&**tx.begin().await?, &order).map_err(PayError::Ledger)?;
-    // The mail would be a row too, for a sender to find. A process that dies here has charged nothing.
+    // The mail would be a row too, for a sender to find. A process that dies here has charged
+    // nothing.
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
 }
@@ -137,7 +145,8 @@ async fn pay_on_postgres(
 ) -> Result<(StatusCode, Json<Receipt>), PayError> {
     order.check()?;
     order.authorize(&lease, delay).await;
-    let receipt = ledger::in_postgres(&mut *tx.begin().await?, &order).await.map_err(PayError::Ledger)?;
+    let receipt =
+        ledger::in_postgres(&mut *tx.begin().await?, &order).await.map_err(PayError::Ledger)?;
     tracing::info!(payment = receipt.payment, "charged");
     Ok((StatusCode::CREATED, Json(receipt)))
 }
@@ -147,16 +156,17 @@ impl Order {
         if self.amount > 0 { Ok(()) } else { Err(PayError::Amount(self.amount)) }
     }
 
-    /// What is slow comes before the transaction, which on SQLite holds up every other write to the file. A real provider gets a key of its own, the
-    /// same for this run and for whoever takes over from it: no commit of ours covers what happens over there.
+    /// What is slow comes before the transaction, which on SQLite holds up every other write to the
+    /// file. A real provider gets a key of its own, the same for this run and for whoever takes
+    /// over from it: no commit of ours covers what happens over there.
     async fn authorize(&self, lease: &Lease, delay: Delay) {
         let _provider_key = lease.downstream_key("charge");
         tokio::time::sleep(delay.0.unwrap_or(PROVIDER)).await;
     }
 }
 
-/// The same without the join, as it has to be where the effect is in another system: two commits, and a process can die between them. For
-/// comparison: `--apart`.
+/// The same without the join, as it has to be where the effect is in another system: two commits,
+/// and a process can die between them. For comparison: `--apart`.
 #[idempotent(http, scope = "payments", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn pay_apart(
     State(ledger): State<Ledger>,
@@ -194,14 +204,16 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     logs::start();
     let Service { listen, ref store, apart, page } = service;
     let config = IdempotencyConfig::load(None)?;
-    // A service of this size may migrate at start; a larger one does it where its other migrations run.
+    // A service of this size may migrate at start; a larger one does it where its other migrations
+    // run.
     retryproof::migrate(store).await?;
     let web = config.web.clone();
     let feed = Feed::new();
     let engine = IdempotencyEngine::builder(retryproof::connect(store).await?).config(config);
     let engine = engine.observer(Log).observer(Arc::clone(&feed)).build()?;
     let ledger = Ledger::open(store).await?;
-    let filter = IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
+    let filter =
+        IdempotencyFilter::builder(engine.clone()).config(web).callers_share_keys().build()?;
 
     // On the database of the records: a store that could not join would be refused here.
     let router = match &ledger {
@@ -220,12 +232,16 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
         }
     };
     let router = if page { checkout::around(router, &feed) } else { router };
-    let listener =
-        TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|error| format!("cannot listen on {listen}: {error}"))?;
     // Heard from before the line on: whoever reads it may send SIGTERM at once.
     let stop = stop()?;
     println!("listening on http://{}", listener.local_addr()?);
-    println!("pay with: curl -i http://{}/payments -H 'Idempotency-Key: order-1' \\", listener.local_addr()?);
+    println!(
+        "pay with: curl -i http://{}/payments -H 'Idempotency-Key: order-1' \\",
+        listener.local_addr()?
+    );
     println!(
         "  --json '{{\"account\":\"alice\",\"amount\":4200,\"reference\":\"one bicycle bell\"}}'   (then again)"
     );
@@ -247,7 +263,8 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
 
 /// Resolves at SIGTERM or Ctrl-C, also at one that comes before it is polled.
 fn stop() -> std::io::Result<impl Future<Output = ()>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

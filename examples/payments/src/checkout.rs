@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checkout page at `/`: press often, lose answers, change the amount, and see what the server did.
+//! The checkout page at `/`: press often, lose answers, change the amount, and see what the server
+//! did.
 //!
-//! It is a demonstration and sits outside the guard, on what any service has: a middleware around the guarded route ([`watch`]), an observer
-//! ([`feed`]) and the sockets ([`wire`]). `serve --no-page` runs the service without all of it. What the page may ask for, of
+//! It is a demonstration and sits outside the guard, on what any service has: a middleware around
+//! the guarded route ([`watch`]), an observer ([`feed`]) and the sockets ([`wire`]).
+//! `serve --no-page` runs the service without all of it. What the page may ask for, of
 //! `POST /payments` and by header, for a header is no part of the request's fingerprint:
 //!
-//! - `X-Demo-Cut: true` drops the connection once the answer is there, and before its first byte is sent.
+//! - `X-Demo-Cut: true` drops the connection once the answer is there, and before its first byte is
+//!   sent.
 //! - `X-Demo-Delay: 2000` is what the payment provider takes, in milliseconds.
 //! - `X-Demo-Attempt: …` comes back in the feed, so that the page knows its own requests there.
 
@@ -26,7 +29,8 @@ pub(crate) use feed::Feed;
 pub(crate) use watch::Delay;
 pub(crate) use wire::{Wire, Wires};
 
-/// Path, type and text of what a browser fetches. Nothing comes from anywhere else, so it works without a network.
+/// Path, type and text of what a browser fetches. Nothing comes from anywhere else, so it works
+/// without a network.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/app.css", "text/css; charset=utf-8", include_str!("../page/app.css")),
@@ -35,9 +39,9 @@ const FILES: [(&str, &str, &str); 4] = [
 ];
 
 /// No inline script or style, no other origin, and no text that turns into markup.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
-                      require-trusted-types-for 'script'; trusted-types 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+     require-trusted-types-for 'script'; trusted-types 'none'";
 
 const SECURITY: [(HeaderName, &str); 5] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -67,10 +71,14 @@ fn file(kind: &'static str, text: &'static str) -> Response {
 async fn events(State(feed): State<Arc<Feed>>) -> Response {
     match feed.subscribe() {
         Some(lines) => {
-            let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+            let head =
+                [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
             (head, lines).into_response()
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open, or the service is stopping\n")
+        None => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many pages are open, or the service is stopping\n",
+        )
             .into_response(),
     }
 }
@@ -81,8 +89,9 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-/// A browser that loses an answer on a connection which it has used before sends the request again by itself, a POST too. The
-/// page would show one press more than there was; on a connection of its own, a lost answer stays lost.
+/// A browser that loses an answer on a connection which it has used before sends the request again
+/// by itself, a POST too. The page would show one press more than there was; on a connection of its
+/// own, a lost answer stays lost.
 async fn last_on_its_connection(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

@@ -74,15 +74,23 @@ pub(crate) async fn pay(
     let retry_after =
         head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     // What the filter adds to a replay, what a server makes anew for each answer, and framing.
-    let own =
-        ["idempotent-replayed", "cache-control", "date", "content-length", "transfer-encoding", "connection"];
+    let own = [
+        "idempotent-replayed",
+        "cache-control",
+        "date",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+    ];
     let lines = head.headers.iter().filter(|(name, _)| !own.contains(&name.as_str()));
     Ok(Delivery {
         replayed: head.headers.contains_key("idempotent-replayed"),
         retry_after: retry_after.map(Duration::from_secs),
         answer: Answer {
             status: head.status,
-            headers: lines.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect(),
+            headers: lines
+                .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+                .collect(),
             body,
         },
     })

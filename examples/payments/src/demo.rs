@@ -8,11 +8,14 @@ use crate::{BoxError, storm};
 
 pub(crate) async fn run() -> Result<(), BoxError> {
     let folder = storm::Folder::new("demo")?;
-    let (db, log) =
-        (format!("sqlite:{}", folder.path().join("payments.db").display()), folder.path().join("server.log"));
+    let (db, log) = (
+        format!("sqlite:{}", folder.path().join("payments.db").display()),
+        folder.path().join("server.log"),
+    );
     let server = Server::start(([127, 0, 0, 1], 0).into(), &db, false, &log).await?;
     println!("A payment service runs at http://{} on SQLite.\n", server.address);
-    let order = Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };
+    let order =
+        Order { account: "alice".into(), amount: 4_200, reference: "one bicycle bell".into() };
 
     println!("1. The client pays, with Idempotency-Key: order-17");
     let first = pay(server.address, "order-17", &order, None).await?;
@@ -28,13 +31,23 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     show(&refused, "refused: nothing ran");
 
     let charges = Ledger::open(&db).await?.all("").await?;
-    println!("The ledger has {} charge: {} cents from {}.", charges.len(), order.amount, order.account);
+    println!(
+        "The ledger has {} charge: {} cents from {}.",
+        charges.len(),
+        order.amount,
+        order.account
+    );
     server.kill().await?;
-    if !retry.replayed || retry.answer != first.answer || charges.len() != 1 || refused.answer.status != 422 {
+    if !retry.replayed
+        || retry.answer != first.answer
+        || charges.len() != 1
+        || refused.answer.status != 422
+    {
         return Err("this is not what was promised: please report it".into());
     }
     println!(
-        "\nNext: `cargo run -p payments` serves it for curl and browsers; `cargo run -p payments -- storm` kills it."
+        "\nNext: `cargo run -p payments` serves it for curl and browsers; `cargo run -p payments \
+         -- storm` kills it."
     );
     Ok(())
 }

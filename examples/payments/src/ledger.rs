@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: what was charged, by which process. It lives in the database of the records: a SQLite file, or PostgreSQL.
+//! The ledger: what was charged, by which process. It lives in the database of the records: a
+//! SQLite file, or PostgreSQL.
 //!
-//! [`in_sqlite`] and [`in_postgres`] write into a transaction of somebody else's: the guard's, which commits the charge and the record of the
-//! answer together (CMP-7). A process that dies before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process that dies
-//! between it and the record leaves a charge that its retry repeats. That is the limit of a lease, and `storm --apart` shows it.
+//! [`in_sqlite`] and [`in_postgres`] write into a transaction of somebody else's: the guard's,
+//! which commits the charge and the record of the answer together (CMP-7). A process that dies
+//! before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process
+//! that dies between it and the record leaves a charge that its retry repeats. That is the limit of
+//! a lease, and `storm --apart` shows it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,15 +71,21 @@ pub(crate) enum Ledger {
 /// Charges: one row, in whatever transaction the connection is in.
 pub(crate) fn in_sqlite(connection: &Connection, order: &Order) -> Result<Receipt, BoxError> {
     connection
-        .prepare_cached("INSERT INTO ledger (account, amount, reference, process) VALUES (?, ?, ?, ?)")?
+        .prepare_cached(
+            "INSERT INTO ledger (account, amount, reference, process) VALUES (?, ?, ?, ?)",
+        )?
         .execute(params![order.account, order.amount, order.reference, std::process::id()])?;
     Ok(Receipt::of(order, connection.last_insert_rowid()))
 }
 
 /// The same on PostgreSQL.
-pub(crate) async fn in_postgres(connection: &mut PgConnection, order: &Order) -> Result<Receipt, BoxError> {
+pub(crate) async fn in_postgres(
+    connection: &mut PgConnection,
+    order: &Order,
+) -> Result<Receipt, BoxError> {
     let insert = query(
-        "INSERT INTO payments_ledger (account, amount, reference, process) VALUES ($1, $2, $3, $4) RETURNING payment",
+        "INSERT INTO payments_ledger (account, amount, reference, process) VALUES ($1, $2, $3, \
+         $4) RETURNING payment",
     )
     .bind(&order.account)
     .bind(order.amount)

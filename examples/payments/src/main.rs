@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A payment service whose `POST /payments` charges once per `Idempotency-Key`, however often it is retried.
+//! A payment service whose `POST /payments` charges once per `Idempotency-Key`, however often it is
+//! retried.
 //!
-//! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL, with a checkout page at `/`.
+//! - `payments` (or `payments serve`): the service on SQLite, or on PostgreSQL, with a checkout
+//!   page at `/`.
 //! - `payments demo`: starts it, pays once, retries, and shows both answers.
-//! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the end.
+//! - `payments storm`: retries, cut connections and SIGKILLs against it, with an account at the
+//!   end.
 
 mod app;
 mod checkout;
@@ -19,7 +22,8 @@ use std::process::ExitCode;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Names the store to `serve`. The storm uses it for its servers, so that no password stands in a list of processes.
+/// Names the store to `serve`. The storm uses it for its servers, so that no password stands in a
+/// list of processes.
 const STORE: &str = "PAYMENTS_STORE";
 
 const USAGE: &str = "\
@@ -93,10 +97,10 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Command, String> {
 fn known(url: String) -> Result<String, String> {
     match url.split_once(':') {
         Some(("sqlite" | "postgres" | "postgresql", _)) => Ok(url),
-        _ => {
-            Err("--store takes sqlite:FILE or postgres://…, a store whose transactions can be joined"
-                .to_owned())
-        }
+        _ => Err(
+            "--store takes sqlite:FILE or postgres://…, a store whose transactions can be joined"
+                .to_owned(),
+        ),
     }
 }
 

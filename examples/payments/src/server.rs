@@ -21,7 +21,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts this program again as a service on `store`, logging to the end of `log`. Port 0 picks a free port.
+    /// Starts this program again as a service on `store`, logging to the end of `log`. Port 0 picks
+    /// a free port.
     pub(crate) async fn start(
         listen: SocketAddr,
         store: &str,
@@ -46,8 +47,10 @@ impl Server {
             .await
             .map_err(|_| "the service did not start")?;
         let line = first?.ok_or("the service ended at its start; see its log")?;
-        let address =
-            line.strip_prefix("listening on http://").ok_or("the service said something else")?.parse()?;
+        let address = line
+            .strip_prefix("listening on http://")
+            .ok_or("the service said something else")?
+            .parse()?;
         // The rest of its output is not needed, but its pipe must not fill up.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self { child, address, process })

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `payments storm`: the world against the service. Many clients pay, press twice, lose answers and retry, while the
-//! server is killed with SIGKILL and started again; then every charge is accounted for.
+//! `payments storm`: the world against the service. Many clients pay, press twice, lose answers and
+//! retry, while the server is killed with SIGKILL and started again; then every charge is accounted
+//! for.
 
 mod account;
 mod play;
@@ -40,12 +41,14 @@ pub(crate) struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        let run = OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let run =
+            OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         Self { keys: 3_000, clients: 48, kills: 8, store: None, run, apart: false, keep: false }
     }
 }
 
-/// A folder of its own under the system's temporary one, removed at the end unless it is to be kept.
+/// A folder of its own under the system's temporary one, removed at the end unless it is to be
+/// kept.
 pub(crate) struct Folder {
     path: PathBuf,
     keep: bool,
@@ -53,7 +56,8 @@ pub(crate) struct Folder {
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Result<Self, BoxError> {
-        let path = std::env::temp_dir().join(format!("retryproof-payments-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("retryproof-payments-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path)?;
         Ok(Self { path, keep: false })
     }
@@ -89,8 +93,13 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let lasts = BETWEEN_KILLS * u32::try_from(plan.kills + 1)?;
     let clients = start_clients(&plan, address, lasts, &tally);
     let progress = tokio::spawn(show_progress(plan.clone(), Arc::clone(&tally)));
-    let killed =
-        tokio::spawn(kill_and_restart(plan.clone(), server, store.clone(), log.clone(), Arc::clone(&tally)));
+    let killed = tokio::spawn(kill_and_restart(
+        plan.clone(),
+        server,
+        store.clone(),
+        log.clone(),
+        Arc::clone(&tally),
+    ));
 
     let mut payments = Vec::with_capacity(plan.keys);
     for client in clients {

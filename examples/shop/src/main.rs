@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A shop whose `POST /orders` runs once per `Idempotency-Key`, and pays through another service, once per order.
+//! A shop whose `POST /orders` runs once per `Idempotency-Key`, and pays through another service,
+//! once per order.
 //!
-//! Try it beside `cargo run -p payments`. Stop either of them in the middle, start it again, and repeat the order: it is paid once.
+//! Try it beside `cargo run -p payments`. Stop either of them in the middle, start it again, and
+//! repeat the order: it is paid once.
 
 mod payments;
 
@@ -46,8 +48,8 @@ impl Fate for Unpaid {
         match self {
             // An answer like any other: every retry of the order gets it.
             Self::Declined(_) => AnswerFate::Store,
-            // Whoever comes next sends the payments service the same key, and gets its answer if there was one. So the order may be repeated at
-            // once, although it may have been paid.
+            // Whoever comes next sends the payments service the same key, and gets its answer if
+            // there was one. So the order may be repeated at once, although it may have been paid.
             Self::NoAnswer => AnswerFate::Release,
             Self::Unclear => AnswerFate::Hold,
         }
@@ -59,29 +61,38 @@ impl IntoResponse for Unpaid {
         let fate = self.fate();
         match self {
             Self::Declined(why) => {
-                (StatusCode::PAYMENT_REQUIRED, fate, format!("declined: {}\n", why.trim())).into_response()
-            }
-            Self::NoAnswer => {
-                (StatusCode::SERVICE_UNAVAILABLE, fate, "no word on the payment yet; repeat the order\n")
+                (StatusCode::PAYMENT_REQUIRED, fate, format!("declined: {}\n", why.trim()))
                     .into_response()
             }
+            Self::NoAnswer => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                fate,
+                "no word on the payment yet; repeat the order\n",
+            )
+                .into_response(),
             Self::Unclear => {
-                (StatusCode::BAD_GATEWAY, fate, "the payment is unclear; we look into it\n").into_response()
+                (StatusCode::BAD_GATEWAY, fate, "the payment is unclear; we look into it\n")
+                    .into_response()
             }
         }
     }
 }
 
-/// Takes an order once per key. The lease is short, so that a retry soon takes over from a shop that died.
+/// Takes an order once per key. The lease is short, so that a retry soon takes over from a shop
+/// that died.
 #[idempotent(http, scope = "orders", ttl = "PT24H", lease = "PT3S", wait_timeout = "PT10S")]
 async fn order(
     State(payments): State<Payments>,
     lease: Lease,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Confirmation>), Unpaid> {
-    // The same for whoever takes over from this run: the payments service sees one key for one order.
+    // The same for whoever takes over from this run: the payments service sees one key for one
+    // order.
     let receipt = payments.charge(&lease.downstream_key("charge"), &order).await?;
-    Ok((StatusCode::CREATED, Json(Confirmation { reference: order.reference, payment: receipt.payment })))
+    Ok((
+        StatusCode::CREATED,
+        Json(Confirmation { reference: order.reference, payment: receipt.payment }),
+    ))
 }
 
 struct Options {

@@ -32,9 +32,11 @@ pub(crate) struct Receipt {
 pub(crate) enum Unpaid {
     /// The payments service has decided, and would decide the same again.
     Declined(String),
-    /// No answer for as long as the shop waits. It may have been charged: the next call with the same key finds out.
+    /// No answer for as long as the shop waits. It may have been charged: the next call with the
+    /// same key finds out.
     NoAnswer,
-    /// The key was used before, and the service cannot say with what result for this order: somebody has to look.
+    /// The key was used before, and the service cannot say with what result for this order:
+    /// somebody has to look.
     Unclear,
 }
 
@@ -81,20 +83,25 @@ impl Payments {
     }
 }
 
-/// The part of a problem that says whose it is: the guard's of the payments service, or that service's own.
+/// The part of a problem that says whose it is: the guard's of the payments service, or that
+/// service's own.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
 }
 
-/// What a refusal says about the charge. Only what the service itself has decided is a "no": whatever else may stand between, a proxy or a
-/// guard, does not know whether an attempt before this one was charged.
+/// What a refusal says about the charge. Only what the service itself has decided is a "no":
+/// whatever else may stand between, a proxy or a guard, does not know whether an attempt before
+/// this one was charged.
 fn refusal(status: StatusCode, body: String) -> Unpaid {
     let problem = serde_json::from_str(&body).ok();
     match (status, problem.as_ref().map(|problem: &Problem| problem.code.as_str())) {
-        // This order was changed after it was sent; or its charge is done, and the answer was not kept.
+        // This order was changed after it was sent; or its charge is done, and the answer was not
+        // kept.
         (_, Some("fingerprint-mismatch" | "result-not-replayable")) => Unpaid::Unclear,
-        (StatusCode::PAYMENT_REQUIRED | StatusCode::UNPROCESSABLE_ENTITY, None) => Unpaid::Declined(body),
+        (StatusCode::PAYMENT_REQUIRED | StatusCode::UNPROCESSABLE_ENTITY, None) => {
+            Unpaid::Declined(body)
+        }
         _ => Unpaid::NoAnswer,
     }
 }
@@ -105,7 +112,10 @@ mod tests {
 
     #[test]
     fn http_10_only_a_word_of_the_payments_service_itself_is_a_no() {
-        let of = |status, body: &str| match refusal(StatusCode::from_u16(status).unwrap(), body.to_owned()) {
+        let of = |status, body: &str| match refusal(
+            StatusCode::from_u16(status).unwrap(),
+            body.to_owned(),
+        ) {
             Unpaid::Declined(_) => "declined",
             Unpaid::NoAnswer => "no answer",
             Unpaid::Unclear => "unclear",

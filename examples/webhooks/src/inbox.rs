@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guarded endpoint: what an event changes and the record that it was handled are one commit (CMP-7).
+//! The guarded endpoint: what an event changes and the record that it was handled are one commit
+//! (CMP-7).
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,8 @@ use crate::verify::{Trusted, verified};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the sender tells us. It may tell of more in time; what we do not know is taken and ignored, or it would be delivered for days.
+/// What the sender tells us. It may tell of more in time; what we do not know is taken and ignored,
+/// or it would be delivered for days.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Event {
@@ -66,7 +68,8 @@ impl IntoResponse for Failed {
             Self::Transaction(error) => error.into_response(),
             Self::Database(error) => {
                 tracing::error!(%error, "an event was not taken");
-                (StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release, "deliver it again\n").into_response()
+                (StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release, "deliver it again\n")
+                    .into_response()
             }
         }
     }
@@ -79,8 +82,15 @@ struct App {
     books: Arc<Mutex<Connection>>,
 }
 
-/// Handles an event once. The ttl is longer than any sender goes on delivering; the wait is shorter than it waits for an answer.
-#[idempotent(http, scope = "webhooks.payments", ttl = "P30D", lease = "PT30S", wait_timeout = "PT3S")]
+/// Handles an event once. The ttl is longer than any sender goes on delivering; the wait is shorter
+/// than it waits for an answer.
+#[idempotent(
+    http,
+    scope = "webhooks.payments",
+    ttl = "P30D",
+    lease = "PT30S",
+    wait_timeout = "PT3S"
+)]
 async fn receive(tx: GuardedTx<SqliteTx>, Json(event): Json<Event>) -> Result<StatusCode, Failed> {
     if let Event::Paid { order, cents } = event {
         let paid = "INSERT INTO paid (number, cents) VALUES (?1, ?2)";
@@ -100,11 +110,17 @@ async fn paid(State(books): State<Arc<Mutex<Connection>>>) -> Result<Json<Vec<Pa
 ///
 /// # Errors
 /// When the file cannot be used.
-pub async fn receiver(file: &Path, trusted: Trusted) -> Result<(Router, IdempotencyFilter), BoxError> {
+pub async fn receiver(
+    file: &Path,
+    trusted: Trusted,
+) -> Result<(Router, IdempotencyFilter), BoxError> {
     let books = Connection::open(file)?;
     books.busy_timeout(Duration::from_secs(5))?;
     books.pragma_update(None, "journal_mode", "wal")?;
-    books.execute("CREATE TABLE IF NOT EXISTS paid (number TEXT NOT NULL, cents INTEGER NOT NULL)", [])?;
+    books.execute(
+        "CREATE TABLE IF NOT EXISTS paid (number TEXT NOT NULL, cents INTEGER NOT NULL)",
+        [],
+    )?;
 
     let store = format!("sqlite:{}", file.display());
     retryproof::migrate(&store).await?;
@@ -112,12 +128,16 @@ pub async fn receiver(file: &Path, trusted: Trusted) -> Result<(Router, Idempote
     let web = config.web.clone();
     // What the guard keys by is what the layer before it sets, whatever it is called.
     let key_header = HeaderName::from_bytes(web.key_header.as_bytes())?;
-    let engine = IdempotencyEngine::builder(retryproof::connect(&store).await?).config(config).build()?;
+    let engine =
+        IdempotencyEngine::builder(retryproof::connect(&store).await?).config(config).build()?;
     let transactions = engine.joined(SqliteTxSource::open(file)?)?;
-    // There is one sender, and its ids are its own; a receiver of several has a scope, or a caller, for each.
-    let idempotency = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
+    // There is one sender, and its ids are its own; a receiver of several has a scope, or a caller,
+    // for each.
+    let idempotency =
+        IdempotencyFilter::builder(engine).config(web).callers_share_keys().build()?;
 
-    let app = App { idempotency: idempotency.clone(), transactions, books: Arc::new(Mutex::new(books)) };
+    let app =
+        App { idempotency: idempotency.clone(), transactions, books: Arc::new(Mutex::new(books)) };
     let router = Router::new()
         .route("/webhooks/payments", post(receive))
         // Outside of the guard, so that nobody else's delivery gets as far as a key.

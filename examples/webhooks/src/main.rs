@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `webhooks serve` receives events; `webhooks send` signs and delivers one. Both take the shared secret from `WEBHOOK_SECRET`.
+//! `webhooks serve` receives events; `webhooks send` signs and delivers one. Both take the shared
+//! secret from `WEBHOOK_SECRET`.
 //!
 //! ```sh
 //! export WEBHOOK_SECRET=whsec_an_example_for_trying_out
@@ -97,7 +98,11 @@ async fn send(options: Options, secret: Secret) -> Result<(), BoxError> {
             .map(|answer| answer.map_or("no answer".to_owned(), |status| status.to_string()))
             .collect();
         let how = if delivered.replayed { "it was handled before" } else { "it was handled now" };
-        println!("{}: {}", answers.join(", "), if delivered.taken() { how } else { "it was not taken" });
+        println!(
+            "{}: {}",
+            answers.join(", "),
+            if delivered.taken() { how } else { "it was not taken" }
+        );
         if !delivered.taken() {
             return Err("given up".into());
         }
@@ -108,7 +113,8 @@ async fn send(options: Options, secret: Secret) -> Result<(), BoxError> {
 #[tokio::main]
 async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let secret = std::env::var("WEBHOOK_SECRET").ok().and_then(|secret| Secret::new(secret.as_bytes()));
+    let secret =
+        std::env::var("WEBHOOK_SECRET").ok().and_then(|secret| Secret::new(secret.as_bytes()));
     let parsed = parse(std::env::args().skip(1)).and_then(|(verb, options)| {
         Ok((verb, options, secret.ok_or("WEBHOOK_SECRET is not set, or shorter than 16 bytes")?))
     });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other side, as payment providers do it: a delivery is repeated until it is answered with 2xx, signed anew each time.
+//! The other side, as payment providers do it: a delivery is repeated until it is answered with
+//! 2xx, signed anew each time.
 
 use std::time::Duration;
 
@@ -66,8 +67,9 @@ impl Sender {
                 .timeout(self.patience)
                 .body(event.to_owned());
             let answer = request.send().await.ok();
-            delivered.replayed =
-                answer.as_ref().is_some_and(|answer| answer.headers().contains_key("idempotent-replayed"));
+            delivered.replayed = answer
+                .as_ref()
+                .is_some_and(|answer| answer.headers().contains_key("idempotent-replayed"));
             delivered.answers.push(answer.map(|answer| answer.status()));
             match pause {
                 Some(pause) if !delivered.taken() => sleep(*pause).await,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HMAC-SHA-256 over `timestamp.body`, in the header `Webhook-Signature: t=1700000000,v1=5257a8...`.
+//! HMAC-SHA-256 over `timestamp.body`, in the header
+//! `Webhook-Signature: t=1700000000,v1=5257a8...`.
 //!
-//! The timestamp is signed with the body, so that a delivery that was overheard cannot be sent again next week. Several `v1` parts are a sender
-//! that is changing its secret.
+//! The timestamp is signed with the body, so that a delivery that was overheard cannot be sent
+//! again next week. Several `v1` parts are a sender that is changing its secret.
 
 use std::fmt;
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Checks the header of a delivery that arrives at `now`, in seconds since 1970. Any of `secrets` will do: while one is changed there are two.
+/// Checks the header of a delivery that arrives at `now`, in seconds since 1970. Any of `secrets`
+/// will do: while one is changed there are two.
 ///
 /// # Errors
 /// When it is not to be believed.
@@ -95,7 +97,8 @@ fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
             ("t", _) if timestamp.is_some() => return None,
             // The digits are what was signed: `+1` and `01` are other texts of the same number.
             ("t", digits) => {
-                timestamp = Some(digits.parse().ok().filter(|time: &u64| time.to_string() == digits)?);
+                timestamp =
+                    Some(digits.parse().ok().filter(|time: &u64| time.to_string() == digits)?);
             }
             ("v1", hex) => signatures.push(unhex(hex)?),
             _ => {}
@@ -113,7 +116,8 @@ fn unhex(hex: &str) -> Option<[u8; 32]> {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digit =
+            |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some(bytes)
@@ -182,7 +186,8 @@ mod tests {
         let both = [new.clone(), old.clone()];
         assert_eq!(check(&both, &old.sign(NOW, BODY), BODY, NOW), Ok(()));
         // A sender that signs with both.
-        let two = format!("{},{}", old.sign(NOW, BODY), new.sign(NOW, BODY).replace("t=1700000000,", ""));
+        let two =
+            format!("{},{}", old.sign(NOW, BODY), new.sign(NOW, BODY).replace("t=1700000000,", ""));
         assert_eq!(check(&[new], &two, BODY, NOW), Ok(()));
     }
 

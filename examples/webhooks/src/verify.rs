@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The layer before the guard: who sent it, over which bytes, and under which id.
 //!
-//! A signature is over the raw body, and a guard keys by a header, so this stands outside and does both: it gathers the body, checks it, reads the
-//! event's id *from what was signed*, and sets it as the key, in the field by which the guard keys. What it refuses never reaches a key, so it leaves no record (HTTP-16, ANN-6).
+//! A signature is over the raw body, and a guard keys by a header, so this stands outside and does
+//! both: it gathers the body, checks it, reads the event's id *from what was signed*, and sets it
+//! as the key, in the field by which the guard keys. What it refuses never reaches a key, so it
+//! leaves no record (HTTP-16, ANN-6).
 
 use std::sync::Arc;
 
@@ -48,7 +50,9 @@ impl Trusted {
 
     fn check(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), Distrust> {
         let mut lines = headers.get_all("webhook-signature").iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return Err(Distrust::Malformed) };
+        let (Some(line), None) = (lines.next(), lines.next()) else {
+            return Err(Distrust::Malformed);
+        };
         let line = line.to_str().map_err(|_| Distrust::Malformed)?;
         signature::check(&self.secrets, line, body, (self.now)())
     }
@@ -60,9 +64,11 @@ struct Envelope {
     id: String,
 }
 
-/// `axum::middleware::from_fn_with_state((trusted, key_header), verified)`: lets through what was signed, with its event's id in that field.
+/// `axum::middleware::from_fn_with_state((trusted, key_header), verified)`: lets through what was
+/// signed, with its event's id in that field.
 ///
-/// It has to be the field that the filter reads, `web.key-header`: any other is not signed, and whoever overheard a delivery could change it.
+/// It has to be the field that the filter reads, `web.key-header`: any other is not signed, and
+/// whoever overheard a delivery could change it.
 pub async fn verified(
     State((trusted, key_header)): State<(Trusted, HeaderName)>,
     request: Request,
@@ -77,7 +83,8 @@ pub async fn verified(
         // Which of the reasons it was helps nobody but a forger.
         return (StatusCode::UNAUTHORIZED, "not signed\n").into_response();
     }
-    let Some(key) = serde_json::from_slice(&body).ok().and_then(|event: Envelope| key(&event.id)) else {
+    let Some(key) = serde_json::from_slice(&body).ok().and_then(|event: Envelope| key(&event.id))
+    else {
         return (StatusCode::BAD_REQUEST, "an event has an id of 1 to 255 printable characters\n")
             .into_response();
     };

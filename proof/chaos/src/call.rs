@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof::{
-    Acquisition, Codec, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, Fingerprint,
-    Finished, Held, IdempotencyContext, IdempotencyEngine, Identity, Opened, Outcome, Payload, Recorded,
-    Report, StoredResult, Tombstone,
+    Acquisition, Codec, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError,
+    Fingerprint, Finished, Held, IdempotencyContext, IdempotencyEngine, Identity, Opened, Outcome,
+    Payload, Recorded, Report, StoredResult, Tombstone,
 };
 
 use crate::act::{Action, Failed, Fate, UNENCODABLE};
@@ -94,7 +94,8 @@ impl Caller {
         let mut event = match style {
             // A task of its own, so that a panic of the action ends it and not the caller.
             Style::Report => {
-                let task = tokio::spawn(CALL.scope(op, call.report(move |lease| action.run(lease))));
+                let task =
+                    tokio::spawn(CALL.scope(op, call.report(move |lease| action.run(lease))));
                 answered(task.await.ok())
             }
             Style::Spawn => {
@@ -154,7 +155,8 @@ impl Caller {
         };
         let scope = identity.scope().clone();
         let builder = IdempotencyContext::builder(scope, identity.key().expose());
-        let mut builder = builder.lease(Duration::from_millis(lease_ms)).ttl(ttl).wait_timeout(wait);
+        let mut builder =
+            builder.lease(Duration::from_millis(lease_ms)).ttl(ttl).wait_timeout(wait);
         if let Some(bytes) = fingerprint {
             builder = builder.fingerprint(Fingerprint::new(&bytes).ok()?);
         }
@@ -223,7 +225,11 @@ fn failed(what: Said, error: &Error) -> Told {
 }
 
 /// The hook of a refused completion.
-fn hook(log: Arc<Log>, call: u64, fenced: Arc<AtomicBool>) -> impl FnOnce(Vec<u8>) + Send + 'static {
+fn hook(
+    log: Arc<Log>,
+    call: u64,
+    fenced: Arc<AtomicBool>,
+) -> impl FnOnce(Vec<u8>) + Send + 'static {
     move |_| {
         fenced.store(true, Ordering::Relaxed);
         log.write(&Event { call: Some(call), ..log.event(0, Fun::Fenced, Phase::Ok) });
@@ -234,7 +240,9 @@ fn hook(log: Arc<Log>, call: u64, fenced: Arc<AtomicBool>) -> impl FnOnce(Vec<u8
 fn answered(answer: Option<Answer>) -> Told {
     match answer {
         None => said(Said::Panicked),
-        Some(answer) => told(answer.map(|report| (report.outcome, Some(report.recorded), report.fenced))),
+        Some(answer) => {
+            told(answer.map(|report| (report.outcome, Some(report.recorded), report.fenced)))
+        }
     }
 }
 
@@ -243,11 +251,15 @@ type Reported = (Outcome<Vec<u8>>, Option<Recorded>, bool);
 fn told(answer: Result<Reported, ExecuteError<Failed>>) -> Told {
     let (outcome, recorded, fenced) = match answer {
         Ok(reported) => reported,
-        Err(ExecuteError::Action(error)) => return Told { note: Some(error.0), ..said(Said::ActionError) },
+        Err(ExecuteError::Action(error)) => {
+            return Told { note: Some(error.0), ..said(Said::ActionError) };
+        }
         Err(ExecuteError::Store(error) | ExecuteError::Codec(error)) => {
             return failed(Said::StoreError, &error);
         }
-        Err(ExecuteError::Completion(failure)) => return failed(Said::CompletionError, &failure.error),
+        Err(ExecuteError::Completion(failure)) => {
+            return failed(Said::CompletionError, &failure.error);
+        }
         Err(ExecuteError::Mismatch) => return said(Said::Mismatch),
         Err(ExecuteError::NotReplayable(_)) => return said(Said::NotReplayable),
         Err(_) => return said(Said::Lost),
@@ -269,7 +281,12 @@ fn told(answer: Result<Reported, ExecuteError<Failed>>) -> Told {
 }
 
 /// The lease in the caller's own hands, and one of its ends.
-async fn by_hand(engine: IdempotencyEngine, ctx: IdempotencyContext, action: Action, end: u64) -> Told {
+async fn by_hand(
+    engine: IdempotencyEngine,
+    ctx: IdempotencyContext,
+    action: Action,
+    end: u64,
+) -> Told {
     match engine.try_acquire(&ctx).await {
         Ok(Acquisition::Granted(held)) => hold(held, action, end).await,
         Ok(Acquisition::Complete(stored)) => open(&stored, &ctx),
@@ -280,7 +297,9 @@ async fn by_hand(engine: IdempotencyEngine, ctx: IdempotencyContext, action: Act
 
 fn open(stored: &StoredResult, ctx: &IdempotencyContext) -> Told {
     match stored.open(ctx.fingerprint()) {
-        Ok(Opened::Value(payload)) => Told { value: Some(payload.body().to_vec()), ..said(Said::Replayed) },
+        Ok(Opened::Value(payload)) => {
+            Told { value: Some(payload.body().to_vec()), ..said(Said::Replayed) }
+        }
         Ok(Opened::Tombstone(_)) => said(Said::NotReplayable),
         Ok(Opened::Mismatch) => said(Said::Mismatch),
         Err(error) => failed(Said::StoreError, &error),

@@ -35,7 +35,11 @@ pub(crate) async fn build(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEng
     Ok((engine, store))
 }
 
-fn recorded(inner: impl retryproof::IdempotencyStore, store: &SharedStore, log: &Arc<Log>) -> SharedStore {
+fn recorded(
+    inner: impl retryproof::IdempotencyStore,
+    store: &SharedStore,
+    log: &Arc<Log>,
+) -> SharedStore {
     SharedStore::builder(Recording::new(inner, store.clone(), Arc::clone(log))).with_purge().build()
 }
 
@@ -85,7 +89,10 @@ impl Observer for Telling {
 }
 
 /// Retries what a store that is being restarted cannot answer.
-pub(crate) async fn build_patiently(plan: &Plan, log: &Arc<Log>) -> Result<(IdempotencyEngine, SharedStore)> {
+pub(crate) async fn build_patiently(
+    plan: &Plan,
+    log: &Arc<Log>,
+) -> Result<(IdempotencyEngine, SharedStore)> {
     for _ in 0..600 {
         match build(plan, log).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {

@@ -44,7 +44,8 @@ impl Log {
         }
     }
 
-    /// Writes it. A history with a hole would be judged as if the hole had not happened: the process ends instead.
+    /// Writes it. A history with a hole would be judged as if the hole had not happened: the
+    /// process ends instead.
     pub(crate) fn write(&self, event: &Event) {
         if let Err(error) = self.journal.write(event) {
             eprintln!("the history cannot be written: {error}");

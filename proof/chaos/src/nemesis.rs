@@ -155,7 +155,8 @@ impl<'a> Nemesis<'a> {
     }
 
     fn undo(&mut self, now: u64) -> io::Result<()> {
-        let (due, later) = std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later) =
+            std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now);
         self.due = later;
         let due: Vec<(u64, Due)> = due;
         for (_, due) in due {
@@ -212,7 +213,8 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Kills a worker as it stands, and starts it again at once. The fault lasts for as long as the dead one's leases may.
+    /// Kills a worker as it stands, and starts it again at once. The fault lasts for as long as the
+    /// dead one's leases may.
     fn replace(&mut self, victim: u32, skew: Skew) -> io::Result<()> {
         let op = begin(&self.log, "kill", Some(victim));
         self.workers.kill(victim)?;
@@ -223,7 +225,8 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Stops a worker, mostly for longer than its shorter leases, now and then for longer than the longest.
+    /// Stops a worker, mostly for longer than its shorter leases, now and then for longer than the
+    /// longest.
     fn stop(&mut self) -> io::Result<()> {
         let victim = self.victim();
         if self.workers.is_stopped(victim) {
@@ -251,7 +254,8 @@ impl<'a> Nemesis<'a> {
         let mood = match self.random.within(0..6) {
             // All at once, wherever each call is.
             0 => Mood::Cut,
-            // After so many bytes to the server, or from it: within a request, or between it and its answer.
+            // After so many bytes to the server, or from it: within a request, or between it and
+            // its answer.
             1 => Mood::CutAfterRequest(self.random.spread(1..400)),
             2 => Mood::CutAfterReply(self.random.spread(1..200)),
             // The request arrives, and the answer does not.

@@ -18,12 +18,17 @@ pub(crate) async fn connect(url: &str) -> Result<SharedStore> {
         "postgres" | "postgresql" => {
             Ok(PostgresStore::connect(PostgresConfig::from_url(url)?).await?.into_shared())
         }
-        "mysql" | "mariadb" => Ok(MysqlStore::connect(MysqlConfig::from_url(url)?).await?.into_shared()),
+        "mysql" | "mariadb" => {
+            Ok(MysqlStore::connect(MysqlConfig::from_url(url)?).await?.into_shared())
+        }
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" => {
             Ok(RedisStore::connect(RedisConfig::from_url(url)?).await?.into_shared())
         }
         // Whatever it is, it may hold a password (ID-4).
-        _ => Err(Error::new(ErrorKind::Unsupported, "that is the URL of no store that is known here")),
+        _ => Err(Error::new(
+            ErrorKind::Unsupported,
+            "that is the URL of no store that is known here",
+        )),
     }
 }
 

@@ -20,7 +20,8 @@ usage: chaos [options]
   --guard none|token|lease   what guards effects outside of the store (default token)
   --plant NAME        plants a defect: no-owner-check, early-takeover, get-then-set";
 
-/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who it is.
+/// A worker's or a whole run's settings. A worker gets the same options as its supervisor, and who
+/// it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) role: Role,
@@ -95,7 +96,9 @@ impl Plan {
             let value = args.next().ok_or_else(|| format!("{option} takes a value"))?;
             plan.set(&option, &value).ok_or_else(|| format!("{option} {value}: what is that?"))?;
         }
-        if let Some(unknown) = plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str())) {
+        if let Some(unknown) =
+            plan.faults.iter().flatten().find(|fault| !FAULTS.contains(&fault.as_str()))
+        {
             return Err(format!("there is no fault {unknown}; there are {}", FAULTS.join(", ")));
         }
         Ok(plan)
@@ -106,8 +109,12 @@ impl Plan {
             "--store" => self.store = value.into(),
             "--url" => self.url = Some(value.into()),
             "--secs" => self.secs = value.parse().ok().filter(|secs| *secs > 0)?,
-            "--workers" => self.workers = value.parse().ok().filter(|workers| (1..=64).contains(workers))?,
-            "--tasks" => self.tasks = value.parse().ok().filter(|tasks| (1..=256).contains(tasks))?,
+            "--workers" => {
+                self.workers = value.parse().ok().filter(|workers| (1..=64).contains(workers))?
+            }
+            "--tasks" => {
+                self.tasks = value.parse().ok().filter(|tasks| (1..=256).contains(tasks))?
+            }
             "--lease-ms" => {
                 let (low, high) = value.split_once("..")?;
                 let (low, high) = (low.parse().ok()?, high.parse().ok()?);
@@ -120,7 +127,9 @@ impl Plan {
             }
             "--seed" => self.seed = value.parse().ok()?,
             "--out" => self.out = Some(value.into()),
-            "--share" => self.share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share))?,
+            "--share" => {
+                self.share = value.parse().ok().filter(|share| (0.0..=1.0).contains(share))?
+            }
             "--slack-ms" => self.slack_ms = value.parse().ok()?,
             "--guard" => {
                 self.guard = value.into();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Planted`]: a store with a defect, made by writing to its records behind its back. The same run that shows no violation on the
-//! store has to show one here.
+//! [`Planted`]: a store with a defect, made by writing to its records behind its back. The same run
+//! that shows no violation on the store has to show one here.
 
 use std::fmt;
 use std::time::Duration;
 
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile};
+use retryproof::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile,
+};
 use retryproof::{FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore};
 
 mod door;

@@ -66,7 +66,8 @@ impl Proxy {
         std::thread::spawn(move || {
             runtime.block_on(async {
                 let bound = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await;
-                let listener = match bound.and_then(|listener| Ok((listener.local_addr()?.port(), listener)))
+                let listener = match bound
+                    .and_then(|listener| Ok((listener.local_addr()?.port(), listener)))
                 {
                     Ok((port, listener)) => {
                         let _ = tell.send(Ok(port));
@@ -89,7 +90,8 @@ impl Proxy {
         self.mood.send_replace(mood);
     }
 
-    /// Whether connections that the last mood has spoilt are not closed yet: they may still take a request, and lose its answer.
+    /// Whether connections that the last mood has spoilt are not closed yet: they may still take a
+    /// request, and lose its answer.
     pub(crate) fn is_closing(&self) -> bool {
         self.spoilt.load(Ordering::SeqCst) > 0
     }
@@ -172,7 +174,8 @@ async fn pass(
         let mut rest = &buffer[..read];
         match (mood, way) {
             (Mood::Cut, _) => return,
-            (Mood::CutAfterRequest(most), Way::Request) | (Mood::CutAfterReply(most), Way::Reply) => {
+            (Mood::CutAfterRequest(most), Way::Request)
+            | (Mood::CutAfterReply(most), Way::Reply) => {
                 let left = usize::try_from(most.saturating_sub(passed)).unwrap_or(usize::MAX);
                 if rest.len() >= left {
                     rest = &rest[..left];
@@ -238,7 +241,9 @@ mod tests {
     #[test]
     fn connections_are_cut_in_requests_and_in_answers_and_come_back() {
         let proxy = Proxy::start(echo()).unwrap();
-        for mood in [Mood::Cut, Mood::CutAfterRequest(2), Mood::CutAfterRequest(4), Mood::CutAfterReply(3)] {
+        for mood in
+            [Mood::Cut, Mood::CutAfterRequest(2), Mood::CutAfterRequest(4), Mood::CutAfterReply(3)]
+        {
             let mut stream = connect(&proxy);
             assert_eq!(&ask(&mut stream).unwrap(), b"pingping", "calm before {mood:?}");
             proxy.set(mood);

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile};
+use retryproof::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile,
+};
 use retryproof::{
-    Error, ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Result,
-    SharedStore, StoredResult,
+    Error, ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId,
+    Result, SharedStore, StoredResult,
 };
 
 use crate::log::Log;
@@ -160,7 +162,8 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
     }
 
     async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let ask = |event: &mut Event| (event.token, event.wait_us) = (Some(seen.get()), us(at_most));
+        let ask =
+            |event: &mut Event| (event.token, event.wait_us) = (Some(seen.get()), us(at_most));
         let tell = |event: &mut Event, (): &()| event.said = Some(Said::Woken);
         self.record((Fun::Wait, id), ask, self.inner.changed(id, seen, at_most), tell).await
     }

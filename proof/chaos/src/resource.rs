@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Resource`]: the world outside of the store, which an action changes.
 //!
-//! A lease fences the record, not the world: a process that was stopped acts on after its lease is over. A resource that asks for
-//! the fencing token refuses it then (ACQ-10); one that trusts the lease does not, and a run whose faults bite shows
-//! that.
+//! A lease fences the record, not the world: a process that was stopped acts on after its lease is
+//! over. A resource that asks for the fencing token refuses it then (ACQ-10); one that trusts the
+//! lease does not, and a run whose faults bite shows that.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::{Read, Seek, Write};
@@ -58,7 +58,8 @@ impl Resource {
         // Between the grant and the effect lies work; here a stopped process is overtaken.
         tokio::time::sleep(WORK).await;
         let token = lease.token().get();
-        let name = hash(format!("{:?}", (identity.scope().as_str(), identity.key().expose())).as_bytes());
+        let name =
+            hash(format!("{:?}", (identity.scope().as_str(), identity.key().expose())).as_bytes());
         let write = |file: &mut File| -> std::io::Result<()> {
             // Freed when it is closed, also by the death of the process.
             file.lock()?;
@@ -78,7 +79,8 @@ impl Resource {
             Ok(())
         };
         let path = self.0.join(format!("{name:016x}"));
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let opened =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         if let Err(error) = opened.and_then(|mut file| write(&mut file)) {
             eprintln!("the resource: {error}");
         }

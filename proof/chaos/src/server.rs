@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: a store's server of the run's own, on a loopback port of its own, with its data below the run's folder. It may be
-//! killed, which no server of anybody else may.
+//! [`Server`]: a store's server of the run's own, on a loopback port of its own, with its data
+//! below the run's folder. It may be killed, which no server of anybody else may.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -45,7 +45,8 @@ impl Server {
     /// Makes and starts one in `dir`; none for a store without a server.
     pub(crate) fn start(store: &str, dir: &Path) -> io::Result<Option<Self>> {
         let Some((url, port, recipes)) = recipe::of(store, dir)? else { return Ok(None) };
-        let mut server = Self { url, port, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
+        let mut server =
+            Self { url, port, processes: Vec::new(), dir: dir.to_path_buf(), deposed: None };
         for recipe in recipes {
             let log = dir.join(format!("{}.log", recipe.name));
             let mut process = Process { recipe, child: None, log };
@@ -85,7 +86,9 @@ impl Server {
     /// Kills the primary of a group.
     pub(crate) fn begin_fail_over(&mut self) -> io::Result<()> {
         let primary = recipe::primary(&self.ports("sentinel"))?;
-        let Some(process) = self.processes.iter_mut().find(|process| process.recipe.port == primary) else {
+        let Some(process) =
+            self.processes.iter_mut().find(|process| process.recipe.port == primary)
+        else {
             return Err(io::Error::other("the primary is none of ours"));
         };
         process.kill()?;
@@ -93,7 +96,8 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with it: once another one is the primary, the old one comes back behind it. Whether the group is whole again.
+    /// Goes on with it: once another one is the primary, the old one comes back behind it. Whether
+    /// the group is whole again.
     pub(crate) fn go_on_failing_over(&mut self) -> io::Result<bool> {
         let Some((deposed, since)) = self.deposed else { return Ok(true) };
         let old = self.processes.iter().position(|process| process.recipe.port == deposed);
@@ -101,14 +105,18 @@ impl Server {
         let now = recipe::primary(&self.ports("sentinel"));
         if self.processes[old].child.is_none() {
             let replaced = now.is_ok_and(|now| now != deposed);
-            // A replica that had just lost its link cannot be promoted: then the group has to have its primary back.
+            // A replica that had just lost its link cannot be promoted: then the group has to have
+            // its primary back.
             if replaced || mono::now() > since + PROMOTED_MS * MS {
                 self.processes[old].start()?;
             }
             return Ok(false);
         }
         // The next fail-over needs a replica.
-        let others = self.ports("redis").into_iter().filter(|port| now.as_ref().is_ok_and(|now| now != port));
+        let others = self
+            .ports("redis")
+            .into_iter()
+            .filter(|port| now.as_ref().is_ok_and(|now| now != port));
         let whole = others.clone().count() > 0 && others.into_iter().all(recipe::follows);
         if whole {
             self.deposed = None;
@@ -175,7 +183,8 @@ impl Process {
         Ok(command)
     }
 
-    /// Starts it and waits until it serves. What is left of one that was killed may keep it out for a moment.
+    /// Starts it and waits until it serves. What is left of one that was killed may keep it out for
+    /// a moment.
     fn start(&mut self) -> io::Result<()> {
         let until = mono::now() + READY_MS * MS;
         loop {
@@ -266,10 +275,14 @@ fn user(names: &[&str]) -> io::Result<Option<(u32, u32)>> {
     let users = fs::read_to_string("/etc/passwd")?;
     for name in names {
         let line = users.lines().find(|line| line.split(':').next() == Some(name));
-        let mut ids = line.into_iter().flat_map(|line| line.split(':')).skip(2).map(|id| id.parse().ok());
+        let mut ids =
+            line.into_iter().flat_map(|line| line.split(':')).skip(2).map(|id| id.parse().ok());
         if let (Some(Some(uid)), Some(Some(gid))) = (ids.next(), ids.next()) {
             return Ok(Some((uid, gid)));
         }
     }
-    Err(io::Error::other(format!("root may not run it, and there is no user {}", names.join(" or "))))
+    Err(io::Error::other(format!(
+        "root may not run it, and there is no user {}",
+        names.join(" or ")
+    )))
 }

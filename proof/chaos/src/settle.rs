@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After the last fault: every identity that somebody left in progress is asked for once more, and what stands is written down.
+//! After the last fault: every identity that somebody left in progress is asked for once more, and
+//! what stands is written down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof::store::{RecordState, Standing};
 use retryproof::{
-    ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result, SharedStore,
+    ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result,
+    SharedStore,
 };
 
 use crate::call::Picky;
@@ -72,7 +74,9 @@ async fn one(
     log.write(&Event {
         said: Some(said),
         token: Some(found.token.get()),
-        remaining_us: found.remaining.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX)),
+        remaining_us: found
+            .remaining
+            .map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX)),
         value_hash: Some(found.value_bytes as u64),
         ..log.of(0, Fun::Dump, Phase::Ok, identity)
     });
@@ -85,7 +89,9 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
     loop {
         match tokio::time::timeout(Duration::from_secs(5), ask()).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) if error.kind() != ErrorKind::Unavailable || left == 0 => return Err(error),
+            Ok(Err(error)) if error.kind() != ErrorKind::Unavailable || left == 0 => {
+                return Err(error);
+            }
             Err(_) if left == 0 => return Err(retryproof::Error::unavailable("no answer")),
             Ok(Err(_)) | Err(_) => left -= 1,
         }
@@ -93,7 +99,8 @@ async fn patiently<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -> Res
     }
 }
 
-/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a takeover. Whether the store did.
+/// Asks for what somebody left in progress: it has to be answered, by whoever holds it or by a
+/// takeover. Whether the store did.
 async fn claim(
     log: &Arc<Log>,
     engine: &IdempotencyEngine,

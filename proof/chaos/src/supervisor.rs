@@ -74,9 +74,17 @@ fn with_store(
     server: Option<&mut Server>,
 ) -> Result<bool, Box<dyn Error>> {
     let can = possible(&plan.store);
-    let faults = plan.faults.clone().unwrap_or_else(|| can.iter().map(|fault| (*fault).to_owned()).collect());
+    let faults = plan
+        .faults
+        .clone()
+        .unwrap_or_else(|| can.iter().map(|fault| (*fault).to_owned()).collect());
     if let Some(other) = faults.iter().find(|fault| !can.contains(&fault.as_str())) {
-        return Err(format!("{} cannot have the fault {other}; it has {}", plan.store, can.join(", ")).into());
+        return Err(format!(
+            "{} cannot have the fault {other}; it has {}",
+            plan.store,
+            can.join(", ")
+        )
+        .into());
     }
     let direct = match &server {
         Some(server) => server.url().to_owned(),
@@ -88,7 +96,10 @@ fn with_store(
         Some(server) => server.address(),
         None => authority(&direct),
     };
-    let proxy = target.filter(|_| faults.iter().any(|fault| fault == "cut")).map(Proxy::start).transpose()?;
+    let proxy = target
+        .filter(|_| faults.iter().any(|fault| fault == "cut"))
+        .map(Proxy::start)
+        .transpose()?;
     let url = match (&proxy, target) {
         (Some(proxy), Some(_)) => through(&direct, proxy.port),
         _ => direct,
@@ -97,12 +108,17 @@ fn with_store(
     write_manifest(plan, out, &faults, &revision)?;
     let log = Arc::new(Log::open(out, 0, 1)?);
     plan.began = mono::now();
-    // The host's clock is the one that SQLite judges by (ACQ-7): all processes have to have the same.
+    // The host's clock is the one that SQLite judges by (ACQ-7): all processes have to have the
+    // same.
     let wall_clocks = !url.starts_with("sqlite:");
-    let mut workers = Workers::start(plan.workers, plan.options(&url, out), out.to_path_buf(), wall_clocks)?;
+    let mut workers =
+        Workers::start(plan.workers, plan.options(&url, out), out.to_path_buf(), wall_clocks)?;
     if faults.iter().any(|fault| fault == "clock") {
-        let clocks =
-            if workers.has_faketime() { "wall clock and the engine's" } else { "engine's clock alone" };
+        let clocks = if workers.has_faketime() {
+            "wall clock and the engine's"
+        } else {
+            "engine's clock alone"
+        };
         println!("clock: an hour off, the {clocks}");
     }
     println!(
@@ -113,7 +129,8 @@ fn with_store(
         plan.secs,
         faults.join(",")
     );
-    let nemesis = Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, proxy.as_ref());
+    let nemesis =
+        Nemesis::new(plan, &faults, Arc::clone(&log), &mut workers, server, proxy.as_ref());
     let made = rage(plan, out, nemesis)?;
     let hung = workers.end(plan.lease_ms.1 + 15_000)?;
     log.write(&log.event(0, Fun::Settle, Phase::Ok));
@@ -121,7 +138,8 @@ fn with_store(
     drop(workers);
     if hung > 0 || made.died > 0 || !settled {
         println!(
-            "workers that did not end: {hung}; that ended by themselves: {}; settled: {settled}; see the logs in {}",
+            "workers that did not end: {hung}; that ended by themselves: {}; settled: {settled}; \
+             see the logs in {}",
             made.died,
             out.display()
         );
@@ -140,8 +158,8 @@ fn rage(plan: &Plan, out: &Path, mut nemesis: Nemesis<'_>) -> Result<Made, Box<d
             said = second;
             let Made { kills, stops, cuts, restarts, failovers, skews, .. } = nemesis.made;
             println!(
-                "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {restarts} restarts, {failovers} fail-overs, \
-                 {skews} wrong clocks, {:.1} MB of events",
+                "{second:>4} s  {kills} kills, {stops} pauses, {cuts} cuts, {restarts} restarts, \
+                 {failovers} fail-overs, {skews} wrong clocks, {:.1} MB of events",
                 size(out)
             );
         }
@@ -200,7 +218,12 @@ fn through(url: &str, port: u16) -> String {
     format!("{scheme}://{login}127.0.0.1:{port}{tail}")
 }
 
-fn write_manifest(plan: &Plan, out: &Path, faults: &[String], revision: &str) -> std::io::Result<()> {
+fn write_manifest(
+    plan: &Plan,
+    out: &Path,
+    faults: &[String],
+    revision: &str,
+) -> std::io::Result<()> {
     let manifest = Manifest {
         run: format!("{}-{}", plan.store.split([':', '/']).next().unwrap_or_default(), plan.seed),
         seed: plan.seed,
@@ -222,9 +245,11 @@ fn write_manifest(plan: &Plan, out: &Path, faults: &[String], revision: &str) ->
 
 /// The source's revision, where git is there to say it.
 fn revision() -> String {
-    let asked = std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let asked =
+        std::process::Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
     let text = asked.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    text.and_then(|text| String::from_utf8(text).ok()).map_or("unknown".into(), |text| text.trim().to_owned())
+    text.and_then(|text| String::from_utf8(text).ok())
+        .map_or("unknown".into(), |text| text.trim().to_owned())
 }
 
 fn judge(out: &Path) -> Result<bool, Box<dyn Error>> {

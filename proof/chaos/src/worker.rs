@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker process: callers that ask for keys that others ask for too, until its standard input ends or it is killed.
+//! A worker process: callers that ask for keys that others ask for too, until its standard input
+//! ends or it is killed.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -66,7 +67,8 @@ async fn work(
     tokio::spawn(watch_lags(Arc::clone(log)));
     let mut callers = Vec::new();
     for task in 0..plan.tasks {
-        let stream = u64::from(plan.proc) << 40 | u64::from(plan.incarnation) << 10 | u64::from(task);
+        let stream =
+            u64::from(plan.proc) << 40 | u64::from(plan.incarnation) << 10 | u64::from(task);
         let caller = Caller {
             log: Arc::clone(log),
             engine: engine.clone(),

@@ -38,14 +38,16 @@ const FAKETIME: [&str; 2] = [
 ];
 
 impl Workers {
-    /// Starts them. `wall_clocks`: whether a wrong clock is also the host's, where the machine can do that.
+    /// Starts them. `wall_clocks`: whether a wrong clock is also the host's, where the machine can
+    /// do that.
     pub(crate) fn start(
         count: u32,
         options: Vec<String>,
         out: PathBuf,
         wall_clocks: bool,
     ) -> io::Result<Self> {
-        let faketime = FAKETIME.into_iter().find(|path| wall_clocks && std::path::Path::new(path).exists());
+        let faketime =
+            FAKETIME.into_iter().find(|path| wall_clocks && std::path::Path::new(path).exists());
         let mut workers = Self { slots: Vec::new(), options, out, faketime };
         for proc in 1..=count {
             let child = workers.spawn(proc, 1, Skew::default())?;
@@ -130,7 +132,8 @@ impl Workers {
         signal(&slot.child, Signal::CONT)
     }
 
-    /// Starts again whoever ended by itself; says how many did. Workers do not end while the run lasts.
+    /// Starts again whoever ended by itself; says how many did. Workers do not end while the run
+    /// lasts.
     pub(crate) fn tend(&mut self) -> io::Result<u32> {
         let mut ended = 0;
         for proc in 1..=u32::try_from(self.slots.len()).unwrap_or(0) {
@@ -185,7 +188,8 @@ impl Drop for Workers {
     }
 }
 
-/// Removes what the library for wrong clocks leaves of a process that was killed: it names its shared memory after the process.
+/// Removes what the library for wrong clocks leaves of a process that was killed: it names its
+/// shared memory after the process.
 fn sweep(child: &Child) {
     for name in ["faketime_shm_", "sem.faketime_sem_"] {
         let _ = std::fs::remove_file(format!("/dev/shm/{name}{}", child.id()));

@@ -6,7 +6,8 @@ use retryproof::{Identity, Scope};
 use crate::mono::{self, MS};
 use crate::random::Random;
 
-/// A key is asked for by all for this long; then only now and then. So each identity's story stays short.
+/// A key is asked for by all for this long; then only now and then. So each identity's story stays
+/// short.
 const HOT_MS: u64 = 1_500;
 /// How many are asked for at once.
 const HOT: u64 = 40;
@@ -31,8 +32,9 @@ impl World {
     }
 }
 
-/// Scope and key of a number. Neighbours are hostile pairs: a separator in one or the other, letters that only differ in
-/// case, in composition, in a blank at the end or in the last of 255 bytes.
+/// Scope and key of a number. Neighbours are hostile pairs: a separator in one or the other,
+/// letters that only differ in case, in composition, in a blank at the end or in the last of 255
+/// bytes.
 pub(crate) fn name(number: u64) -> (String, String) {
     let round = number / 12;
     let (scope, key) = match number % 12 {

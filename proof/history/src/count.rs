@@ -73,7 +73,8 @@ impl Counts {
     /// Counts a run.
     #[must_use]
     pub fn of(run: &Run) -> Self {
-        let fault = |name: &str| run.faults.iter().filter(|fault| fault.name == name).count() as u64;
+        let fault =
+            |name: &str| run.faults.iter().filter(|fault| fault.name == name).count() as u64;
         let mut counts = Self {
             events: run.events,
             identities: run.stories.len() as u64,
@@ -90,14 +91,17 @@ impl Counts {
         for story in &run.stories {
             for op in story.ops.iter().filter(|op| op.fun != Fun::Wait) {
                 counts.operations += 1;
-                counts.overlapping +=
-                    u64::from(overlaps(&windows, op.invoke, op.answer.or(op.gave_up).unwrap_or(u64::MAX)));
+                counts.overlapping += u64::from(overlaps(
+                    &windows,
+                    op.invoke,
+                    op.answer.or(op.gave_up).unwrap_or(u64::MAX),
+                ));
                 counts.info += u64::from(op.is_info());
                 counts.failed += u64::from(op.failed);
                 counts.grants += u64::from(op.is_grant());
                 counts.takeovers += u64::from(op.said(Said::TookOver));
-                let stale =
-                    matches!(op.fun, Fun::Extend | Fun::Complete | Fun::Release) && op.said(Said::Lost);
+                let stale = matches!(op.fun, Fun::Extend | Fun::Complete | Fun::Release)
+                    && op.said(Said::Lost);
                 counts.stale_refusals += u64::from(stale);
                 counts.completions += u64::from(op.fun == Fun::Complete && op.said(Said::Done));
                 counts.tombstones +=
@@ -141,22 +145,33 @@ impl Counts {
             "fail-overs" => self.failovers,
             "connections cut or delayed" => self.cuts,
             "processes with a clock of their own" => self.skewed,
-            "operations of a hundred that overlap a fault" => self.overlapping * 100 / self.operations.max(1),
+            "operations of a hundred that overlap a fault" => {
+                self.overlapping * 100 / self.operations.max(1)
+            }
             _ => 0,
         };
-        self.minima.iter().map(|(name, least)| Count { name, have: have(name), least: *least }).collect()
+        self.minima
+            .iter()
+            .map(|(name, least)| Count { name, have: have(name), least: *least })
+            .collect()
     }
 }
 
-/// The minimum counts: in proportion to the run's length and to the share of a machine that it has; faults that were not asked for are not
-/// missed, those that were have to have happened at least once.
+/// The minimum counts: in proportion to the run's length and to the share of a machine that it has;
+/// faults that were not asked for are not missed, those that were have to have happened at least
+/// once.
 fn minima(run: &Run) -> Vec<(&'static str, u64)> {
     let manifest = &run.manifest;
     let asked = |fault: &str| manifest.faults.iter().any(|asked| asked == fault);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of some thousands")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of some thousands"
+    )]
     #[expect(clippy::cast_precision_loss, reason = "of numbers below 2^53")]
     let scaled = |reference: u64| {
-        (reference as f64 * manifest.secs as f64 / REFERENCE_SECS as f64 * manifest.share).ceil() as u64
+        (reference as f64 * manifest.secs as f64 / REFERENCE_SECS as f64 * manifest.share).ceil()
+            as u64
     };
     let mut minima: Vec<_> = REFERENCE
         .iter()

@@ -164,7 +164,8 @@ pub struct Event {
     /// [`hash`](crate::hash) of the value's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_hash: Option<u64>,
-    /// Whose value it says that it is: every value names its identity and its token, so a leak shows in itself.
+    /// Whose value it says that it is: every value names its identity and its token, so a leak
+    /// shows in itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bears: Option<(String, String, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,7 +205,13 @@ pub struct Event {
 impl Event {
     /// An event with nothing but its place.
     #[must_use]
-    pub fn new((proc, incarnation): (u32, u32), op: u64, fun: Fun, phase: Phase, mono_ns: u64) -> Self {
+    pub fn new(
+        (proc, incarnation): (u32, u32),
+        op: u64,
+        fun: Fun,
+        phase: Phase,
+        mono_ns: u64,
+    ) -> Self {
         Self {
             proc,
             incarnation,
@@ -260,9 +267,11 @@ pub struct Manifest {
     pub operation_timeout_ms: u64,
     /// What a shared machine may add to every bound of time, in milliseconds.
     pub slack_ms: u64,
-    /// Which part of the minimum counts is asked for: 1 for a machine of its own, less for one that is shared.
+    /// Which part of the minimum counts is asked for: 1 for a machine of its own, less for one that
+    /// is shared.
     pub share: f64,
-    /// What guards the effects outside of the store: `token`, `lease`, or `none` when there are none.
+    /// What guards the effects outside of the store: `token`, `lease`, or `none` when there are
+    /// none.
     pub guard: String,
     /// The planted defect, if one is.
     pub planted: Option<String>,

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::event::Event;
 
-/// Appends events to a file. A line is made first and written whole, by a single `write(2)` on an `O_APPEND` file: a
-/// killed writer leaves at most its last line torn, and writers of one file do not mix.
+/// Appends events to a file. A line is made first and written whole, by a single `write(2)` on an
+/// `O_APPEND` file: a killed writer leaves at most its last line torn, and writers of one file do
+/// not mix.
 #[derive(Debug)]
 pub struct Journal(File);
 
@@ -39,7 +40,7 @@ impl Journal {
 /// FNV-1a: names bytes in a history. Nothing secret depends on it.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

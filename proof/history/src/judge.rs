@@ -27,7 +27,8 @@ pub struct Violation {
 pub struct Judgement {
     /// All violations, in the order of rules and stories.
     pub violations: Vec<Violation>,
-    /// What would be violations, had they not come of a fault that is documented to lose acknowledged writes.
+    /// What would be violations, had they not come of a fault that is documented to lose
+    /// acknowledged writes.
     pub losses: Vec<Violation>,
     /// What happened how often.
     pub counts: Counts,
@@ -35,7 +36,8 @@ pub struct Judgement {
     pub unsearched: u64,
 }
 
-/// The invariants that a fail-over without synchronous copies relaxes inside its window, and what follows from them.
+/// The invariants that a fail-over without synchronous copies relaxes inside its window, and what
+/// follows from them.
 const RELAXED: [&str; 9] = ["S1", "S2", "S3", "S4", "S5", "S6", "S9", "S17", "S18"];
 
 impl Judgement {

@@ -50,8 +50,9 @@ impl std::error::Error for ReadError {}
 
 /// Reads `run.json` and every `*.jsonl` of a folder.
 ///
-/// The last line of a file may be torn, since its writer may have been killed at it. Anything else that is not an event is an
-/// error: a checker that skips what it does not understand proves nothing.
+/// The last line of a file may be torn, since its writer may have been killed at it. Anything else
+/// that is not an event is an error: a checker that skips what it does not understand proves
+/// nothing.
 ///
 /// # Errors
 /// See above, and when a file cannot be read.

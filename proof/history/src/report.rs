@@ -70,9 +70,10 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     ] {
         writeln!(text, "  {name:<42}{count:>12}")?;
     }
-    for (name, wakes) in ["completion to waiter, same process", "completion to waiter, another process"]
-        .iter()
-        .zip(&counts.wakes)
+    for (name, wakes) in
+        ["completion to waiter, same process", "completion to waiter, another process"]
+            .iter()
+            .zip(&counts.wakes)
     {
         if !wakes.is_empty() {
             let at = |percent: usize| wakes[(wakes.len() - 1) * percent / 100] / 1_000;
@@ -98,8 +99,10 @@ fn write(text: &mut String, run: &Run, judgement: &Judgement, lines: &Lines) -> 
     writeln!(text, "\ninvariants:")?;
     for (id, what) in rules::RULES.iter().map(|(id, what, _)| (*id, *what)).chain([rules::S18]) {
         let broken = judgement.violations.iter().filter(|violation| violation.rule == id).count();
-        let judged = if id == "ACQ-10" && manifest.guard == "none" { "not judged: no effects" } else { "" };
-        let said = if broken == 0 { "0 violations".to_owned() } else { format!("{broken} VIOLATIONS") };
+        let judged =
+            if id == "ACQ-10" && manifest.guard == "none" { "not judged: no effects" } else { "" };
+        let said =
+            if broken == 0 { "0 violations".to_owned() } else { format!("{broken} VIOLATIONS") };
         writeln!(text, "  {id:<7}{what:<62}{said} {judged}")?;
     }
     if judgement.unsearched > 0 {
@@ -134,7 +137,8 @@ fn show(
 ) -> std::fmt::Result {
     for violation in violations.iter().take(most) {
         let story = violation.story.and_then(|at| run.stories.get(at));
-        let name = story.map_or_else(String::new, |story| format!("{:?} {:?}", story.scope, story.key));
+        let name =
+            story.map_or_else(String::new, |story| format!("{:?} {:?}", story.scope, story.key));
         writeln!(text, "\n{} {name}: {}", violation.rule, violation.text)?;
         for line in violation.lines.iter().take(LINES) {
             if let Some(line) = lines.text(*line) {

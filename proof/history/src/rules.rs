@@ -50,7 +50,8 @@ pub const S18: (&str, &str) = ("S18", "ambiguity stays binary: a valid order exi
 /// A rule's place in the order of the plan.
 #[must_use]
 pub fn place(rule: &str) -> usize {
-    let number = |id: &str| id.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(99);
+    let number =
+        |id: &str| id.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(99);
     if let Some(rest) = rule.strip_prefix('S') { number(rest) } else { 100 + number(rule) }
 }
 

@@ -55,8 +55,9 @@ pub struct Op {
     pub bears: Option<(String, String, u64)>,
     pub stored_fp: Option<u64>,
     pub remaining: Option<u64>,
-    /// It was under way while connections or the store were disturbed: a store sends a call again when a connection breaks under it, so it may have
-    /// taken effect once before it was answered, at any time since it was sent.
+    /// It was under way while connections or the store were disturbed: a store sends a call again
+    /// when a connection breaks under it, so it may have taken effect once before it was answered,
+    /// at any time since it was sent.
     pub twice: bool,
     pub lines: [Option<Line>; 2],
 }

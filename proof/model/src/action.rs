@@ -17,17 +17,23 @@ pub enum Fate {
 
 /// One step of the world. `client` is an index into [`State::clients`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the fields are who, for which identity, with which fate, in every variant")]
+#[expect(
+    missing_docs,
+    reason = "the fields are who, for which identity, with which fate, in every variant"
+)]
 pub enum Action {
     /// The store's clock moves on; sleepers whose time has come wake.
     Tick,
     /// A client without a call begins one: its first acquire.
     Begin { client: u8, identity: u8, print: Print, fate: Fate },
-    /// An awake waiter looks (and acquires, if free); an acquire in doubt is repeated with the same owner (ACQ-9).
+    /// An awake waiter looks (and acquires, if free); an acquire in doubt is repeated with the same
+    /// owner (ACQ-9).
     Ask { client: u8, fate: Fate },
-    /// An acquire that stays in doubt is given up, or its caller is dropped: a release in the background (ACQ-9, ACQ-11).
+    /// An acquire that stays in doubt is given up, or its caller is dropped: a release in the
+    /// background (ACQ-9, ACQ-11).
     GiveUpAcquire { client: u8, fate: Fate },
-    /// A caller is dropped in its wait, or before its action's first poll: released (RUN-5, ACQ-11).
+    /// A caller is dropped in its wait, or before its action's first poll: released (RUN-5,
+    /// ACQ-11).
     Drop { client: u8, fate: Fate },
     /// The action is polled for the first time.
     Start { client: u8 },
@@ -39,11 +45,13 @@ pub enum Action {
     Return { client: u8, tombstone: bool },
     /// The action fails: released (RUN-4).
     Fail { client: u8, fate: Fate },
-    /// Dropped during the action, or `Hold`: no beat, no release, the lease runs out (RUN-5, HTTP-7).
+    /// Dropped during the action, or `Hold`: no beat, no release, the lease runs out (RUN-5,
+    /// HTTP-7).
     Abandon { client: u8 },
     /// The completion is sent, or repeated with the same owner (CMP-3).
     Complete { client: u8, fate: Fate },
-    /// A completion in doubt is answered by the policy; it goes on in the background (CMP-3, CMP-4).
+    /// A completion in doubt is answered by the policy; it goes on in the background (CMP-3,
+    /// CMP-4).
     GiveUp { client: u8 },
     /// The message under way arrives.
     Deliver,
@@ -87,26 +95,37 @@ impl Protocol {
                 }
                 Phase::Claiming { .. } => actions.push(Action::Claim { client }),
                 Phase::Waiting { stage: Stage::Awake, .. } => {
-                    actions
-                        .extend([Answered, Unanswered, Undelivered].map(|fate| Action::Ask { client, fate }));
+                    actions.extend(
+                        [Answered, Unanswered, Undelivered]
+                            .map(|fate| Action::Ask { client, fate }),
+                    );
                 }
-                Phase::Waiting { stage: Stage::Asleep { .. }, .. } => actions.push(Action::Wake { client }),
-                Phase::Waiting { stage: Stage::Deaf { .. }, .. } => actions.push(Action::Sleep { client }),
+                Phase::Waiting { stage: Stage::Asleep { .. }, .. } => {
+                    actions.push(Action::Wake { client })
+                }
+                Phase::Waiting { stage: Stage::Deaf { .. }, .. } => {
+                    actions.push(Action::Sleep { client })
+                }
                 Phase::AcquireDoubt { .. } => {
                     actions.push(Action::Ask { client, fate: Answered });
-                    actions
-                        .extend([Answered, Undelivered].map(|fate| Action::GiveUpAcquire { client, fate }));
+                    actions.extend(
+                        [Answered, Undelivered].map(|fate| Action::GiveUpAcquire { client, fate }),
+                    );
                 }
                 Phase::Granted => actions.push(Action::Start { client }),
                 Phase::Running { .. } => {
                     actions.push(Action::StopBeats { client });
-                    actions.extend([false, true].map(|tombstone| Action::Return { client, tombstone }));
-                    actions.extend([Answered, Undelivered].map(|fate| Action::Fail { client, fate }));
+                    actions.extend(
+                        [false, true].map(|tombstone| Action::Return { client, tombstone }),
+                    );
+                    actions
+                        .extend([Answered, Undelivered].map(|fate| Action::Fail { client, fate }));
                     actions.push(Action::Abandon { client });
                 }
                 Phase::Acted { .. } | Phase::CompleteDoubt { .. } => {
                     actions.extend(
-                        [Answered, Unanswered, Undelivered].map(|fate| Action::Complete { client, fate }),
+                        [Answered, Unanswered, Undelivered]
+                            .map(|fate| Action::Complete { client, fate }),
                     );
                     actions.push(Action::GiveUp { client });
                 }

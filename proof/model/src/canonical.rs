@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! States that differ in names alone are one: clients have no order, owners no number, what is past no date.
+//! States that differ in names alone are one: clients have no order, owners no number, what is past
+//! no date.
 //!
-//! Sound because a transition compares owners only for equality, tokens only by order, times only with now, and reads
-//! nothing of a call that has ended; `tests/it/names.rs` checks it state by state. The clock is part of it: without a bound on
-//! time, the states are still finitely many. Four clients in all orders are 24 states, here one.
+//! Sound because a transition compares owners only for equality, tokens only by order, times only
+//! with now, and reads nothing of a call that has ended; `tests/it/names.rs` checks it state by
+//! state. The clock is part of it: without a bound on time, the states are still finitely many.
+//! Four clients in all orders are 24 states, here one.
 
 use crate::defect::Defect;
 use crate::slot::{NEVER, Owner, Record, Tick, Token, Value};

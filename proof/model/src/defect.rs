@@ -63,7 +63,8 @@ pub enum Defect {
     PurgeEager,
     /// Store: a takeover is reported as a first grant.
     TakeoverUntold,
-    /// Store: a takeover whose answer was lost is reported as a first grant when it is asked for again.
+    /// Store: a takeover whose answer was lost is reported as a first grant when it is asked for
+    /// again.
     TakeoverForgotten,
     /// Store: a result past its ttl is still replayed until purge takes it.
     ReplaysExpired,

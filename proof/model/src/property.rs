@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must never be, and what must be reachable, each under the ids of the rules and invariants that it stands for.
+//! What must never be, and what must be reachable, each under the ids of the rules and invariants
+//! that it stands for.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -89,7 +90,8 @@ named! {
     ResultChanged = "S5 S6 CMP-1 CMP-6: a result stands unchanged for its ttl",
     ReplayDiffers = "S7 CMP-6: a replay is the accepted value, within its ttl",
     RanAfterCompletion = "S8 CMP-6: nothing is granted within the ttl of a result",
-    RecordUntrue = "S13 CMP-5: the record is what the accepted calls made it, and a refused one changed nothing",
+    RecordUntrue = "S13 CMP-5: the record is what the accepted calls made it, and a refused one \
+         changed nothing",
     FailureCompleted = "S16 RUN-4 RUN-5: who failed or was dropped never completes",
     ReleasedAfterReturn = "S16 CMP-4: an action that returned is never released",
     TokenOrder = "ACQ-9 ACQ-10: a token is larger than all before, and the same for the same owner again",
@@ -101,7 +103,8 @@ named! {
     Bled = "S12 ID-1 ID-2: a result stays with its identity",
     InFlightUntrue = "ACQ-1 ACQ-2: busy and in flight are said only while a lease runs",
     DeadlinePassed = "L1 ACQ-6: a look at the deadline is the last one",
-    SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: who sleeps sees a running lease, or somebody awake will look for it",
+    SleeperForgotten = "L2 L3 ACQ-3 ACQ-4 ACQ-5: who sleeps sees a running lease, or somebody \
+         awake will look for it",
     BeatAfterEnd = "L6 RUN-3 RUN-5 RUN-6: no beat takes effect after the action, its drop or max-hold",
     PurgedLive = "STO-4: purge takes only what is over, an unfinished record only after lease and ttl",
 }
@@ -136,6 +139,7 @@ named! {
     StaleArrived = "RUN-3 CMP-2: a late message is refused",
     Purged = "STO-4: a record is purged",
     AgainAfterTtl = "CMP-6: a result past its ttl is run again",
-    Returned = "ACQ-9 ACQ-11: a late acquire gives the lease to an owner that had lost it, while its action runs",
+    Returned = "ACQ-9 ACQ-11: a late acquire gives the lease to an owner that had lost it, while \
+         its action runs",
     WakePassedOn = "ACQ-5: a dropped waiter passes its wake-up on",
 }

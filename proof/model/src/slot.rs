@@ -15,7 +15,8 @@ pub struct Owner(pub u16);
 
 /// A fencing token (ACQ-10). 0 comes before the first grant.
 ///
-/// This one counts grants; a real store draws larger numbers, so compare order and equality, not values.
+/// This one counts grants; a real store draws larger numbers, so compare order and equality, not
+/// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u16);
 
@@ -168,21 +169,24 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// What `op` at `now` leaves and answers. One atomic step; expiry is judged by `now` alone (ACQ-7).
+    /// What `op` at `now` leaves and answers. One atomic step; expiry is judged by `now` alone
+    /// (ACQ-7).
     #[must_use]
     pub fn step(self, now: Tick, op: Op) -> (Self, Answer) {
         self.step_with(now, op, None)
     }
 
-    /// All that a right store may do with `op` at `now`: [`step`](Self::step), and the same after a purge if a purge is due, since a
-    /// store may reclaim behind its callers' backs. A property test goes on with the one whose answer the store gave.
+    /// All that a right store may do with `op` at `now`: [`step`](Self::step), and the same after a
+    /// purge if a purge is due, since a store may reclaim behind its callers' backs. A property
+    /// test goes on with the one whose answer the store gave.
     pub fn allowed(self, now: Tick, op: Op) -> impl Iterator<Item = (Self, Answer)> {
         let (purged, due) = self.step(now, Op::Purge);
         let after_purge = (due == Answer::Purged(true)).then(|| purged.step(now, op));
         std::iter::once(self.step(now, op)).chain(after_purge)
     }
 
-    /// Whether a waiter that saw the token `seen` may go (on) sleeping at `now`: that holder's lease runs. Else it looks (ACQ-4).
+    /// Whether a waiter that saw the token `seen` may go (on) sleeping at `now`: that holder's
+    /// lease runs. Else it looks (ACQ-4).
     #[must_use]
     pub fn may_sleep(self, now: Tick, seen: Token) -> bool {
         matches!(self.record, Record::InProgress(held) if held.token == seen && now < held.expires)
@@ -192,7 +196,9 @@ impl Slot {
     #[must_use]
     pub fn step_with(self, now: Tick, op: Op, flaw: Option<Defect>) -> (Self, Answer) {
         match op {
-            Op::Acquire { owner, lease, ttl, print } => self.acquire(now, owner, (lease, ttl), print, flaw),
+            Op::Acquire { owner, lease, ttl, print } => {
+                self.acquire(now, owner, (lease, ttl), print, flaw)
+            }
             Op::Look => (self, self.look(now)),
             Op::Extend { owner, lease } => self.extend(now, owner, lease, flaw),
             Op::Complete { owner, value, ttl } => self.complete(now, owner, value, ttl, flaw),
@@ -212,8 +218,8 @@ impl Slot {
         let early = Tick::from(flaw == Some(Defect::EarlyTakeover));
         let forgets = Tick::from(flaw == Some(Defect::ForgetsEarly));
         let (mut token, took_over) = match self.record {
-            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not, under the same token, and is told
-            // whether that was a takeover.
+            // ACQ-9: the answer of its first acquire was lost; it holds the lease, expired or not,
+            // under the same token, and is told whether that was a takeover.
             Record::InProgress(held) if held.owner == owner => {
                 (held.token, held.took_over && flaw != Some(Defect::TakeoverForgotten))
             }
@@ -233,10 +239,14 @@ impl Slot {
         if flaw == Some(Defect::TokenRedrawn) {
             token = Token(self.last.0 + 1);
         }
-        (self.hold(now, (owner, token, took_over), (lease, ttl), print), Answer::Granted { token, took_over })
+        (
+            self.hold(now, (owner, token, took_over), (lease, ttl), print),
+            Answer::Granted { token, took_over },
+        )
     }
 
-    /// Writes a lease whatever stands there: the second half of an acquire, alone only in [`Defect::GetThenSet`].
+    /// Writes a lease whatever stands there: the second half of an acquire, alone only in
+    /// [`Defect::GetThenSet`].
     pub(crate) fn hold(
         self,
         now: Tick,
@@ -244,7 +254,8 @@ impl Slot {
         (lease, ttl): (Tick, Tick),
         print: Option<Print>,
     ) -> Self {
-        let held = Held { owner, token, expires: now + lease, keep_until: now + ttl, print, took_over };
+        let held =
+            Held { owner, token, expires: now + lease, keep_until: now + ttl, print, took_over };
         Self { record: Record::InProgress(held), last: self.last.max(token) }
     }
 
@@ -262,7 +273,9 @@ impl Slot {
 
     fn extend(self, now: Tick, owner: Owner, lease: Tick, flaw: Option<Defect>) -> (Self, Answer) {
         match self.record {
-            Record::InProgress(held) if held.owner == owner || flaw == Some(Defect::BeatAnyOwner) => {
+            Record::InProgress(held)
+                if held.owner == owner || flaw == Some(Defect::BeatAnyOwner) =>
+            {
                 let record = Record::InProgress(Held { expires: now + lease, ..held });
                 (Self { record, ..self }, Answer::Fenced(Fenced::Done))
             }
@@ -283,7 +296,9 @@ impl Slot {
         flaw: Option<Defect>,
     ) -> (Self, Answer) {
         let (print, expires) = match self.record {
-            Record::InProgress(held) if held.owner == owner || flaw == Some(Defect::NoOwnerCheck) => {
+            Record::InProgress(held)
+                if held.owner == owner || flaw == Some(Defect::NoOwnerCheck) =>
+            {
                 if flaw == Some(Defect::FencedByTime) && now >= held.expires {
                     return (self, Answer::Fenced(Fenced::Lost));
                 }
@@ -291,11 +306,16 @@ impl Slot {
                 (held.print, if from_acquire { held.keep_until } else { now + ttl })
             }
             Record::Complete(done) if done.owner == owner => {
-                let answer =
-                    if flaw == Some(Defect::RepeatRefused) { Fenced::Lost } else { Fenced::AlreadyDone };
+                let answer = if flaw == Some(Defect::RepeatRefused) {
+                    Fenced::Lost
+                } else {
+                    Fenced::AlreadyDone
+                };
                 return (self, Answer::Fenced(answer));
             }
-            Record::Complete(done) if flaw == Some(Defect::CompleteOverwrites) => (done.print, now + ttl),
+            Record::Complete(done) if flaw == Some(Defect::CompleteOverwrites) => {
+                (done.print, now + ttl)
+            }
             _ => return (self, Answer::Fenced(Fenced::Lost)),
         };
         let record = Record::Complete(Done { owner, value, print, expires });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What there is: the clock, the records, the clients, one message under way, budgets, and the history beside them.
+//! What there is: the clock, the records, the clients, one message under way, budgets, and the
+//! history beside them.
 
 use crate::defect::Defect;
 use crate::property::Wrongs;
@@ -17,7 +18,8 @@ pub const IDENTITIES: usize = 2;
 pub enum Wakeup {
     /// Every waiter: clients of different processes, each with its own wait on the store.
     Every,
-    /// One of them, whichever: clients of one process that share a flight (ACQ-5). No client crashes alone.
+    /// One of them, whichever: clients of one process that share a flight (ACQ-5). No client
+    /// crashes alone.
     One,
 }
 
@@ -36,17 +38,19 @@ pub struct Bounds {
     pub wait: Tick,
     /// Who is woken by a release.
     pub wakeup: Wakeup,
-    /// By how much the first client's clock is ahead of the store's (S14); nothing may depend on it.
+    /// By how much the first client's clock is ahead of the store's (S14); nothing may depend on
+    /// it.
     pub skew: Tick,
-    /// Whether an acquire that got lost may still arrive, after its owner asked again, was answered or gave up.
+    /// Whether an acquire that got lost may still arrive, after its owner asked again, was answered
+    /// or gave up.
     pub late_acquires: bool,
     /// What may happen how often.
     pub budget: Budget,
 }
 
 impl Bounds {
-    /// Lease 2, ttl 3, wait 2: the smallest lengths at which a lease can run out during a wait, before a result's ttl
-    /// does. Budgets and clock are for a run of seconds.
+    /// Lease 2, ttl 3, wait 2: the smallest lengths at which a lease can run out during a wait,
+    /// before a result's ttl does. Budgets and clock are for a run of seconds.
     #[must_use]
     pub fn new(clients: u8) -> Self {
         Self {
@@ -96,7 +100,8 @@ pub enum Outcome {
     Mismatch,
     /// The action failed, or nothing ran since the store did not answer.
     Failed,
-    /// The caller went away: before the action, during it, or with its effect unknown (RUN-5, `Hold`).
+    /// The caller went away: before the action, during it, or with its effect unknown (RUN-5,
+    /// `Hold`).
     Dropped,
 }
 
@@ -133,7 +138,8 @@ pub enum Phase {
         deadline: Tick,
         /// Between two looks.
         stage: Stage,
-        /// Whether it waits because its own completion was refused (CMP-2): it looks, and never acquires.
+        /// Whether it waits because its own completion was refused (CMP-2): it looks, and never
+        /// acquires.
         refused: bool,
     },
     /// Acquire sent, no answer (ACQ-9).
@@ -145,7 +151,8 @@ pub enum Phase {
     Granted,
     /// The action runs.
     Running {
-        /// Whether beats go on: not after `max-hold` (RUN-6) or a beat that found the lease lost (RUN-2).
+        /// Whether beats go on: not after `max-hold` (RUN-6) or a beat that found the lease lost
+        /// (RUN-2).
         beating: bool,
     },
     /// The action returned, beats have ended (RUN-3), completion not sent.
@@ -238,7 +245,8 @@ impl State {
     pub fn settled(&self) -> bool {
         !self.wrong.is_empty()
             || (self.clients.iter().all(|client| !client.phase.in_call())
-                && (self.left.calls == 0 || self.clients.iter().all(|client| client.phase == Phase::Dead)))
+                && (self.left.calls == 0
+                    || self.clients.iter().all(|client| client.phase == Phase::Dead)))
     }
 }
 

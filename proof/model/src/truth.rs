@@ -34,7 +34,8 @@ pub struct Accepted {
     pub until: Tick,
 }
 
-/// What the answers so far amount to. An epoch runs from a grant that found nothing until nothing is there again.
+/// What the answers so far amount to. An epoch runs from a grant that found nothing until nothing
+/// is there again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Truth {
     /// Who holds, or held last without giving back.
@@ -64,27 +65,31 @@ impl Truth {
         self.holder.is_some_and(|holder| holder.owner != owner && now < holder.expires)
     }
 
-    /// Judges that `op` at `now` by the store's clock was answered so and left `after`, and takes it into the history.
+    /// Judges that `op` at `now` by the store's clock was answered so and left `after`, and takes
+    /// it into the history.
     pub(crate) fn judge(&mut self, now: Tick, op: Op, answer: Answer, after: Slot) -> Wrongs {
         let live = self.live(now);
         let mut wrong = match (op, answer) {
             (Op::Acquire { owner, lease, ttl, print }, Answer::Granted { token, took_over }) => {
                 let wrong = self.judge_grant(now, owner, token, took_over);
-                let (took_over, expires, keep_until) = (self.takes_over(owner), now + lease, now + ttl);
+                let (took_over, expires, keep_until) =
+                    (self.takes_over(owner), now + lease, now + ttl);
                 self.holder = Some(Holder { owner, token, expires, keep_until, print, took_over });
                 self.accepted = None;
                 self.top = self.top.max(token);
                 wrong
             }
             (Op::Acquire { owner, .. }, Answer::Busy { token, .. }) => {
-                let held =
-                    self.held_against(owner, now) && self.holder.is_some_and(|holder| holder.token == token);
+                let held = self.held_against(owner, now)
+                    && self.holder.is_some_and(|holder| holder.token == token);
                 Wrong::InFlightUntrue.unless(held)
             }
-            (Op::Look, Answer::Busy { token, .. }) => Wrong::InFlightUntrue
-                .unless(self.holder.is_some_and(|holder| holder.token == token && now < holder.expires)),
+            (Op::Look, Answer::Busy { token, .. }) => Wrong::InFlightUntrue.unless(
+                self.holder.is_some_and(|holder| holder.token == token && now < holder.expires),
+            ),
             (Op::Acquire { .. } | Op::Look, Answer::Complete { value, print }) => {
-                Wrong::ReplayDiffers.unless(live.is_some_and(|a| a.value == value && a.print == print))
+                Wrong::ReplayDiffers
+                    .unless(live.is_some_and(|a| a.value == value && a.print == print))
             }
             (Op::Look, Answer::Absent) => Wrong::ResultChanged.unless(live.is_none()),
             (Op::Extend { owner, lease }, Answer::Fenced(fenced)) => {
@@ -93,7 +98,9 @@ impl Truth {
             (Op::Complete { owner, value, ttl }, Answer::Fenced(fenced)) => {
                 self.judge_complete(now, owner, value, ttl, fenced)
             }
-            (Op::Release { owner }, Answer::Fenced(fenced)) => self.judge_release(now, owner, fenced),
+            (Op::Release { owner }, Answer::Fenced(fenced)) => {
+                self.judge_release(now, owner, fenced)
+            }
             (Op::Purge, Answer::Purged(removed)) => self.judge_purge(now, removed),
             _ => Wrong::RecordUntrue.into(),
         };
@@ -106,7 +113,8 @@ impl Truth {
         wrong | Wrong::RecordUntrue.unless(self.agrees(now, after))
     }
 
-    /// Whether a grant to `owner` takes over another one's lease, or is one that did, asked for again.
+    /// Whether a grant to `owner` takes over another one's lease, or is one that did, asked for
+    /// again.
     fn takes_over(&self, owner: Owner) -> bool {
         self.holder.is_some_and(|holder| holder.owner != owner || holder.took_over)
     }
@@ -135,13 +143,21 @@ impl Truth {
         }
     }
 
-    fn judge_complete(&mut self, now: Tick, owner: Owner, value: Value, ttl: Tick, fenced: Fenced) -> Wrongs {
+    fn judge_complete(
+        &mut self,
+        now: Tick,
+        owner: Owner,
+        value: Value,
+        ttl: Tick,
+        fenced: Fenced,
+    ) -> Wrongs {
         let mine = self.holder.filter(|holder| holder.owner == owner);
         let before = self.live(now);
         match fenced {
             Fenced::Done => {
                 let wrong = Wrong::StaleAccepted.unless(mine.is_some())
-                    | Wrong::TwoValues.unless(before.is_none_or(|a| a.owner == owner && a.value == value));
+                    | Wrong::TwoValues
+                        .unless(before.is_none_or(|a| a.owner == owner && a.value == value));
                 let print = self.holder.and_then(|holder| holder.print);
                 self.accepted = Some(Accepted { owner, value, print, until: now + ttl });
                 self.holder = None;
@@ -181,7 +197,8 @@ impl Truth {
         Wrong::PurgedLive.unless(due)
     }
 
-    /// S13: the record is what the answers say, no more and no less; so a refused call has changed nothing.
+    /// S13: the record is what the answers say, no more and no less; so a refused call has changed
+    /// nothing.
     fn agrees(&self, now: Tick, slot: Slot) -> bool {
         match slot.record {
             Record::InProgress(held) => self.holder.is_some_and(|holder| {

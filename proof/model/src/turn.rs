@@ -52,7 +52,9 @@ impl Step<'_> {
     fn take(&mut self, action: Action) -> Option<()> {
         match action {
             Action::Tick => self.tick(),
-            Action::Begin { client, identity, print, fate } => self.begin(client, identity, print, fate),
+            Action::Begin { client, identity, print, fate } => {
+                self.begin(client, identity, print, fate)
+            }
             Action::Ask { client, fate } => self.ask(client, fate),
             Action::GiveUpAcquire { client, fate } => match self.phase(client) {
                 Phase::AcquireDoubt { .. } => self.let_go(client, fate, Outcome::Failed),
@@ -66,7 +68,9 @@ impl Step<'_> {
             Action::Start { client } => self.start(client),
             Action::Beat { client, fate } => self.beat(client, fate),
             Action::StopBeats { client } => match self.phase(client) {
-                Phase::Running { beating: true } => self.enter(client, Phase::Running { beating: false }),
+                Phase::Running { beating: true } => {
+                    self.enter(client, Phase::Running { beating: false })
+                }
                 _ => None,
             },
             Action::Return { client, tombstone } => self.returns(client, tombstone),
@@ -88,9 +92,10 @@ impl Step<'_> {
                 _ => None,
             },
             Action::Sleep { client } => match self.phase(client) {
-                Phase::Waiting { deadline, stage: Stage::Deaf { until }, refused } => {
-                    self.enter(client, Phase::Waiting { deadline, stage: Stage::Asleep { until }, refused })
-                }
+                Phase::Waiting { deadline, stage: Stage::Deaf { until }, refused } => self.enter(
+                    client,
+                    Phase::Waiting { deadline, stage: Stage::Asleep { until }, refused },
+                ),
                 _ => None,
             },
             Action::Claim { client } => self.claim(client),
@@ -160,7 +165,8 @@ impl Step<'_> {
 
     fn sleepers(&self, identity: u8) -> bool {
         self.s.clients.iter().any(|c| {
-            c.identity == identity && matches!(c.phase, Phase::Waiting { stage: Stage::Asleep { .. }, .. })
+            c.identity == identity
+                && matches!(c.phase, Phase::Waiting { stage: Stage::Asleep { .. }, .. })
         })
     }
 

@@ -9,8 +9,8 @@ use super::{Member, Version, version};
 
 const NEWEST_RUST: Version = (1, 95);
 
-/// The stated Rust version is one for all crates, is one we have, and has to be true of everything that a published crate brings
-/// along.
+/// The stated Rust version is one for all crates, is one we have, and has to be true of everything
+/// that a published crate brings along.
 pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
     let mut problems = Vec::new();
     let stated = members.iter().filter_map(|member| member.rust).min().unwrap_or((0, 0));
@@ -22,7 +22,8 @@ pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
             ));
         }
     }
-    let published = members.iter().filter(|member| member.published).map(|member| member.name.as_str());
+    let published =
+        members.iter().filter(|member| member.published).map(|member| member.name.as_str());
     let used = normal_closure(metadata, &published.collect());
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let needs = package["rust_version"].as_str().and_then(version);
@@ -30,7 +31,10 @@ pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
             && package["id"].as_str().is_some_and(|id| used.contains(id))
         {
             let (major, minor) = needs.unwrap_or_default();
-            problems.push(format!("{} needs Rust {major}.{minor}, more than we state", package["name"]));
+            problems.push(format!(
+                "{} needs Rust {major}.{minor}, more than we state",
+                package["name"]
+            ));
         }
     }
     problems

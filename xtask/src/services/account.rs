@@ -13,14 +13,18 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The first of `names` that this machine has; none for us who are not root: then a server runs as ourselves.
+    /// The first of `names` that this machine has; none for us who are not root: then a server runs
+    /// as ourselves.
     pub(super) fn pick(names: &[&str]) -> io::Result<Option<Self>> {
         if me()? != 0 {
             return Ok(None);
         }
         let users = fs::read_to_string("/etc/passwd")?;
         names.iter().find_map(|name| find(&users, name)).map(Some).ok_or_else(|| {
-            io::Error::other(format!("root may not run it, and there is no user {}", names.join(" or ")))
+            io::Error::other(format!(
+                "root may not run it, and there is no user {}",
+                names.join(" or ")
+            ))
         })
     }
 

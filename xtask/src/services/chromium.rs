@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chromium, through the driver that speaks WebDriver for it: each session of a test gets a browser and a profile of its own.
+//! Chromium, through the driver that speaks WebDriver for it: each session of a test gets a browser
+//! and a profile of its own.
 
 use std::io;
 

@@ -40,7 +40,8 @@ pub(super) fn variables(site: &Site) -> Vec<(String, String)> {
         };
         urls.into_iter().for_each(|(name, url)| set(format!("RETRYPROOF_TEST_{name}"), url));
         for server in SERVERS.iter().filter(|server| server.service == service.name) {
-            let name = format!("RETRYPROOF_SERVER_{}", server.name.to_uppercase().replace('-', "_"));
+            let name =
+                format!("RETRYPROOF_SERVER_{}", server.name.to_uppercase().replace('-', "_"));
             let dir = site.dir(server.name);
             set(format!("{name}_PORT"), site.port(server.name).to_string());
             set(format!("{name}_DIR"), dir.display().to_string());

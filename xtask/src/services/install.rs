@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The servers' programs: found on this machine, else brought by its package manager, without anything starting by itself.
+//! The servers' programs: found on this machine, else brought by its package manager, without
+//! anything starting by itself.
 
 use std::fs;
 use std::io;
@@ -22,7 +23,9 @@ impl Tools {
         let mut majors: Vec<u32> =
             versions.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         majors.sort_unstable_by(|a, b| b.cmp(a));
-        folders.extend(majors.iter().map(|major| PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))));
+        folders.extend(
+            majors.iter().map(|major| PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))),
+        );
         // The programs of RabbitMQ behind their wrappers.
         folders.push(PathBuf::from("/usr/lib/rabbitmq/bin"));
         Self(folders)
@@ -36,7 +39,9 @@ impl Tools {
     }
 
     pub(super) fn path(&self, program: &str) -> io::Result<String> {
-        let found = self.find(program).ok_or_else(|| io::Error::other(format!("{program} is not installed")));
+        let found = self
+            .find(program)
+            .ok_or_else(|| io::Error::other(format!("{program} is not installed")));
         found.map(|path| path.to_string_lossy().into_owned())
     }
 
@@ -65,8 +70,9 @@ pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     packages.sort_unstable();
     packages.dedup();
     let by_hand = format!(
-        "not installed: {}; on Debian, as root: `apt-get install --no-install-recommends {}` (this command does it \
-         when it runs as root), elsewhere the packages of those names; programs on PATH are used as they are",
+        "not installed: {}; on Debian, as root: `apt-get install --no-install-recommends {}` \
+         (this command does it when it runs as root), elsewhere the packages of those names; \
+         programs on PATH are used as they are",
         lacking.join(", "),
         packages.join(" ")
     );
@@ -79,7 +85,9 @@ pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     let tools = Tools::search();
     match tools.lacking(services)[..] {
         [] => Ok(tools),
-        ref still => Err(format!("installed {}, but still no {}", packages.join(", "), still.join(", "))),
+        ref still => {
+            Err(format!("installed {}, but still no {}", packages.join(", "), still.join(", ")))
+        }
     }
 }
 
@@ -116,7 +124,8 @@ fn apt(arguments: &[&str]) -> io::Result<()> {
     Err(io::Error::other(format!("`apt-get {}`: {status}", arguments.join(" "))))
 }
 
-/// While it lives, packages start no service and PostgreSQL's makes no cluster of its own; then all is as before.
+/// While it lives, packages start no service and PostgreSQL's makes no cluster of its own; then all
+/// is as before.
 struct Quiet {
     policy: PathBuf,
     /// The machine's own file, put aside.
@@ -211,7 +220,8 @@ mod tests {
         assert!(tools.path("sh").is_ok_and(|path| path.ends_with("/sh")));
         let why = tools.path("no-such-program").expect_err("missing");
         assert_eq!(why.to_string(), "no-such-program is not installed");
-        let service = Service { name: "x", programs: &["sh", "no-such-program"], packages: &["y"], on: None };
+        let service =
+            Service { name: "x", programs: &["sh", "no-such-program"], packages: &["y"], on: None };
         assert_eq!(tools.lacking(&[&service, &service]), ["no-such-program"]);
     }
 }

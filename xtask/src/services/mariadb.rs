@@ -46,7 +46,8 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
         "--max-connections=300".into(),
         "--innodb-flush-log-at-trx-commit=1".into(),
         format!("--innodb-buffer-pool-size={}M", memory::cache()),
-        // What Debian's configuration sets; a store that leaned on it would be found by its conformance tests.
+        // What Debian's configuration sets; a store that leaned on it would be found by its
+        // conformance tests.
         "--character-set-server=utf8mb4".into(),
         "--collation-server=utf8mb4_general_ci".into(),
     ];

@@ -30,8 +30,10 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("postgres"), site.port("postgres"));
     let data = dir.join("data").display().to_string();
     let (initdb, postgres) = (tools.path("initdb")?, tools.path("postgres")?);
-    // Nothing is worth a flush before the first start. The locale C is on every machine, unlike C.UTF-8.
-    let flags = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
+    // Nothing is worth a flush before the first start. The locale C is on every machine, unlike
+    // C.UTF-8.
+    let flags =
+        ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
     let settings = [
         format!("port={port}"),
         "listen_addresses=127.0.0.1".into(),
@@ -89,5 +91,8 @@ pub(super) fn urls(site: &Site) -> Vec<(&'static str, String)> {
 }
 
 pub(super) fn bouncer_urls(site: &Site) -> Vec<(&'static str, String)> {
-    vec![("PGBOUNCER", format!("postgres://postgres@127.0.0.1:{}/retryproof", site.port("pgbouncer")))]
+    vec![(
+        "PGBOUNCER",
+        format!("postgres://postgres@127.0.0.1:{}/retryproof", site.port("pgbouncer")),
+    )]
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes of this machine, by number. A number alone proves nothing: it is given to others once its process has ended.
+//! Processes of this machine, by number. A number alone proves nothing: it is given to others once
+//! its process has ended.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// When a process began, in the kernel's ticks since its start. None for one that is gone or only waits to be reaped.
+/// When a process began, in the kernel's ticks since its start. None for one that is gone or only
+/// waits to be reaped.
 pub(super) fn start_time(pid: u32) -> Option<u64> {
     began(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `pid (name) state ppid ...`: the name may hold anything, spaces and brackets too; the begin is the 22nd field.
+/// `pid (name) state ppid ...`: the name may hold anything, spaces and brackets too; the begin is
+/// the 22nd field.
 fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -21,7 +24,8 @@ fn began(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether it works inside `folder`, as each of our servers does. False as well where we may not look.
+/// Whether it works inside `folder`, as each of our servers does. False as well where we may not
+/// look.
 pub(super) fn works_in(pid: u32, folder: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
 }
@@ -31,10 +35,16 @@ pub(super) fn from_file(path: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.lines().next()?.trim().parse().ok()
 }
 
-/// Sends a signal, by name without `SIG`. The shell's own `kill`, since minimal machines have no other.
+/// Sends a signal, by name without `SIG`. The shell's own `kill`, since minimal machines have no
+/// other.
 pub(super) fn signal(pid: u32, name: &str) -> io::Result<()> {
     let kill = format!("kill -{name} {pid}");
-    Command::new("sh").args(["-c", &kill]).stdin(Stdio::null()).stderr(Stdio::null()).status().map(|_| ())
+    Command::new("sh")
+        .args(["-c", &kill])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .map(|_| ())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RabbitMQ, and the `epmd` that an Erlang node wants to be known by: the node would start one of its own, which
-//! outlives it, so it finds ours.
+//! RabbitMQ, and the `epmd` that an Erlang node wants to be known by: the node would start one of
+//! its own, which outlives it, so it finds ours.
 
 use std::io;
 use std::path::Path;
@@ -23,8 +23,13 @@ pub(super) fn servers(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
 
 fn epmd(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir(EPMD), site.port(EPMD));
-    let program =
-        [tools.path("epmd")?, "-port".into(), port.to_string(), "-address".into(), "127.0.0.1".into()];
+    let program = [
+        tools.path("epmd")?,
+        "-port".into(),
+        port.to_string(),
+        "-address".into(),
+        "127.0.0.1".into(),
+    ];
     // It writes no pid file, so the shell that becomes it does.
     let shell = ["sh", "-c", r#"echo $$ >data/pid && exec "$0" "$@""#].map(String::from);
     Ok(Server {
@@ -60,14 +65,16 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
         format!("ERL_EPMD_PORT={}", site.port(EPMD)),
         "ERL_EPMD_ADDRESS=127.0.0.1".into(),
         "RABBITMQ_NODENAME=retryproof@localhost".into(),
-        // Where other nodes would come in. It wants a number of its own; another address of the loopback makes do without.
+        // Where other nodes would come in. It wants a number of its own; another address of the
+        // loopback makes do without.
         format!("RABBITMQ_DIST_PORT={port}"),
         format!("RABBITMQ_CONFIG_FILE={}", inside("rabbitmq.conf")),
         format!("RABBITMQ_ENABLED_PLUGINS_FILE={}", inside("plugins")),
         format!("RABBITMQ_MNESIA_BASE={}", inside("data/mnesia")),
         format!("RABBITMQ_LOG_BASE={}", inside("data/log")),
         format!("RABBITMQ_PID_FILE={}", inside("data/pid")),
-        // Then the script becomes the node, instead of waiting for it; without a terminal all the same.
+        // Then the script becomes the node, instead of waiting for it; without a terminal all the
+        // same.
         "RABBITMQ_ALLOW_INPUT=1".into(),
         program,
         "-noinput".into(),
@@ -95,11 +102,16 @@ fn node(site: &Site, tools: &Tools) -> io::Result<Server> {
 fn certificate(openssl: &str) -> Vec<(Vec<String>, String)> {
     let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj";
     let commands = [
-        format!("{new} /CN=retryproof-authority -x509 -days 3650 -keyout data/ca.key -out data/ca.pem"),
+        format!(
+            "{new} /CN=retryproof-authority -x509 -days 3650 -keyout data/ca.key -out data/ca.pem"
+        ),
         format!("{new} /CN=retryproof-rabbitmq -keyout data/key.pem -out data/request.pem"),
-        "x509 -req -in data/request.pem -CA data/ca.pem -CAkey data/ca.key -CAcreateserial -days 3650 -extfile tls.ext -out data/cert.pem".into(),
+        "x509 -req -in data/request.pem -CA data/ca.pem -CAkey data/ca.key -CAcreateserial -days \
+         3650 -extfile tls.ext -out data/cert.pem"
+            .into(),
     ];
-    let words = |line: String| std::iter::once(openssl).chain(line.split(' ')).map(str::to_owned).collect();
+    let words =
+        |line: String| std::iter::once(openssl).chain(line.split(' ')).map(str::to_owned).collect();
     commands.into_iter().map(|line| (words(line), String::new())).collect()
 }
 

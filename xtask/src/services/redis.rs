@@ -20,8 +20,8 @@ pub(super) fn standalone(site: &Site, tools: &Tools) -> io::Result<Server> {
     server(site, tools, "redis", "")
 }
 
-/// In the order of their start. What a sentinel changes in their settings it writes to their files, so each comes back as
-/// what it was.
+/// In the order of their start. What a sentinel changes in their settings it writes to their files,
+/// so each comes back as what it was.
 pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     let primary = site.port(PRIMARY);
     let mut group = vec![server(site, tools, PRIMARY, "")?];
@@ -41,7 +41,8 @@ pub(super) fn group(site: &Site, tools: &Tools) -> io::Result<Vec<Server>> {
     Ok(group)
 }
 
-/// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a replica.
+/// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a
+/// replica.
 pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
     let seen = format!(",slaves={},sentinels={}", REPLICAS.len(), SENTINELS.len());
     for sentinel in group.iter().filter(|server| SENTINELS.contains(&server.name)) {
@@ -50,14 +51,16 @@ pub(super) fn settle(group: &[Server], bound: Duration) -> Result<(), Failure> {
             let group = answer.lines().find(|line| line.contains(&format!("name={GROUP},")))?;
             (group.contains("status=ok") && group.contains(&seen)).then_some(())
         };
-        until(bound, whole).ok_or_else(|| Failure::of(sentinel, "it does not see the whole group"))?;
+        until(bound, whole)
+            .ok_or_else(|| Failure::of(sentinel, "it does not see the whole group"))?;
     }
     Ok(())
 }
 
 fn server(site: &Site, tools: &Tools, name: &'static str, role: &str) -> io::Result<Server> {
     let dir = site.dir(name);
-    // Nothing is lost by a crash of the server; a power loss may cost the last second, as in production.
+    // Nothing is lost by a crash of the server; a power loss may cost the last second, as in
+    // production.
     let durable = "save \"\"\nappendonly yes\nappendfsync everysec\nrepl-diskless-sync-delay 0\n";
     Ok(Server {
         name,

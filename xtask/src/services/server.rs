@@ -79,7 +79,11 @@ impl Failure {
     }
 
     pub(super) fn of(server: &Server, why: &str) -> Self {
-        Self { why: format!("{}: {why}", server.name), ended: false, log: tail(&server.dir.join("log"), 25) }
+        Self {
+            why: format!("{}: {why}", server.name),
+            ended: false,
+            log: tail(&server.dir.join("log"), 25),
+        }
     }
 }
 
@@ -96,15 +100,21 @@ impl Server {
         self.dir.join("start").exists()
     }
 
-    /// Makes its data unless they are there, and starts it. It lives in a process group of its own: what ends us from a
-    /// terminal does not reach it.
+    /// Makes its data unless they are there, and starts it. It lives in a process group of its own:
+    /// what ends us from a terminal does not reach it.
     pub(super) fn start(&self) -> Result<Child, Failure> {
         let script = self.dir.join("start");
         if !self.is_made() {
             self.make().map_err(|error| Failure::of(self, &error.to_string()))?;
-            let pid_file =
-                SERVERS.iter().find(|kind| kind.name == self.name).map_or("pid", |kind| kind.pid_file);
-            let text = script_text(&self.dir, pid_file, &Account::wrap(self.account.as_ref(), &self.command));
+            let pid_file = SERVERS
+                .iter()
+                .find(|kind| kind.name == self.name)
+                .map_or("pid", |kind| kind.pid_file);
+            let text = script_text(
+                &self.dir,
+                pid_file,
+                &Account::wrap(self.account.as_ref(), &self.command),
+            );
             write_script(&script, &text).map_err(|error| Failure::of(self, &error.to_string()))?;
         }
         let mut command = Command::new("sh");
@@ -126,9 +136,10 @@ impl Server {
             (last.is_none() || ended.is_some()).then_some(())
         });
         match (ended, last) {
-            (Some(status), _) => {
-                Err(Failure { ended: true, ..Failure::of(self, &format!("ended by itself, {status}")) })
-            }
+            (Some(status), _) => Err(Failure {
+                ended: true,
+                ..Failure::of(self, &format!("ended by itself, {status}"))
+            }),
             (None, Some(last)) => {
                 Err(Failure::of(self, &format!("not ready within {} s: {last}", bound.as_secs())))
             }
@@ -180,8 +191,9 @@ impl Server {
     }
 }
 
-/// `exec` all the way: the process that runs the script becomes the server and keeps its number. One that was killed a moment
-/// ago still counts for PostgreSQL until its parent has taken note of its end.
+/// `exec` all the way: the process that runs the script becomes the server and keeps its number.
+/// One that was killed a moment ago still counts for PostgreSQL until its parent has taken note of
+/// its end.
 fn script_text(dir: &Path, pid_file: &str, command: &[String]) -> String {
     let dir = quoted(&dir.to_string_lossy());
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
@@ -219,13 +231,17 @@ mod tests {
 
     #[test]
     fn a_script_keeps_each_word_as_it_is() {
-        let command = ["/x/db server".to_string(), "--name=it's".into(), "$HOME".into(), String::new()];
+        let command =
+            ["/x/db server".to_string(), "--name=it's".into(), "$HOME".into(), String::new()];
         let text = script_text(Path::new("/tmp/a b"), "pid", &command);
         assert!(
-            text.starts_with("#!/bin/sh\ncd '/tmp/a b' || exit 1\nold=$(head -n 1 pid 2>/dev/null)\n"),
+            text.starts_with(
+                "#!/bin/sh\ncd '/tmp/a b' || exit 1\nold=$(head -n 1 pid 2>/dev/null)\n"
+            ),
             "{text}"
         );
-        let last = "exec '/x/db server' '--name=it'\\''s' '$HOME' '' </dev/null >>'/tmp/a b'/log 2>&1";
+        let last =
+            "exec '/x/db server' '--name=it'\\''s' '$HOME' '' </dev/null >>'/tmp/a b'/log 2>&1";
         assert_eq!(text.lines().last(), Some(last));
     }
 
@@ -246,12 +262,16 @@ mod tests {
 
     #[test]
     fn one_that_ends_is_reported_at_once_with_its_log() {
-        let server = server("ends", "echo cannot listen >&2; exit 3", |_| Err(io::Error::other("refused")));
+        let server =
+            server("ends", "echo cannot listen >&2; exit 3", |_| Err(io::Error::other("refused")));
         let mut child = server.start().expect("started");
         assert_eq!(fs::read_to_string(server.dir.join("data/made")).expect("made"), "xy");
         let failure = server.wait(&mut child, Duration::from_secs(60)).expect_err("it ended");
         assert!(failure.ended);
-        assert_eq!(failure.to_string(), "redis: ended by itself, exit status: 3\n    | cannot listen");
+        assert_eq!(
+            failure.to_string(),
+            "redis: ended by itself, exit status: 3\n    | cannot listen"
+        );
         fs::remove_dir_all(&server.dir).expect("removed");
     }
 

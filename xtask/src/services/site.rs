@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the servers of this checkout live, and which of them run.
 //!
-//! The folder's name follows from the checkout's path, so that servers are found again after `cargo clean`; the list of
-//! processes stands in it, with a copy in `target/services`.
+//! The folder's name follows from the checkout's path, so that servers are found again after
+//! `cargo clean`; the list of processes stands in it, with a copy in `target/services`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -53,12 +53,13 @@ pub(super) fn folder(root: &Path) -> PathBuf {
 impl Site {
     /// Reads what is there; makes nothing.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
-        let me = account::me()
-            .map_err(|_| io::Error::other("no /proc here: the servers can be started on Linux only"))?;
+        let me = account::me().map_err(|_| {
+            io::Error::other("no /proc here: the servers can be started on Linux only")
+        })?;
         let mut hash = DefaultHasher::new();
         root.canonicalize()?.hash(&mut hash);
-        let home =
-            temporary(&std::env::temp_dir(), me)?.join(format!("retryproof-{me}-{:016x}", hash.finish()));
+        let home = temporary(&std::env::temp_dir(), me)?
+            .join(format!("retryproof-{me}-{:016x}", hash.finish()));
         Self::at(home, me)
     }
 
@@ -83,16 +84,19 @@ impl Site {
         self.entries.get(name).map_or(0, |entry| entry.port)
     }
 
-    /// The number of a server that runs: the noted one, or what its own pid file says, since a test may have started it
-    /// again. Either has to work in the server's folder.
+    /// The number of a server that runs: the noted one, or what its own pid file says, since a test
+    /// may have started it again. Either has to work in the server's folder.
     pub(super) fn process(&self, name: &str) -> Option<u32> {
         let kind = SERVERS.iter().find(|kind| kind.name == name)?;
         let dir = self.dir(name);
-        let noted =
-            self.entries.get(name).filter(|entry| process::start_time(entry.pid) == Some(entry.began));
+        let noted = self
+            .entries
+            .get(name)
+            .filter(|entry| process::start_time(entry.pid) == Some(entry.began));
         let noted = noted.map(|entry| entry.pid);
         let filed = || process::from_file(&dir.join(kind.pid_file));
-        let lives = |pid: &u32| process::start_time(*pid).is_some() && process::works_in(*pid, &dir);
+        let lives =
+            |pid: &u32| process::start_time(*pid).is_some() && process::works_in(*pid, &dir);
         noted.filter(lives).or_else(|| filed().filter(lives))
     }
 
@@ -137,8 +141,8 @@ impl Site {
         self.save()
     }
 
-    /// Ends the servers of these services by number, with SIGKILL after a bound, and removes their files; with the last,
-    /// the folder.
+    /// Ends the servers of these services by number, with SIGKILL after a bound, and removes their
+    /// files; with the last, the folder.
     pub(super) fn stop(&mut self, services: &[&str]) -> Result<(), String> {
         let kinds: Vec<&Kind> =
             SERVERS.iter().rev().filter(|kind| services.contains(&kind.service)).collect();
@@ -160,8 +164,9 @@ impl Site {
         for kind in kinds {
             let dir = self.dir(kind.name);
             // Children of a killed server may still write for a moment.
-            let gone =
-                until(KILLED_WITHIN, || (!dir.exists() || fs::remove_dir_all(&dir).is_ok()).then_some(()));
+            let gone = until(KILLED_WITHIN, || {
+                (!dir.exists() || fs::remove_dir_all(&dir).is_ok()).then_some(())
+            });
             gone.ok_or_else(|| format!("cannot remove {}", dir.display()))?;
             self.entries.remove(kind.name);
         }
@@ -204,11 +209,16 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&half, path)
 }
 
-/// The system's temporary folder, or /tmp when the users that servers run as could not get through to it.
+/// The system's temporary folder, or /tmp when the users that servers run as could not get through
+/// to it.
 fn temporary(wanted: &Path, me: u32) -> io::Result<PathBuf> {
     let wanted = wanted.canonicalize()?;
     let open = |folder: &Path| fs::metadata(folder).is_ok_and(|is| is.mode() & 0o001 != 0);
-    if me != 0 || wanted.ancestors().all(open) { Ok(wanted) } else { Path::new("/tmp").canonicalize() }
+    if me != 0 || wanted.ancestors().all(open) {
+        Ok(wanted)
+    } else {
+        Path::new("/tmp").canonicalize()
+    }
 }
 
 fn render(entries: &BTreeMap<String, Entry>) -> String {
@@ -278,7 +288,10 @@ mod tests {
     #[test]
     fn the_list_is_read_as_it_was_written_and_nonsense_is_dropped() {
         let entries = parse("redis 7 99 20001\npostgres 8 x 1\nunknown 1 2 3\nmariadb 1\n# x\n\n");
-        assert_eq!(entries, [("redis".to_string(), Entry { pid: 7, began: 99, port: 20_001 })].into());
+        assert_eq!(
+            entries,
+            [("redis".to_string(), Entry { pid: 7, began: 99, port: 20_001 })].into()
+        );
         assert_eq!(parse(&render(&entries)), entries);
     }
 

@@ -8,13 +8,15 @@ use std::time::Duration;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 fn connect(port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), ANSWERS_WITHIN)?;
+    let stream =
+        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), ANSWERS_WITHIN)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
     stream.set_write_timeout(Some(ANSWERS_WITHIN))?;
     Ok(stream)
 }
 
-/// PostgreSQL, or pgbouncer with a server behind it: a session of the superuser in the tests' database opens.
+/// PostgreSQL, or pgbouncer with a server behind it: a session of the superuser in the tests'
+/// database opens.
 pub(super) fn postgres(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     let body = b"\0\x03\0\0user\0postgres\0database\0retryproof\0\0";
@@ -25,7 +27,9 @@ pub(super) fn postgres(port: u16) -> io::Result<()> {
         stream.read_exact(&mut head)?;
         let [kind, length @ ..] = head;
         let mut message = Vec::new();
-        (&stream).take(u64::from(u32::from_be_bytes(length)).saturating_sub(4)).read_to_end(&mut message)?;
+        (&stream)
+            .take(u64::from(u32::from_be_bytes(length)).saturating_sub(4))
+            .read_to_end(&mut message)?;
         match kind {
             b'Z' => return stream.write_all(b"X\0\0\0\x04"),
             b'E' => return Err(io::Error::other(readable(&message))),
@@ -43,11 +47,15 @@ pub(super) fn mariadb(port: u16) -> io::Result<()> {
 
 pub(super) fn redis(port: u16) -> io::Result<()> {
     let answer = ask_redis(port, "PING")?;
-    if answer.starts_with("+PONG") { Ok(()) } else { Err(io::Error::other(answer.trim().to_string())) }
+    if answer.starts_with("+PONG") {
+        Ok(())
+    } else {
+        Err(io::Error::other(answer.trim().to_string()))
+    }
 }
 
-/// What Redis or a sentinel says to one command: a line, or a text of many. A sentinel knows no `QUIT`, so the answer is
-/// read for what it says of its own length.
+/// What Redis or a sentinel says to one command: a line, or a text of many. A sentinel knows no
+/// `QUIT`, so the answer is read for what it says of its own length.
 pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     let mut stream = BufReader::new(connect(port)?);
     stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
@@ -66,7 +74,8 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
 /// A WebDriver: it says that it takes sessions.
 pub(super) fn webdriver(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
-    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
+    stream
+        .write_all(format!("GET /status HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes())?;
     let (mut answer, mut part) = (Vec::new(), [0; 1024]);
     loop {
         // It may keep the connection, so the answer is read for what it says.
@@ -81,7 +90,8 @@ pub(super) fn webdriver(port: u16) -> io::Result<()> {
     }
 }
 
-/// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets its pings answered.
+/// NATS: it greets before it serves, and says there whether JetStream is on; who is logged in gets
+/// its pings answered.
 pub(super) fn nats(port: u16) -> io::Result<()> {
     let mut stream = BufReader::new(connect(port)?);
     let mut line = String::new();
@@ -101,7 +111,11 @@ pub(super) fn epmd(port: u16) -> io::Result<()> {
     stream.write_all(&[0, 1, b'n'])?;
     let mut own = [0; 4];
     stream.read_exact(&mut own)?;
-    if own == u32::from(port).to_be_bytes() { Ok(()) } else { Err(io::Error::other("it is another's")) }
+    if own == u32::from(port).to_be_bytes() {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is another's"))
+    }
 }
 
 /// RabbitMQ: it opens the conversation, which it does only when all of it has started.
@@ -155,7 +169,9 @@ mod tests {
         assert!(redis(server(b"+PONG\r\n")).is_ok());
         assert_eq!(ask_redis(server(b"$4\r\na\r\nb\r\n"), "INFO").expect("a text"), "a\r\nb");
         assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":true}}")).is_ok());
-        assert!(webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":false}}")).is_err());
+        assert!(
+            webdriver(server(b"HTTP/1.1 200 OK\r\n\r\n{\"value\":{\"ready\":false}}")).is_err()
+        );
         assert!(nats(server(b"INFO {\"jetstream\":true}\r\nPONG\r\n")).is_ok());
         assert!(nats(server(b"INFO {\"port\":1}\r\nPONG\r\n")).is_err());
         assert_eq!(

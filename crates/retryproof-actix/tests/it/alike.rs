@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One protocol in two frameworks: records made by one are replayed by the other, and refusals are the same to the byte.
+//! One protocol in two frameworks: records made by one are replayed by the other, and refusals are
+//! the same to the byte.
 
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
@@ -57,7 +58,8 @@ async fn ask_axum(app: &Router, ask: Ask) -> Answer {
         request = request.header(*name, *value);
     }
     // As from a socket: the length is declared.
-    let request = request.header("content-length", ask.body.len()).body(Body::from(ask.body)).unwrap();
+    let request =
+        request.header("content-length", ask.body.len()).body(Body::from(ask.body)).unwrap();
     let response = app.clone().oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
@@ -121,8 +123,9 @@ macro_rules! actix_app {
             }
             response
         }
-        let guarded =
-            |path: &str, policy| web::resource(path).wrap(Idempotency::new($filter, policy)).to(handler);
+        let guarded = |path: &str, policy| {
+            web::resource(path).wrap(Idempotency::new($filter, policy)).to(handler)
+        };
         test::init_service(
             App::new()
                 .service(guarded("/named", NAMED))
@@ -168,7 +171,10 @@ async fn http_8_http_17_a_record_of_one_framework_is_replayed_by_the_other() {
         assert!(again.is_replay(), "{again:?}");
         assert_eq!(again.repeated(), first.clone().repeated());
         if ask.path == ASK.path && ask.fields == ASK.fields {
-            assert!(ask_axum(&axum, quoted).await.is_replay(), "HTTP-2: the same key in its other form");
+            assert!(
+                ask_axum(&axum, quoted).await.is_replay(),
+                "HTTP-2: the same key in its other form"
+            );
         }
     }
 }
@@ -194,10 +200,13 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
     let (axum, actix) = (axum_app(&filter), actix_app!(&filter));
     assert_eq!(ask_axum(&axum, ASK).await.status, 201);
     for &(ask, status) in refused {
-        let (mut one, other) =
-            (ask_axum(&axum, ask).await, ask_actix(&actix, ask, |request| request.to_request()).await);
+        let (mut one, other) = (
+            ask_axum(&axum, ask).await,
+            ask_actix(&actix, ask, |request| request.to_request()).await,
+        );
         assert_eq!(one.status, status, "{one:?}");
-        // actix keeps this word beside the fields, and writes it on the wire; axum's server looks for the field.
+        // actix keeps this word beside the fields, and writes it on the wire; axum's server looks
+        // for the field.
         one.lines.retain(|(name, _)| name != "connection");
         match ask.method {
             "HEAD" => assert_eq!(one, other, "the length of the body that is not there, too"),
@@ -205,9 +214,12 @@ async fn http_2_http_4_http_11_refusals_are_the_same_to_the_byte() {
         }
     }
     assert_eq!(
-        ask_axum(&axum, Ask { body: &[b'x'; LIMIT], fields: &[(KEY, b"exact"), ("x-tenant", b"a")], ..ASK })
-            .await
-            .status,
+        ask_axum(
+            &axum,
+            Ask { body: &[b'x'; LIMIT], fields: &[(KEY, b"exact"), ("x-tenant", b"a")], ..ASK }
+        )
+        .await
+        .status,
         201
     );
 }
@@ -226,8 +238,8 @@ impl http_body::Body for Trailed {
         let frame = match self.0.take() {
             Some(data) => Some(Frame::data(data)),
             None if std::mem::take(&mut self.1) => {
-                let trailers =
-                    [("x-sum", "1")].map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+                let trailers = [("x-sum", "1")]
+                    .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
                 Some(Frame::trailers(trailers.into_iter().collect()))
             }
             None => None,

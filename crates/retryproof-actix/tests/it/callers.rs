@@ -45,7 +45,10 @@ async fn http_16_a_caller_hook_sees_what_the_authentication_left_in_the_request(
         let request = post("/orders", "k");
         match tenant {
             Some(tenant) => request
-                .insert_header((HeaderName::from_static("x-tenant"), HeaderValue::from_static(tenant)))
+                .insert_header((
+                    HeaderName::from_static("x-tenant"),
+                    HeaderValue::from_static(tenant),
+                ))
                 .to_request(),
             None => request.to_request(),
         }
@@ -66,7 +69,11 @@ async fn http_16_a_hook_may_wait_and_a_request_without_a_caller_is_refused() {
             tenant.map(|name| name.to_str().unwrap_or_default().to_owned())
         }
     });
-    let filter = IdempotencyFilter::builder(engine()).caller_async(hook).challenge("Bearer").build().unwrap();
+    let filter = IdempotencyFilter::builder(engine())
+        .caller_async(hook)
+        .challenge("Bearer")
+        .build()
+        .unwrap();
     let runs = Runs::default();
     let handler = {
         let runs = runs.clone();
@@ -113,7 +120,10 @@ async fn ann_6_what_only_a_guarded_request_has_is_refused_elsewhere() {
     let app = test::init_service(
         App::new()
             .route("/lease", web::post().to(|_: Lease| async { HttpResponse::Ok().finish() }))
-            .route("/key", web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok().finish() })),
+            .route(
+                "/key",
+                web::post().to(|_: IdempotencyKey| async { HttpResponse::Ok().finish() }),
+            ),
     )
     .await;
     for path in ["/lease", "/key"] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an annotated handler runs through, written out by hand; that the attribute writes this is tested in the facade.
+//! What an annotated handler runs through, written out by hand; that the attribute writes this is
+//! tested in the facade.
 
 use std::future::{Ready, ready};
 
@@ -7,7 +8,9 @@ use actix_web::dev::Payload;
 use actix_web::test::{self, TestRequest};
 use actix_web::web::{self, Bytes};
 use actix_web::{App, Error, FromRequest, HttpRequest, HttpResponse, Responder, error};
-use retryproof_actix::endpoint::{Arguments, EndpointFuture, EndpointRequest, Handler, run_endpoint};
+use retryproof_actix::endpoint::{
+    Arguments, EndpointFuture, EndpointRequest, Handler, run_endpoint,
+};
 use retryproof_actix::{Idempotency, IdempotencyKey, Lease};
 use retryproof_http::{IdempotencyFilter, Policy};
 use serde_json::Value;
@@ -74,7 +77,8 @@ impl FromRequest for User {
     type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self, Error>>>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        let user = request.headers().get("x-user").and_then(|user| Some(user.to_str().ok()?.to_owned()));
+        let user =
+            request.headers().get("x-user").and_then(|user| Some(user.to_str().ok()?.to_owned()));
         Box::pin(async move {
             tokio::task::yield_now().await;
             user.map(Self).ok_or_else(|| error::ErrorUnauthorized("who are you?"))
@@ -135,7 +139,8 @@ async fn ann_6_a_body_that_is_rejected_is_answered_unstored_and_leaves_the_key_f
     };
     let filter = filter();
     let app =
-        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler)))).await;
+        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler))))
+            .await;
     for _ in 0..2 {
         let bad = send(&app, of("ann", "k").set_payload("{").to_request()).await;
         assert_eq!((bad.status, bad.is_replay()), (400, false));
@@ -154,7 +159,8 @@ async fn http_4_a_smaller_limit_of_the_app_holds_with_a_key_too() {
         move |body: web::Bytes| ready(format!("{} {}", body.len(), runs.next()))
     };
     let app = App::new().app_data(web::PayloadConfig::new(1024));
-    let app = test::init_service(app.route("/orders", web::post().to(guarded(&filter(), handler)))).await;
+    let app =
+        test::init_service(app.route("/orders", web::post().to(guarded(&filter(), handler)))).await;
     for declared in [true, false] {
         let call = of("ann", "k").set_payload("x".repeat(600_000));
         let call = if declared { call.insert_header(("content-length", "600000")) } else { call };
@@ -170,15 +176,20 @@ async fn ann_6_a_handler_has_key_and_lease_and_a_pass_through_has_none() {
     let engine = engine();
     let mut web = engine.config().web.clone();
     web.required = false;
-    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let filter =
+        IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
     let handler = |lease: Option<Lease>, key: Option<IdempotencyKey>, body: Bytes| async move {
         let key = key.as_ref().map(IdempotencyKey::as_str).unwrap_or("none").to_owned();
         let downstream = lease.map(|lease| lease.downstream_key("charge").len());
         format!("{key} {} {}", downstream.is_some_and(|len| len > 0), body.len())
     };
     let app =
-        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler)))).await;
-    assert_eq!(send(&app, post("/orders", "a key").set_payload("four").to_request()).await.status, 400);
+        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler))))
+            .await;
+    assert_eq!(
+        send(&app, post("/orders", "a key").set_payload("four").to_request()).await.status,
+        400
+    );
     assert_eq!(
         send(&app, post("/orders", "k-1").set_payload("four").to_request()).await.text(),
         "k-1 true 4"
@@ -202,7 +213,10 @@ async fn http_15_a_middleware_around_an_annotated_handler_decides_alone() {
         ),
     )
     .await;
-    assert_eq!(send(&app, post("/orders", "k").set_payload("four").to_request()).await.text(), "4 1");
+    assert_eq!(
+        send(&app, post("/orders", "k").set_payload("four").to_request()).await.text(),
+        "4 1"
+    );
     let again = send(&app, post("/orders", "k").set_payload("four").to_request()).await;
     assert!(again.is_replay());
     assert_eq!(again.text(), "4 1");
@@ -217,7 +231,8 @@ async fn http_16_the_caller_hook_of_an_endpoint_sees_what_its_arguments_left() {
 
         fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
             use actix_web::HttpMessage as _;
-            let name = request.headers().get("x-user").map(|name| name.to_str().unwrap().to_owned());
+            let name =
+                request.headers().get("x-user").map(|name| name.to_str().unwrap().to_owned());
             request.extensions_mut().insert(name);
             ready(Ok(Self))
         }
@@ -235,7 +250,8 @@ async fn http_16_the_caller_hook_of_an_endpoint_sees_what_its_arguments_left() {
         move |_: Tenant| ready(runs.next().to_string())
     };
     let app =
-        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler)))).await;
+        test::init_service(App::new().route("/orders", web::post().to(guarded(&filter, handler))))
+            .await;
     for (user, answer) in [("a", "1"), ("b", "2"), ("a", "1")] {
         assert_eq!(send(&app, of(user, "k").to_request()).await.text(), answer);
     }

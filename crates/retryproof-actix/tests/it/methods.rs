@@ -30,9 +30,13 @@ async fn http_1_the_middleware_lets_pass_what_changes_nothing_and_a_405_burns_no
         App::new().service(web::resource("/refunds").wrap(guard).route(web::post().to(refund))),
     )
     .await;
-    for (method, key) in
-        [("GET", None), ("GET", Some("k")), ("OPTIONS", None), ("PUT", Some("k")), ("PUT", Some("k"))]
-    {
+    for (method, key) in [
+        ("GET", None),
+        ("GET", Some("k")),
+        ("OPTIONS", None),
+        ("PUT", Some("k")),
+        ("PUT", Some("k")),
+    ] {
         let answer = send(&app, request(method, "/refunds", key).to_request()).await;
         assert_eq!((answer.status, answer.is_replay()), (405, false), "{method} {key:?}");
     }
@@ -50,7 +54,8 @@ async fn http_1_what_no_resource_matches_passes_a_guard_around_scope_and_app() {
         let guard = || Idempotency::new(&filter, policy);
         let within = |at: &str| web::scope(at).route("/pay/{id}", web::post().to(pay.clone()));
         let around_app = test::init_service(App::new().service(within("/app")).wrap(guard())).await;
-        let around_scope = test::init_service(App::new().service(within("/scope").wrap(guard()))).await;
+        let around_scope =
+            test::init_service(App::new().service(within("/scope").wrap(guard()))).await;
         macro_rules! judge {
             ($app:expr, $at:literal) => {
                 for key in [None, Some("k"), Some("k")] {
@@ -78,7 +83,8 @@ async fn http_1_a_policy_names_the_methods_of_its_middleware() {
     let runs = Runs::default();
     let handler = move || std::future::ready(runs.next().to_string());
     let guard = Idempotency::new(&filter(), POLICY.methods(Methods::All));
-    let app = test::init_service(App::new().service(web::resource("/x").wrap(guard).to(handler))).await;
+    let app =
+        test::init_service(App::new().service(web::resource("/x").wrap(guard).to(handler))).await;
     for method in ["GET", "PUT"] {
         for replayed in [false, true] {
             let answer = send(&app, request(method, "/x", Some(method)).to_request()).await;
@@ -92,7 +98,11 @@ async fn http_1_a_fallback_is_guarded_where_the_policy_says_so() {
     let runs = Runs::default();
     let proxy = move || {
         let run = runs.next();
-        async move { HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/plain")).body(run.to_string()) }
+        async move {
+            HttpResponse::Ok()
+                .insert_header((header::CONTENT_TYPE, "text/plain"))
+                .body(run.to_string())
+        }
     };
     let guard = Idempotency::new(&filter(), Policy::new("proxy").with_unmatched());
     let app = test::init_service(App::new().default_service(web::to(proxy).wrap(guard))).await;

@@ -57,14 +57,20 @@ async fn http_3_a_request_without_a_key_passes_untouched_where_keys_are_optional
     let mut web = engine.config().web.clone();
     web.required = false;
     web.max_body_bytes = 4;
-    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let filter =
+        IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
     let app = app!(&filter, |lease: Option<Lease>, body: Bytes| async move {
         HttpResponse::Ok().body(format!("{} {}", lease.is_some(), body.len()))
     });
-    let answer = send(&app, TestRequest::post().uri("/orders").set_payload("12345").to_request()).await;
+    let answer =
+        send(&app, TestRequest::post().uri("/orders").set_payload("12345").to_request()).await;
     assert_eq!(answer.text(), "false 5", "no limit of the guard, and no lease");
-    assert_eq!(send(&app, post("/orders", "k").set_payload("1234").to_request()).await.text(), "true 4");
-    let refused = test::call_service(&app, post("/orders", "k2").set_payload("12345").to_request()).await;
+    assert_eq!(
+        send(&app, post("/orders", "k").set_payload("1234").to_request()).await.text(),
+        "true 4"
+    );
+    let refused =
+        test::call_service(&app, post("/orders", "k2").set_payload("12345").to_request()).await;
     assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
     let declared = post("/orders", "k2").insert_header((header::CONTENT_LENGTH, "5")).to_request();
     let refused = test::call_service(&app, declared).await;
@@ -82,10 +88,9 @@ async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
         App::new().service(
             web::resource("/orders")
                 .wrap(Idempotency::new(&filter(), POLICY))
-                .route(
-                    web::post()
-                        .to(|body: Bytes| async move { HttpResponse::Ok().body(body.len().to_string()) }),
-                )
+                .route(web::post().to(|body: Bytes| async move {
+                    HttpResponse::Ok().body(body.len().to_string())
+                }))
                 .route(web::put().to(|form: web::Form<Vec<(String, String)>>| async move {
                     HttpResponse::Ok().body(form[0].1.len().to_string())
                 })),
@@ -94,7 +99,10 @@ async fn http_4_what_the_guard_lets_in_the_extractors_of_actix_take() {
     .await;
     // Over actix's own 256 KiB for bytes, and 16 KiB for forms.
     let large = "x".repeat(1 << 20);
-    assert_eq!(send(&app, post("/orders", "k").set_payload(large).to_request()).await.text(), "1048576");
+    assert_eq!(
+        send(&app, post("/orders", "k").set_payload(large).to_request()).await.text(),
+        "1048576"
+    );
     let form = TestRequest::put()
         .uri("/orders")
         .insert_header(("idempotency-key", "k2"))
@@ -119,8 +127,10 @@ async fn fp_3_canonical_json_of_a_large_body_is_made_off_the_async_worker() {
     let engine = engine();
     let mut web = engine.config().web.clone();
     web.fingerprint = FingerprintMode::Json;
-    let filter = IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
-    let app = app!(&filter, |body: Bytes| async move { HttpResponse::Ok().body(body.len().to_string()) });
+    let filter =
+        IdempotencyFilter::builder(engine).config(web).callers_share_keys().build().unwrap();
+    let app =
+        app!(&filter, |body: Bytes| async move { HttpResponse::Ok().body(body.len().to_string()) });
     for (size, waits) in [(1_000, false), (100_000, true)] {
         let body = format!("[{}0]", "5e-324,".repeat(size / 7));
         let length = body.len().to_string();
@@ -142,15 +152,20 @@ async fn http_7_an_answer_is_stored_released_or_held_as_it_is_marked() {
             async move {
                 match (&*body, run) {
                     ("error", _) => Err(error::ErrorImATeapot("declined")),
-                    ("release", 1) => Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release)),
-                    ("hold", 1) => Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Hold)),
+                    ("release", 1) => {
+                        Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release))
+                    }
+                    ("hold", 1) => {
+                        Ok(HttpResponse::BadGateway().finish().with_fate(AnswerFate::Hold))
+                    }
                     _ => Ok(HttpResponse::Ok().body(format!("run {run}"))),
                 }
             }
         }
     };
-    let policy =
-        Policy::new("fates").with_lease(Duration::from_millis(50)).with_wait_timeout(Duration::from_secs(60));
+    let policy = Policy::new("fates")
+        .with_lease(Duration::from_millis(50))
+        .with_wait_timeout(Duration::from_secs(60));
     for (body, first, second) in [("error", 418, 418), ("release", 502, 200), ("hold", 502, 200)] {
         let runs = Runs::default();
         let guarded = web::resource("/orders").wrap(Idempotency::new(&filter(), policy));
@@ -174,9 +189,11 @@ async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
         move || {
             runs.next();
             async {
-                let mail = || async { HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release) };
                 let mail =
-                    web::resource("/mail").wrap(Idempotency::new(&filter(), Policy::new("mail"))).to(mail);
+                    || async { HttpResponse::BadGateway().finish().with_fate(AnswerFate::Release) };
+                let mail = web::resource("/mail")
+                    .wrap(Idempotency::new(&filter(), Policy::new("mail")))
+                    .to(mail);
                 let inner = test::init_service(App::new().service(mail)).await;
                 test::call_service(&inner, post("/mail", "m").to_request()).await.into_parts().1
             }
@@ -215,7 +232,10 @@ async fn http_7_an_error_of_what_stands_inside_is_a_service_error_and_frees_the_
     )
     .await;
     let failing = post("/orders", "k").insert_header(("x-fail", "1")).to_request();
-    assert!(actix_web::dev::Service::call(&app, failing).await.is_err(), "the error goes on outside");
+    assert!(
+        actix_web::dev::Service::call(&app, failing).await.is_err(),
+        "the error goes on outside"
+    );
     let answer = send(&app, post("/orders", "k").to_request()).await;
     assert_eq!((answer.status, answer.is_replay(), answer.text()), (200, false, "1"));
 }
@@ -288,11 +308,15 @@ async fn http_15_a_guard_around_the_guard_of_the_same_route_decides_alone() {
         let runs = runs.clone();
         move || std::future::ready(HttpResponse::Ok().body(runs.next().to_string()))
     };
-    let app = test::init_service(App::new().service(
-        web::scope("").wrap(Idempotency::new(&filter, Policy::new("outer"))).service(
-            web::resource("/orders").wrap(Idempotency::new(&filter, Policy::new("inner"))).to(handler),
+    let app = test::init_service(
+        App::new().service(
+            web::scope("").wrap(Idempotency::new(&filter, Policy::new("outer"))).service(
+                web::resource("/orders")
+                    .wrap(Idempotency::new(&filter, Policy::new("inner")))
+                    .to(handler),
+            ),
         ),
-    ))
+    )
     .await;
     assert_eq!(send(&app, post("/orders", "k").to_request()).await.text(), "1");
     assert!(send(&app, post("/orders", "k").to_request()).await.is_replay());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers that are sent as they come: event streams, upgrades, and bodies that are marked or take too long.
+//! Answers that are sent as they come: event streams, upgrades, and bodies that are marked or take
+//! too long.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,7 +21,10 @@ use crate::world::{app, engine, filter, post, read, send};
 #[actix_web::test]
 async fn http_13_a_stream_reaches_its_client_whole_and_is_not_replayable() {
     let app = app!(&filter(), || async {
-        let events = futures_stream([Bytes::from_static(b"data: 1\n\n"), Bytes::from_static(b"data: 2\n\n")]);
+        let events = futures_stream([
+            Bytes::from_static(b"data: 1\n\n"),
+            Bytes::from_static(b"data: 2\n\n"),
+        ]);
         HttpResponse::Ok().content_type("text/event-stream").streaming(events)
     });
     let first = send(&app, post("/orders", "k").to_request()).await;
@@ -65,7 +69,10 @@ async fn http_7_a_body_that_is_marked_or_late_is_sent_as_it_comes() {
         let mut body = Box::pin(response.into_body());
         let line = poll_fn(|cx| body.as_mut().poll_next(cx)).await;
         assert_eq!(line.unwrap().ok().unwrap(), "line\n");
-        assert_eq!(send(&app, post("/orders", "k").to_request()).await.code(), "result-not-replayable");
+        assert_eq!(
+            send(&app, post("/orders", "k").to_request()).await.code(),
+            "result-not-replayable"
+        );
     }
 }
 
@@ -95,5 +102,8 @@ async fn http_13_an_upgrade_keeps_what_the_head_knows_beside_its_fields() {
     assert!(first.response().upgrade());
     assert_eq!(first.response().head().reason(), "As You Wish");
     assert_eq!(first.response().extensions().get::<Recorded>(), Some(&Recorded::Tombstone));
-    assert_eq!(read(test::call_service(&app, post("/orders", "k").to_request()).await).await.status, 409);
+    assert_eq!(
+        read(test::call_service(&app, post("/orders", "k").to_request()).await).await.status,
+        409
+    );
 }

@@ -57,7 +57,8 @@ impl Answer {
         lines: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,
     ) -> Self {
-        let mut lines: Vec<_> = lines.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
+        let mut lines: Vec<_> =
+            lines.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
         lines.sort_by(|(one, _), (other, _)| one.cmp(other));
         Self { status, lines, body }
     }

@@ -102,7 +102,8 @@ async fn http_13_event_streams_and_downloads_without_a_key_are_not_waited_for() 
     let server = Server::with([events, with(200, &[], unending())]);
     let client = server.client(|b| b);
     for request in [client.post(URL), client.get(URL)] {
-        let answer = timeout(Duration::from_secs(1), request.send()).await.expect("it is handed on at once");
+        let answer =
+            timeout(Duration::from_secs(1), request.send()).await.expect("it is handed on at once");
         let mut answer = answer.unwrap();
         assert_eq!(answer.chunk().await.unwrap().as_deref(), Some(&b"event"[..]));
     }

@@ -6,8 +6,8 @@ use http::HeaderName;
 use http_body::Frame;
 use reqwest::{Body, Method};
 use retryproof_client::{
-    Builder, CallError, ErrorKind, GaveUp, IdempotencyKey, IdempotencyMiddleware, IdempotentRequest as _,
-    IdempotentResponse as _,
+    Builder, CallError, ErrorKind, GaveUp, IdempotencyKey, IdempotencyMiddleware,
+    IdempotentRequest as _, IdempotentResponse as _,
 };
 
 use crate::server::{Pieces, Reply, Sent, Server, URL, answer, with};
@@ -194,7 +194,8 @@ async fn id_4_no_key_body_or_password_is_shown_by_anything() {
     let ours = CallError::of(&error).unwrap();
     assert_eq!(ours.key().map(IdempotencyKey::expose), Some("canary-key"));
     let answered = Server::with([answer(200)]);
-    let answer = answered.client(|b| b).post(url).idempotency_key("canary-key").send().await.unwrap();
+    let answer =
+        answered.client(|b| b).post(url).idempotency_key("canary-key").send().await.unwrap();
     // A connection that is refused, by the operating system.
     let direct = reqwest::Client::builder().no_proxy().build().unwrap();
     let nowhere = direct.post("http://user:canary-password@127.0.0.1:1/").send().await;

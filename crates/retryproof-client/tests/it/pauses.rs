@@ -4,7 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use retryproof_client::{
-    CallError, ErrorKind, GaveUp, IdempotencyMiddleware, IdempotentRequest as _, IdempotentResponse as _,
+    CallError, ErrorKind, GaveUp, IdempotencyMiddleware, IdempotentRequest as _,
+    IdempotentResponse as _,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -12,8 +13,8 @@ use crate::server::{Reply, Server, URL, answer, problem, with};
 
 /// Paused time goes by whole milliseconds.
 fn near(seen: &[f64], expected: &[f64]) {
-    let is_near =
-        seen.len() == expected.len() && seen.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.01);
+    let is_near = seen.len() == expected.len()
+        && seen.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.01);
     assert!(is_near, "{seen:?}, not {expected:?}");
 }
 
@@ -21,7 +22,8 @@ fn near(seen: &[f64], expected: &[f64]) {
 async fn the_ceiling_of_a_pause_doubles_to_its_cap_and_jitter_takes_any_part_of_it() {
     let (most, half) = (Server::default(), Server::default());
     for (server, bits) in [(&most, u64::MAX), (&half, u64::MAX / 2)] {
-        let answer = server.client(|b| b.jitter_source(move || bits)).post(URL).send().await.unwrap();
+        let answer =
+            server.client(|b| b.jitter_source(move || bits)).post(URL).send().await.unwrap();
         assert_eq!(answer.status(), 503);
         let report = answer.call().unwrap();
         assert_eq!((report.attempts, report.gave_up), (8, Some(GaveUp::Attempts)));
@@ -94,7 +96,10 @@ async fn a_pause_beyond_the_deadline_is_not_begun() {
         assert_eq!(began.elapsed(), Duration::ZERO);
         let report = answer.call().unwrap();
         assert_eq!((report.attempts, report.gave_up), (1, Some(GaveUp::Deadline)));
-        assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (503, "later"));
+        assert_eq!(
+            (answer.status().as_u16(), answer.text().await.unwrap().as_str()),
+            (503, "later")
+        );
     }
 }
 

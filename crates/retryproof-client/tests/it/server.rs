@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server without a socket: the innermost middleware, which answers from a list and remembers what it was sent.
+//! A server without a socket: the innermost middleware, which answers from a list and remembers
+//! what it was sent.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -97,7 +98,9 @@ impl Middleware for Server {
         match reply.unwrap_or_else(|| answer(503)) {
             Reply::Answer(response) => Ok(response.into()),
             Reply::Silence => std::future::pending().await,
-            Reply::Refusal => Err(reqwest_middleware::Error::middleware(std::io::Error::other("no token"))),
+            Reply::Refusal => {
+                Err(reqwest_middleware::Error::middleware(std::io::Error::other("no token")))
+            }
         }
     }
 }
@@ -115,17 +118,28 @@ pub(crate) fn with(status: u16, headers: &[(&str, &str)], body: impl Into<Body>)
 }
 
 /// A problem of the filter's.
-pub(crate) fn problem(status: u16, code: &str, retryable: bool, retry_after: Option<&str>) -> Reply {
+pub(crate) fn problem(
+    status: u16,
+    code: &str,
+    retryable: bool,
+    retry_after: Option<&str>,
+) -> Reply {
     let mut headers = vec![("content-type", "application/problem+json")];
     headers.extend(retry_after.map(|after| ("retry-after", after)));
-    with(status, &headers, format!(r#"{{"status":{status},"code":"{code}","retryable":{retryable}}}"#))
+    with(
+        status,
+        &headers,
+        format!(r#"{{"status":{status},"code":"{code}","retryable":{retryable}}}"#),
+    )
 }
 
 /// A body in pieces, which may break off.
 pub(crate) struct Pieces(pub(crate) VecDeque<Result<Frame<Bytes>, std::io::Error>>);
 
 impl Pieces {
-    pub(crate) fn body(pieces: impl IntoIterator<Item = Result<Frame<Bytes>, std::io::Error>>) -> Body {
+    pub(crate) fn body(
+        pieces: impl IntoIterator<Item = Result<Frame<Bytes>, std::io::Error>>,
+    ) -> Body {
         Body::wrap(Self(pieces.into_iter().collect()))
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over sockets: which failures of a line are repeated. The server writes bytes, so that they can be wrong.
+//! Over sockets: which failures of a line are repeated. The server writes bytes, so that they can
+//! be wrong.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +35,9 @@ impl Server {
             while let Ok((mut line, _)) = listener.accept().await {
                 // The body is a single byte, behind the empty line.
                 let mut request = Vec::new();
-                while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") || !request.ends_with(b"!") {
+                while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n")
+                    || !request.ends_with(b"!")
+                {
                     if line.read_buf(&mut request).await.unwrap_or(0) == 0 {
                         break;
                     }
@@ -56,7 +59,9 @@ fn client() -> ClientWithMiddleware {
         .backoff(Duration::ZERO, Duration::ZERO)
         .build()
         .unwrap();
-    ClientBuilder::new(reqwest::Client::builder().no_proxy().build().unwrap()).with(middleware).build()
+    ClientBuilder::new(reqwest::Client::builder().no_proxy().build().unwrap())
+        .with(middleware)
+        .build()
 }
 
 #[tokio::test]
@@ -68,7 +73,8 @@ async fn lines_that_break_anywhere_in_an_answer_are_tried_again() {
         "HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nreceipt",
     ])
     .await;
-    let answer = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap();
+    let answer =
+        client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap();
     assert_eq!(answer.call().unwrap().attempts, 4);
     assert!(answer.remote_addr().is_some(), "all that reqwest knows of an answer is still there");
     assert_eq!(answer.text().await.unwrap(), "receipt");
@@ -77,7 +83,8 @@ async fn lines_that_break_anywhere_in_an_answer_are_tried_again() {
 #[tokio::test]
 async fn an_answer_that_is_no_http_is_tried_again_and_then_told() {
     let server = Server::with(&["* OK IMAP4rev1\r\n"]).await;
-    let error = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
+    let error =
+        client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
     let ours = CallError::of(&error).unwrap();
     assert_eq!((ours.kind(), ours.attempts()), (ErrorKind::GaveUp, 4));
     assert!(ours.transport().is_some() && ours.key().is_some());
@@ -97,10 +104,11 @@ async fn a_connection_that_is_refused_is_tried_again_and_then_told() {
 
 #[tokio::test]
 async fn an_endless_redirect_is_not_tried_again() {
-    let again =
-        "HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let again = "HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: \
+         0\r\nconnection: close\r\n\r\n";
     let server = Server::with(Box::leak(Box::new([again]))).await;
-    let error = client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
+    let error =
+        client().post(format!("http://{}/", server.address)).body("!").send().await.unwrap_err();
     assert!(error.is_redirect(), "{error}");
     assert_eq!(server.requests.load(Ordering::SeqCst), 11, "reqwest follows ten, once");
 }
@@ -115,17 +123,20 @@ fn redirect(to: &str) -> &'static [&'static str] {
 
 #[tokio::test]
 async fn id_4_a_redirect_to_another_origin_does_not_take_the_key_along() {
-    let client = reqwest::Client::builder().no_proxy().redirect(same_origin_redirects()).build().unwrap();
+    let client =
+        reqwest::Client::builder().no_proxy().redirect(same_origin_redirects()).build().unwrap();
     let client = ClientBuilder::new(client).with(IdempotencyMiddleware::default()).build();
     let stranger = Server::with(redirect("/")).await;
     let guarded = Server::with(redirect(&format!("http://{}/", stranger.address))).await;
-    let call = client.post(format!("http://{}/", guarded.address)).idempotency_key("canary-17").body("!");
+    let call =
+        client.post(format!("http://{}/", guarded.address)).idempotency_key("canary-17").body("!");
     let answer = call.send().await.unwrap();
     assert_eq!((answer.status().as_u16(), answer.call().unwrap().attempts), (307, 1));
     assert_eq!(stranger.requests.load(Ordering::SeqCst), 0, "{}", stranger.last.lock());
 
     let own = Server::with(redirect("/moved")).await;
-    let call = client.post(format!("http://{}/", own.address)).idempotency_key("canary-17").body("!");
+    let call =
+        client.post(format!("http://{}/", own.address)).idempotency_key("canary-17").body("!");
     assert_eq!(call.send().await.unwrap().status(), 200);
     let last = own.last.lock().clone();
     assert!(last.starts_with("POST /moved ") && last.contains("canary-17"), "{last}");

@@ -23,7 +23,11 @@ async fn fp_1_what_is_refused_for_good_is_sent_once() {
         (500, "response-failed"),
         (500, "completion-failed"),
     ] {
-        assert_eq!(attempts(problem(status, code, false, Some("1"))).await, (1, None), "{status} {code}");
+        assert_eq!(
+            attempts(problem(status, code, false, Some("1"))).await,
+            (1, None),
+            "{status} {code}"
+        );
     }
     for status in [200, 201, 204, 304, 400, 401, 403, 404, 409, 422, 500, 501] {
         assert_eq!(attempts(answer(status)).await, (1, None), "{status}");
@@ -51,7 +55,8 @@ async fn http_11_what_may_pass_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn http_8_a_replay_is_final_whatever_its_status() {
     for status in [409, 429, 500, 503] {
-        let reply = with(status, &[("idempotent-replayed", "true"), ("retry-after", "1")], "stored");
+        let reply =
+            with(status, &[("idempotent-replayed", "true"), ("retry-after", "1")], "stored");
         assert_eq!(attempts(reply).await, (1, None), "{status}");
     }
     // Only the mark itself is one.

@@ -147,7 +147,8 @@ mod elsewhere {
     }
 }
 
-/// In an `impl` of the type's own, wherever that stands: the type and the name, whatever the lifetimes of the method.
+/// In an `impl` of the type's own, wherever that stands: the type and the name, whatever the
+/// lifetimes of the method.
 #[tokio::test]
 async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_eq!(Orders.on("").await, format!("{HERE}::Orders::on"));
@@ -160,8 +161,8 @@ async fn ann_4_default_scopes_of_inherent_methods_are_type_and_name() {
     assert_ne!(Batch(PhantomData::<&Created>).on().await, Batch(PhantomData::<&u8>).on().await);
 }
 
-/// ID-1: handlers of one name on one type are told apart by their trait and its parameters, which the compiler writes in
-/// another way where the `impl` stands apart from both.
+/// ID-1: handlers of one name on one type are told apart by their trait and its parameters, which
+/// the compiler writes in another way where the `impl` stands apart from both.
 #[tokio::test]
 async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters() {
     let of = |owner: &str, handled: &str, name: &str| {
@@ -170,9 +171,18 @@ async fn ann_4_default_scopes_of_trait_methods_have_the_trait_and_its_parameters
     let orders = type_name::<Orders>();
     let created = type_name::<Created>();
     assert_eq!(Handler::<Created>::handle(&Orders).await, of(orders, created, "handle"));
-    assert_eq!(Handler::<fn(u8) -> u8>::handle(&Orders).await, of(orders, "fn(u8) -> u8", "handle"));
-    assert_eq!(Handler::<Vec<u8>>::handle(&Orders).await, of(orders, "alloc::vec::Vec<u8>", "handle"));
-    assert_eq!(Handler::<Vec<u16>>::handle(&Orders).await, of(orders, "alloc::vec::Vec<u16>", "handle"));
+    assert_eq!(
+        Handler::<fn(u8) -> u8>::handle(&Orders).await,
+        of(orders, "fn(u8) -> u8", "handle")
+    );
+    assert_eq!(
+        Handler::<Vec<u8>>::handle(&Orders).await,
+        of(orders, "alloc::vec::Vec<u8>", "handle")
+    );
+    assert_eq!(
+        Handler::<Vec<u16>>::handle(&Orders).await,
+        of(orders, "alloc::vec::Vec<u16>", "handle")
+    );
     let batch = type_name::<Batch<'_, Created>>();
     assert_eq!(Batch(PhantomData::<&Created>).handle().await, of(batch, created, "handle"));
     assert_eq!(Handler::<Created>::provided(&Orders).await, of(orders, created, "provided"));
@@ -212,12 +222,18 @@ fn ann_4_default_scopes_of_functions_are_full_paths() {
     assert_eq!(flat::r#fn(), format!("{test}::flat::fn"));
     assert_eq!(Orders::associated(), format!("{HERE}::Orders::associated"));
     let created = <Orders as Handler<Created>>::associated(Created);
-    assert_eq!(created, format!("<{HERE}::Orders as {HERE}::apart::Handler<{HERE}::Created>>::associated"));
+    assert_eq!(
+        created,
+        format!("<{HERE}::Orders as {HERE}::apart::Handler<{HERE}::Created>>::associated")
+    );
     assert_ne!(<Orders as Handler<Vec<u8>>>::associated(Vec::new()), created);
     assert_ne!(Batch::<u8>::associated(1), Batch::<u16>::associated(1));
     assert_ne!(Batch::<u8>::without_self(), Batch::<u16>::without_self());
     let created = <Orders as Handler<Created>>::without_self(Created);
-    assert_eq!(created, format!("<{HERE}::Orders as {HERE}::apart::Handler<{HERE}::Created>>::without_self"));
+    assert_eq!(
+        created,
+        format!("<{HERE}::Orders as {HERE}::apart::Handler<{HERE}::Created>>::without_self")
+    );
     assert_ne!(<Orders as Handler<Vec<u8>>>::without_self(Vec::new()), created);
 }
 
@@ -255,8 +271,9 @@ async fn ann_4_id_3_a_path_longer_than_a_scope_is_an_error() {
     assert!(std::panic::catch_unwind(|| default_scope(long)).is_err());
     assert_eq!(default_scope(&long[..255]), &long[..255]);
     let call = Keyed::method::<Orders, _, _>(long, "k", || ());
-    let answer: Result<u8, Rejected> =
-        call.run(IdempotencyEngine::new(MemoryStore::new()), |_| false, async |_| unreachable!()).await;
+    let answer: Result<u8, Rejected> = call
+        .run(IdempotencyEngine::new(MemoryStore::new()), |_| false, async |_| unreachable!())
+        .await;
     let Err(Rejected::Store(error)) = answer else { panic!("an error of the call") };
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("name the scope"), "{error}");

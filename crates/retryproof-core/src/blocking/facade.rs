@@ -18,14 +18,16 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
 
-/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are one engine.
+/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are one
+/// engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     engine: IdempotencyEngine,
     runtime: Arc<Owned>,
 }
 
-/// The runtime of an engine; given up without waiting, so that dropping the engine is allowed anywhere.
+/// The runtime of an engine; given up without waiting, so that dropping the engine is allowed
+/// anywhere.
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
@@ -48,8 +50,9 @@ impl Owned {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a blocking call was made inside a tokio runtime, which it would stall; use the async form, \
-                 `IdempotencyEngine` and `retryproof::connect`, there, or a thread of `std::thread` (`spawn_blocking` is inside too)",
+                "a blocking call was made inside a tokio runtime, which it would stall; use the \
+                 async form, `IdempotencyEngine` and `retryproof::connect`, there, or a thread \
+                 of `std::thread` (`spawn_blocking` is inside too)",
             ));
         }
         match &self.0 {
@@ -70,7 +73,8 @@ impl Drop for Owned {
 /// Runs `work` to its end, in a runtime of its own.
 ///
 /// # Errors
-/// Those of `work`; `Unsupported` inside a runtime; `Unexpected` when the operating system gives no thread.
+/// Those of `work`; `Unsupported` inside a runtime; `Unexpected` when the operating system gives no
+/// thread.
 #[doc(hidden)]
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
@@ -102,7 +106,8 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// The blocking form of an engine that was built with settings of its own. Give it an engine that no runtime uses.
+    /// The blocking form of an engine that was built with settings of its own. Give it an engine
+    /// that no runtime uses.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -110,8 +115,8 @@ impl Engine {
         Ok(Self { engine, runtime: Arc::new(Owned::start()?) })
     }
 
-    /// An engine that `make` makes in the runtime that the blocking form keeps: a store on a server connects there, and its connections
-    /// live for as long as the engine does.
+    /// An engine that `make` makes in the runtime that the blocking form keeps: a store on a server
+    /// connects there, and its connections live for as long as the engine does.
     ///
     /// # Errors
     /// As [`new`](Self::new), and those of `make`; `Unsupported` inside a runtime.
@@ -131,7 +136,8 @@ impl Engine {
         self.runtime.enter()
     }
 
-    /// As [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's identity.
+    /// As [`IdempotencyEngine::execute`]: runs `action` on this thread, once for the context's
+    /// identity.
     ///
     /// # Errors
     /// See [`ExecuteError`]; `Store` of kind `Unsupported` inside a runtime.
@@ -175,7 +181,9 @@ impl Engine {
     /// As there; `Unsupported` inside a runtime.
     pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
-            engine::Acquisition::Granted(held) => Acquisition::Granted(Held { held, engine: self.clone() }),
+            engine::Acquisition::Granted(held) => {
+                Acquisition::Granted(Held { held, engine: self.clone() })
+            }
             engine::Acquisition::Complete(stored) => Acquisition::Complete(stored),
             engine::Acquisition::InFlight(busy) => Acquisition::InFlight(busy),
         })
@@ -238,7 +246,8 @@ impl Held {
         self.held.lease()
     }
 
-    /// As [`crate::Held::complete`]. `Failed` inside a runtime; the completion is finished in the background then.
+    /// As [`crate::Held::complete`]. `Failed` inside a runtime; the completion is finished in the
+    /// background then.
     pub fn complete(self, value: Payload) -> Finished {
         let completing = self.held.complete(value);
         match self.engine.enter() {
@@ -247,7 +256,8 @@ impl Held {
         }
     }
 
-    /// As [`crate::Held::complete_tombstone`]. `Failed` inside a runtime; the completion is finished in the background then.
+    /// As [`crate::Held::complete_tombstone`]. `Failed` inside a runtime; the completion is
+    /// finished in the background then.
     pub fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
         let completing = self.held.complete_tombstone(tombstone);
         match self.engine.enter() {
@@ -259,7 +269,8 @@ impl Held {
     /// As [`crate::Held::release`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then the release is finished in the background.
+    /// As there; `Unsupported` inside a runtime, and then the release is finished in the
+    /// background.
     pub fn release(self) -> Result<()> {
         let releasing = self.held.release();
         self.engine.enter()?.block_on(releasing)
@@ -289,7 +300,8 @@ impl<C, H> Call<C, H> {
         Call { engine: self.engine, call: self.call.codec(codec) }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2).
+    /// Hands the value to `hook` when the completion is refused because another owner took over
+    /// (CMP-2).
     pub fn on_fenced<F>(self, hook: F) -> Call<C, engine::Hook<F>> {
         Call { engine: self.engine, call: self.call.on_fenced(hook) }
     }
@@ -303,7 +315,10 @@ impl<C, H> Call<C, H> {
     ///
     /// # Errors
     /// See [`ExecuteError`].
-    pub fn execute<T, E>(self, action: impl FnOnce() -> Result<T, E>) -> Result<Outcome<T>, ExecuteError<E>>
+    pub fn execute<T, E>(
+        self,
+        action: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Outcome<T>, ExecuteError<E>>
     where
         C: Codec<T>,
         H: OnFenced<T>,

@@ -11,7 +11,8 @@ use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;
 use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
 
-/// As [`crate::JoinedEngine`], blocking: runs actions whose writes and whose record are one commit. Made by [`Engine::joined`].
+/// As [`crate::JoinedEngine`], blocking: runs actions whose writes and whose record are one commit.
+/// Made by [`Engine::joined`].
 #[derive(Debug)]
 pub struct JoinedEngine<T> {
     engine: Engine,
@@ -22,7 +23,8 @@ impl Engine {
     /// As [`crate::IdempotencyEngine::joined`].
     ///
     /// # Errors
-    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this database.
+    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this
+    /// database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -40,7 +42,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         &self.engine
     }
 
-    /// As [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that holds its writes and its record.
+    /// As [`crate::JoinedEngine::execute`]: runs `action` on this thread, in a transaction that
+    /// holds its writes and its record.
     ///
     /// # Errors
     /// As there; `Store` of kind `Unsupported` inside a runtime.
@@ -163,8 +166,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 }
 
 impl Held {
-    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside a runtime it is refused, and the key
-    /// is freed in the background.
+    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside
+    /// a runtime it is refused, and the key is freed in the background.
     ///
     /// # Errors
     /// As there. **Roll the transaction back on any of them.**

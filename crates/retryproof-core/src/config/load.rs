@@ -19,19 +19,21 @@ mod settings;
 
 const PREFIX: &str = "IDEMPOTENCY_";
 
-/// Every key under `idempotency.` with the variable that overrides it, except `scope."NAME".ttl`, `.lease` and
-/// `.wait`, which have none: a variable's name cannot spell every scope. For tools that check or document a configuration.
+/// Every key under `idempotency.` with the variable that overrides it, except `scope."NAME".ttl`,
+/// `.lease` and `.wait`, which have none: a variable's name cannot spell every scope. For tools
+/// that check or document a configuration.
 pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
 }
 
 impl IdempotencyConfig {
-    /// Reads the table `idempotency` of the TOML file at `path`, if one is given, and then the process environment,
-    /// which wins (CFG-1). What neither names keeps its default. Keys outside `idempotency` are ignored.
+    /// Reads the table `idempotency` of the TOML file at `path`, if one is given, and then the
+    /// process environment, which wins (CFG-1). What neither names keeps its default. Keys outside
+    /// `idempotency` are ignored.
     ///
-    /// A variable is called as its key, upper case, with `_` for each dot and dash: `web.max-body-bytes` is
-    /// `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured in the file only. An unknown `IDEMPOTENCY_*` variable is
-    /// logged as a warning.
+    /// A variable is called as its key, upper case, with `_` for each dot and dash:
+    /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured in the
+    /// file only. An unknown `IDEMPOTENCY_*` variable is logged as a warning.
     ///
     /// ```no_run
     /// use std::path::Path;
@@ -43,8 +45,9 @@ impl IdempotencyConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the file cannot be read or is not TOML, for an unknown key in it, and for a bad value in
-    /// either source. The message names each key, value and source; it never shows the value of `store` (ID-4).
+    /// [`ErrorKind::Config`] when the file cannot be read or is not TOML, for an unknown key in it,
+    /// and for a bad value in either source. The message names each key, value and source; it never
+    /// shows the value of `store` (ID-4).
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
@@ -54,8 +57,9 @@ impl IdempotencyConfig {
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
     }
 
-    /// As [`load`](Self::load), from a TOML text with the name of its source, and from variables. It touches neither
-    /// the file system nor the environment, for tests and for programs that get their settings in another way.
+    /// As [`load`](Self::load), from a TOML text with the name of its source, and from variables.
+    /// It touches neither the file system nor the environment, for tests and for programs that get
+    /// their settings in another way.
     ///
     /// ```
     /// # use retryproof_core as retryproof;
@@ -130,7 +134,8 @@ impl Loading {
             loading.file(&file);
         }
         // In the order of their names, so that the same mistakes give the same message.
-        let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        let mut variables: Vec<_> =
+            variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
         variables.sort();
         for (name, value) in &variables {
             loading.variable(name, value.as_deref());
@@ -151,9 +156,10 @@ impl Loading {
             if key.get_ref() == "idempotency" {
                 match value.get_ref() {
                     DeValue::Table(table) => self.table(file, table, &mut Vec::new()),
-                    _ => {
-                        self.problem(format_args!("idempotency ({}): it takes a table", file.at(key.span())))
-                    }
+                    _ => self.problem(format_args!(
+                        "idempotency ({}): it takes a table",
+                        file.at(key.span())
+                    )),
                 }
             }
         }
@@ -167,8 +173,12 @@ impl Loading {
             let known = Setting::at(path);
             match (known, value.get_ref()) {
                 (Some(setting), value) => self.set(setting, &Given::Value(value), &place()),
-                (None, DeValue::Table(inner)) if settings::is_table(path) => self.table(file, inner, path),
-                (None, value) if matches!(path[..], ["scope", _, _]) => self.scope(path, value, &place()),
+                (None, DeValue::Table(inner)) if settings::is_table(path) => {
+                    self.table(file, inner, path)
+                }
+                (None, value) if matches!(path[..], ["scope", _, _]) => {
+                    self.scope(path, value, &place())
+                }
                 (None, _) if settings::is_table(path) => {
                     self.problem(format_args!(
                         "idempotency.{} ({}): it takes a table",
@@ -193,11 +203,15 @@ impl Loading {
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
             return match value {
                 Some(value) => self.set(setting, &Given::Variable(value), name),
-                None => self.problem(format_args!("idempotency.{} ({name}): it is not UTF-8", setting.key)),
+                None => self
+                    .problem(format_args!("idempotency.{} ({name}): it is not UTF-8", setting.key)),
             };
         }
         if name.starts_with("IDEMPOTENCY_SCOPE_") {
-            tracing::warn!(variable = name, "ignored: a scope is configured in the file only (CFG-1)");
+            tracing::warn!(
+                variable = name,
+                "ignored: a scope is configured in the file only (CFG-1)"
+            );
         } else {
             tracing::warn!(variable = name, "ignored: it names no setting (CFG-1)");
         }
@@ -211,8 +225,12 @@ impl Loading {
         match tried.and_then(|()| (setting.set)(&mut self.config, given)) {
             Ok(()) => {}
             Err(problem) => {
-                let value = if setting.key == "store" { "(hidden)".to_owned() } else { shown(given) };
-                self.problem(format_args!("idempotency.{} = {value} ({place}): {problem}", setting.key));
+                let value =
+                    if setting.key == "store" { "(hidden)".to_owned() } else { shown(given) };
+                self.problem(format_args!(
+                    "idempotency.{} = {value} ({place}): {problem}",
+                    setting.key
+                ));
             }
         }
     }
@@ -230,7 +248,11 @@ impl Loading {
                 "ttl" => &mut own.ttl,
                 "lease" => &mut own.lease,
                 "wait" => &mut own.wait,
-                _ => return Err("there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()),
+                _ => {
+                    return Err(
+                        "there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()
+                    );
+                }
             } = Some(given.duration()?);
             trial.check().map_err(|refusal| format!("it takes {}", refusal.takes))?;
             Ok(trial.scopes)
@@ -263,9 +285,10 @@ impl Loading {
                 Ok(self.config)
             }
             [one] => Err(Error::new(ErrorKind::Config, one.clone())),
-            many => {
-                Err(Error::new(ErrorKind::Config, format!("{} problems: {}", many.len(), many.join("; "))))
-            }
+            many => Err(Error::new(
+                ErrorKind::Config,
+                format!("{} problems: {}", many.len(), many.join("; ")),
+            )),
         }
     }
 }
@@ -273,7 +296,8 @@ impl Loading {
 /// A path as it is written in TOML: `scope."payments".ttl`.
 fn spelled(path: &[&str]) -> String {
     let bare = |name: &str| {
-        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     let names: Vec<_> = path
         .iter()

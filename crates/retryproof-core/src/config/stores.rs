@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores' own settings (CFG-1): data for the facade, which makes the stores. This crate knows none of them but memory.
+//! The stores' own settings (CFG-1): data for the facade, which makes the stores. This crate knows
+//! none of them but memory.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,8 +12,8 @@ pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
 /// Bounds of the number of replicas that a Redis store waits for, as a key and in its URL (CFG-1).
 pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
 
-/// Whether `name` may name a table of a store, or be its prefix: 1 to 48 ASCII letters, digits and underscores, not beginning with a
-/// digit (STO-3).
+/// Whether `name` may name a table of a store, or be its prefix: 1 to 48 ASCII letters, digits and
+/// underscores, not beginning with a digit (STO-3).
 #[must_use]
 pub fn is_store_name(name: &str) -> bool {
     name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -20,7 +21,8 @@ pub fn is_store_name(name: &str) -> bool {
         && name.len() <= 48
 }
 
-/// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default (STO-1).
+/// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default
+/// (STO-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemorySettings {
@@ -30,7 +32,8 @@ pub struct MemorySettings {
     pub max_bytes: Option<usize>,
 }
 
-/// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says, or the store's default.
+/// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says,
+/// or the store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SqliteSettings {
@@ -49,8 +52,8 @@ pub enum Synchronous {
     Normal,
 }
 
-/// `postgres.*`: data for the PostgreSQL store, which the facade connects. `None` leaves what the URL says, or the store's
-/// default.
+/// `postgres.*`: data for the PostgreSQL store, which the facade connects. `None` leaves what the
+/// URL says, or the store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PostgresSettings {
@@ -58,7 +61,8 @@ pub struct PostgresSettings {
     pub table_name: Option<String>,
     /// `postgres.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
-    /// `postgres.pooler`: what stands between the store and the server. `None` has the store find out.
+    /// `postgres.pooler`: what stands between the store and the server. `None` has the store find
+    /// out.
     pub pooler: Option<Pooler>,
 }
 
@@ -71,8 +75,8 @@ pub enum Pooler {
     Transaction,
 }
 
-/// `mysql.*`: data for the MySQL and MariaDB store, which the facade connects. `None` leaves what the URL says, or the store's
-/// default.
+/// `mysql.*`: data for the MySQL and MariaDB store, which the facade connects. `None` leaves what
+/// the URL says, or the store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MysqlSettings {
@@ -82,7 +86,8 @@ pub struct MysqlSettings {
     pub max_connections: Option<usize>,
 }
 
-/// `redis.*`: data for the Redis store, which the facade connects. `None` leaves what the URL says, or the store's default.
+/// `redis.*`: data for the Redis store, which the facade connects. `None` leaves what the URL says,
+/// or the store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RedisSettings {
@@ -99,7 +104,9 @@ pub struct RedisSettings {
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
         let Some(name) = &self.table_name else { return Ok(()) };
-        if is_store_name(name) && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_")) {
+        if is_store_name(name)
+            && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"))
+        {
             return Ok(());
         }
         Err(refused(
@@ -143,7 +150,11 @@ fn word(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-fn count(key: &'static str, number: Option<usize>, bounds: &RangeInclusive<usize>) -> Result<(), Refusal> {
+fn count(
+    key: &'static str,
+    number: Option<usize>,
+    bounds: &RangeInclusive<usize>,
+) -> Result<(), Refusal> {
     match number {
         Some(number) if !bounds.contains(&number) => {
             Err(refused(key, number, &format!("{} to {}", bounds.start(), bounds.end())))

@@ -56,7 +56,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Counts leases and deadlines by another clock: for tests of skew. Sleeps are tokio's all the same.
+    /// Counts leases and deadlines by another clock: for tests of skew. Sleeps are tokio's all the
+    /// same.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

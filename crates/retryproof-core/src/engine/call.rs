@@ -36,7 +36,8 @@ pub struct Call<C = JsonCodec, H = NoHook> {
 impl Call {
     pub(super) fn new(engine: IdempotencyEngine, ctx: IdempotencyContext) -> Self {
         let policy = engine.config().completion_failure_policy;
-        let options = Options { codec: JsonCodec, hook: NoHook, on_drop: OnDrop::default(), policy };
+        let options =
+            Options { codec: JsonCodec, hook: NoHook, on_drop: OnDrop::default(), policy };
         Self { engine, ctx, options }
     }
 }
@@ -45,10 +46,15 @@ impl<C, H> Call<C, H> {
     /// Carries the value by another codec.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         let Options { hook, on_drop, policy, .. } = self.options;
-        Call { engine: self.engine, ctx: self.ctx, options: Options { codec, hook, on_drop, policy } }
+        Call {
+            engine: self.engine,
+            ctx: self.ctx,
+            options: Options { codec, hook, on_drop, policy },
+        }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2).
+    /// Hands the value to `hook` when the completion is refused because another owner took over
+    /// (CMP-2).
     pub fn on_fenced<F>(self, hook: F) -> Call<C, Hook<F>> {
         let Options { codec, on_drop, policy, .. } = self.options;
         Call {
@@ -117,8 +123,8 @@ impl<C, H> Call<C, H> {
         }
     }
 
-    /// As [`report`](Self::report), for an action that blocks: it runs between two entries into a runtime, never
-    /// inside one.
+    /// As [`report`](Self::report), for an action that blocks: it runs between two entries into a
+    /// runtime, never inside one.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<T, E, F>(
         self,
@@ -173,7 +179,9 @@ impl<C, H> Call<C, H> {
         let Self { engine, ctx, options } = self;
         let mut held = match engine.try_acquire_tracked(&ctx).await.map_err(ExecuteError::Store)? {
             Acquisition::Granted(held) => held,
-            Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec).map(|r| r.outcome),
+            Acquisition::Complete(stored) => {
+                return replay(&stored, &ctx, &options.codec).map(|r| r.outcome);
+            }
             Acquisition::InFlight(busy) => return Ok(Outcome::InFlight(busy)),
         };
         let permit = held.take_permit();
@@ -188,9 +196,10 @@ impl<C, H> Call<C, H> {
             Ok(result) => result.map(|report| report.outcome),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(_) => {
-                    Err(ExecuteError::Store(Error::new(ErrorKind::ShuttingDown, "the runtime went away")))
-                }
+                Err(_) => Err(ExecuteError::Store(Error::new(
+                    ErrorKind::ShuttingDown,
+                    "the runtime went away",
+                ))),
             },
         }
     }
@@ -292,13 +301,19 @@ where
     };
     let (error, recorded) = match (finished, unencodable) {
         (Finished::Recorded, None) => {
-            return Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false });
+            return Ok(Report {
+                outcome: Outcome::Executed(value),
+                recorded: Recorded::Yes,
+                fenced: false,
+            });
         }
         (Finished::Fenced, _) => {
             options.hook.fenced(value);
             return answer_fenced(engine, ctx, &options.codec).await;
         }
-        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => (error, Recorded::Tombstone),
+        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => {
+            (error, Recorded::Tombstone)
+        }
         (Finished::Failed(error) | Finished::RolledBack(error), _) => (error, Recorded::No),
     };
     let failure = CompletionError::new(error, recorded);
@@ -326,7 +341,9 @@ async fn answer_fenced<T, E, C: Codec<T>>(
     codec: &C,
 ) -> Result<Report<T>, ExecuteError<E>> {
     match engine.answer_fenced(ctx).await {
-        Ok(Ok(stored)) => replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report }),
+        Ok(Ok(stored)) => {
+            replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report })
+        }
         Ok(Err(busy)) => Ok(in_flight(busy, true)),
         Err(error) => Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No))),
     }
@@ -344,7 +361,8 @@ pub(super) fn replay<T, E, C: Codec<T>>(
     let named = |error: Error| error.for_identity(ctx.identity());
     match stored.open(ctx.fingerprint()).map_err(|error| ExecuteError::Store(named(error)))? {
         Opened::Value(payload) => {
-            let value = decode(codec, &payload).map_err(|error| ExecuteError::Codec(named(error)))?;
+            let value =
+                decode(codec, &payload).map_err(|error| ExecuteError::Codec(named(error)))?;
             Ok(Report { outcome: Outcome::Replayed(value), recorded: Recorded::Yes, fenced: false })
         }
         Opened::Tombstone(tombstone) => Err(ExecuteError::NotReplayable(tombstone)),

@@ -22,12 +22,15 @@ use crate::store::caught::caught;
 use crate::store::{Completion, Dialect, DynJoin, Fenced, TxPort};
 use crate::told::End;
 
-/// A completion that was written in a transaction and is not committed yet: the answer of [`Held::complete_in`](crate::Held::complete_in).
+/// A completion that was written in a transaction and is not committed yet: the answer of
+/// [`Held::complete_in`](crate::Held::complete_in).
 ///
-/// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon, then say so.
+/// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
+/// then say so.
 ///
-/// Dropped without a word, it asks the store in the background, by owner, what became of the transaction: a record that was committed stays, and
-/// a key whose transaction was rolled back is freed (CMP-7). So a future that is dropped between the two leaves nothing wrong behind; only the
+/// Dropped without a word, it asks the store in the background, by owner, what became of the
+/// transaction: a record that was committed stays, and a key whose transaction was rolled back is
+/// freed (CMP-7). So a future that is dropped between the two leaves nothing wrong behind; only the
 /// waiters of this process may hear of the result a little later.
 #[must_use = "commit the transaction, then say `committed()`; or roll it back, then say `rolled_back()`"]
 pub struct PendingCommit {
@@ -47,13 +50,15 @@ struct Open {
     permit: Option<Permit>,
 }
 
-/// Why a completion was not written in the transaction. **Roll the transaction back**: its writes must not stand without the record.
+/// Why a completion was not written in the transaction. **Roll the transaction back**: its writes
+/// must not stand without the record.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
     /// Another owner has taken over, or the record is gone; nothing was written (CMP-2).
     LeaseLost,
-    /// The store cannot join this transaction, or the database refused the statement. The key is freed in the background.
+    /// The store cannot join this transaction, or the database refused the statement. The key is
+    /// freed in the background.
     Failed(Error),
 }
 
@@ -88,7 +93,8 @@ impl PendingCommit {
         Self { open: Some(open), runtime }
     }
 
-    /// What a commit will have recorded: the value, or a tombstone in its place when the store takes no value of that size (CMP-9).
+    /// What a commit will have recorded: the value, or a tombstone in its place when the store
+    /// takes no value of that size (CMP-9).
     #[must_use]
     pub fn recorded(&self) -> Recorded {
         match &self.open {
@@ -107,7 +113,8 @@ impl PendingCommit {
     /// The transaction was rolled back: frees the key at once.
     ///
     /// # Errors
-    /// When the store did not confirm; the release goes on in the background until the lease is over.
+    /// When the store did not confirm; the release goes on in the background until the lease is
+    /// over.
     ///
     /// # Cancel safety
     /// Dropped, the release is finished in the background.
@@ -119,11 +126,13 @@ impl PendingCommit {
         timeout(bound, work).await.unwrap_or_else(|_| Err(not_in_time())).map(drop)
     }
 
-    /// Nobody knows whether the transaction was committed: the answer of the COMMIT was lost. Asks the store, by owner. `true`: it was,
-    /// and so was everything in it. `false`: it was not, and the key is free.
+    /// Nobody knows whether the transaction was committed: the answer of the COMMIT was lost. Asks
+    /// the store, by owner. `true`: it was, and so was everything in it. `false`: it was not, and
+    /// the key is free.
     ///
     /// # Errors
-    /// When the store did not answer; the question goes on in the background until the lease is over.
+    /// When the store did not answer; the question goes on in the background until the lease is
+    /// over.
     ///
     /// # Cancel safety
     /// Dropped, it is finished in the background.
@@ -135,20 +144,25 @@ impl PendingCommit {
         timeout(bound, work).await.unwrap_or_else(|_| Err(not_in_time()))
     }
 
-    /// Writes the record in the transaction: ends the heartbeat, awaits its end, then the one fenced statement. How many rows
-    /// it matched: exactly one, or the lease is lost.
-    pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(&mut self, tx: &mut P) -> Result<u64> {
+    /// Writes the record in the transaction: ends the heartbeat, awaits its end, then the one
+    /// fenced statement. How many rows it matched: exactly one, or the lease is lost.
+    pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(
+        &mut self,
+        tx: &mut P,
+    ) -> Result<u64> {
         let Some(open) = &mut self.open else { return Ok(0) };
         let state = &open.lease.0;
         // A beat would wait for the row that the statement locks (RUN-3).
         state.end_beats().await;
         let most = state.engine.max_value;
         if is_too_large(&open.done, open.tombstone, most) {
-            let error = Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
-                .with("bytes", open.done.value.len())
-                .with("most", most);
+            let error =
+                Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
+                    .with("bytes", open.done.value.len())
+                    .with("most", most);
             let error = open.named(error);
-            tracing::warn!(identity = %state.identity, %error, "the result is recorded as a tombstone (CMP-9)");
+            tracing::warn!(identity = %state.identity, %error, "the result is recorded as a \
+                 tombstone (CMP-9)");
             open.done.value = Tombstone::new().into_envelope();
             open.tombstone = true;
             open.refused = Some(error);
@@ -166,8 +180,9 @@ impl PendingCommit {
         self.open.as_mut().and_then(|open| open.refused.take())
     }
 
-    /// The lease was lost: nothing of ours stands in the store. In case the store knows better, because the transaction was one of
-    /// another database, the key is freed; `true` says that it was so.
+    /// The lease was lost: nothing of ours stands in the store. In case the store knows better,
+    /// because the transaction was one of another database, the key is freed; `true` says that it
+    /// was so.
     pub(super) async fn lost(mut self) -> bool {
         let Some(open) = self.open.take() else { return false };
         let answer = open.in_background(&self.runtime, open.lease.clone(), release).await;
@@ -180,7 +195,8 @@ impl PendingCommit {
         false
     }
 
-    /// As [`lost`](Self::lost), from a place where the transaction is still open, so that nothing can be asked.
+    /// As [`lost`](Self::lost), from a place where the transaction is still open, so that nothing
+    /// can be asked.
     pub(super) fn lost_soon(mut self) {
         if let Some(open) = self.open.take() {
             open.refused_for_good();
@@ -225,7 +241,12 @@ impl Open {
         error.during("complete").for_identity(self.lease.identity())
     }
 
-    fn in_background<F>(&self, runtime: &Handle, lease: Lease, work: impl FnOnce(Lease) -> F) -> Finish<F>
+    fn in_background<F>(
+        &self,
+        runtime: &Handle,
+        lease: Lease,
+        work: impl FnOnce(Lease) -> F,
+    ) -> Finish<F>
     where
         F: Future + Send + 'static,
         F::Output: Send,
@@ -242,18 +263,21 @@ impl Open {
 
     fn refused_for_good(&self) {
         let state = &self.lease.0;
-        tracing::warn!(identity = %state.identity, token = %state.token, "completion refused: the lease was lost");
+        tracing::warn!(identity = %state.identity, token = %state.token,
+            "completion refused: the lease was lost");
         state.end(End::Lost);
     }
 
-    /// What became of the transaction, read by owner with the calls that every store has. A release tells the two apart and is what a rolled-back
-    /// transaction needs anyway: it removes a record that is still in progress under this owner, and touches no other. Where it waits for the row that
-    /// the transaction still locks, the answer comes with the transaction's end.
+    /// What became of the transaction, read by owner with the calls that every store has. A release
+    /// tells the two apart and is what a rolled-back transaction needs anyway: it removes a record
+    /// that is still in progress under this owner, and touches no other. Where it waits for the row
+    /// that the transaction still locks, the answer comes with the transaction's end.
     async fn settle(self) -> Result<bool> {
         let state = &self.lease.0;
         let committed = match release(self.lease.clone()).await {
             Ok(Fenced::Done | Fenced::AlreadyDone) => Ok(false),
-            // Complete, or another owner's. The record is not in progress under this owner, so that this completion writes nothing.
+            // Complete, or another owner's. The record is not in progress under this owner, so that
+            // this completion writes nothing.
             Ok(Fenced::Lost) => self.is_ours().await,
             Err(error) => Err(error),
         };
@@ -263,7 +287,8 @@ impl Open {
             Err(error) => {
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,
-                    "nobody knows whether a joined transaction was committed; a retry after the lease finds its result, or runs"
+                    "nobody knows whether a joined transaction was committed; a retry after the \
+                     lease finds its result, or runs"
                 );
                 state.end(End::Failed(Phase::Completion));
             }
@@ -276,8 +301,11 @@ impl Open {
         let state = &self.lease.0;
         repeated(&state.engine, state.until(), || {
             let engine = &state.engine;
-            let call =
-                engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, self.done.clone());
+            let call = engine.dyn_store().dyn_complete(
+                state.identity.clone(),
+                state.owner,
+                self.done.clone(),
+            );
             engine.gate.always("complete", &state.identity, call)
         })
         .await

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a lease: complete or release, repeated while the answer is unknown (CMP-1 to CMP-4, CMP-9).
+//! The end of a lease: complete or release, repeated while the answer is unknown (CMP-1 to CMP-4,
+//! CMP-9).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,14 +32,16 @@ const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_mi
 pub enum Finished {
     /// What was asked for stands in the store.
     Recorded,
-    /// The store refused the value, or the detail of a tombstone, for its size, so a tombstone without any stands in its
-    /// place (CMP-9).
+    /// The store refused the value, or the detail of a tombstone, for its size, so a tombstone
+    /// without any stands in its place (CMP-9).
     Tombstoned(Error),
     /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
     Fenced,
-    /// Joined to a transaction that was rolled back, with everything written in it; the key is free again (CMP-7).
+    /// Joined to a transaction that was rolled back, with everything written in it; the key is free
+    /// again (CMP-7).
     RolledBack(Error),
-    /// Not confirmed (CMP-4). Where repeating can help it goes on in the background until the lease is over (CMP-3).
+    /// Not confirmed (CMP-4). Where repeating can help it goes on in the background until the lease
+    /// is over (CMP-3).
     Failed(Error),
 }
 
@@ -53,8 +56,8 @@ pub(crate) enum First {
     Open(Option<Sent>),
 }
 
-/// Of a store that answers at once: ends the heartbeat and polls the completion once. It is recorded then, and needs
-/// neither a timer nor a future that outlives its caller.
+/// Of a store that answers at once: ends the heartbeat and polls the completion once. It is
+/// recorded then, and needs neither a timer nor a future that outlives its caller.
 pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool) -> First {
     let state = &lease.0;
     let engine = &state.engine;
@@ -65,7 +68,8 @@ pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool
     if state.is_beating() || is_too_large(done, tombstone, engine.max_value) {
         return First::Open(None);
     }
-    let mut sent = engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
+    let mut sent =
+        engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
     match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
             engine.gate.answered();
@@ -91,8 +95,8 @@ fn recorded_as(tombstone: bool) -> Recorded {
     if tombstone { Recorded::Tombstone } else { Recorded::Yes }
 }
 
-/// Ends the heartbeat and completes; runs until the answer is known or the lease, as counted here, is over. `sent` is a
-/// completion that is on its way already.
+/// Ends the heartbeat and completes; runs until the answer is known or the lease, as counted here,
+/// is over. `sent` is a completion that is on its way already.
 pub(crate) async fn complete(
     lease: Lease,
     mut done: Completion,
@@ -124,7 +128,8 @@ pub(crate) async fn complete(
                 return refused.map_or(Finished::Recorded, Finished::Tombstoned);
             }
             Ok(Fenced::Lost) => {
-                tracing::warn!(identity = %state.identity, token = %state.token, "completion refused: the lease was lost");
+                tracing::warn!(identity = %state.identity, token = %state.token,
+                    "completion refused: the lease was lost");
                 state.end(End::Lost);
                 return Finished::Fenced;
             }
@@ -132,7 +137,8 @@ pub(crate) async fn complete(
         };
         match error.kind() {
             ErrorKind::TooLarge if can_be_cut(&done, tombstone) => {
-                tracing::warn!(identity = %state.identity, %error, "the result is recorded as a tombstone (CMP-9)");
+                tracing::warn!(identity = %state.identity, %error, "the result is recorded as a \
+                     tombstone (CMP-9)");
                 done.value = Tombstone::new().into_envelope();
                 tombstone = true;
                 refused = Some(error);
@@ -146,7 +152,8 @@ pub(crate) async fn complete(
                 // No feature is needed to see this line (CMP-4).
                 tracing::error!(
                     identity = %state.identity, token = %state.token, %error,
-                    "the action ran, but its result was not recorded; a retry after the lease may run it again"
+                    "the action ran, but its result was not recorded; a retry after the lease \
+                     may run it again"
                 );
                 state.end(End::Failed(Phase::Completion));
                 return Finished::Failed(error);
@@ -159,14 +166,17 @@ pub(crate) async fn complete(
 pub(crate) async fn release(lease: Lease) -> Result<()> {
     let state = &lease.0;
     state.end_beats().await;
-    release_until(&state.engine, &state.identity, state.owner, state.until()).await.map(drop).inspect_err(
-        |error| {
-            tracing::warn!(identity = %state.identity, %error, "the release failed; the lease runs out instead");
-        },
-    )
+    release_until(&state.engine, &state.identity, state.owner, state.until())
+        .await
+        .map(drop)
+        .inspect_err(|error| {
+            tracing::warn!(identity = %state.identity, %error, "the release failed; the lease \
+                 runs out instead");
+        })
 }
 
-/// Releases, repeating while the store is away and `until` has not come. A lease that is not ours needs no release.
+/// Releases, repeating while the store is away and `until` has not come. A lease that is not ours
+/// needs no release.
 pub(crate) async fn release_until(
     engine: &Arc<Inner>,
     identity: &Identity,
@@ -180,7 +190,8 @@ pub(crate) async fn release_until(
     .await
 }
 
-/// A call that may be sent again, until it is answered; while the store is away and `until` has not come.
+/// A call that may be sent again, until it is answered; while the store is away and `until` has not
+/// come.
 pub(crate) async fn repeated<F>(
     engine: &Arc<Inner>,
     until: Instant,

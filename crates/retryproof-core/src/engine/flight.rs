@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Single flight: the waiters of one identity in this process share one wait on the store (ACQ-5, ACQ-13).
+//! Single flight: the waiters of one identity in this process share one wait on the store (ACQ-5,
+//! ACQ-13).
 //!
-//! Leadership is a fair mutex: whoever has it talks to the store, and a drop, a deadline and a grant all pass it on.
-//! A result is left for the others to read when leadership reaches them.
+//! Leadership is a fair mutex: whoever has it talks to the store, and a drop, a deadline and a
+//! grant all pass it on. A result is left for the others to read when leadership reaches them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -73,9 +74,14 @@ impl Flights {
         self.table.lock().waiting
     }
 
-    /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller keeps in memory
-    /// meanwhile; `None` above the bounds of ACQ-13.
-    pub(crate) fn join<'a>(&'a self, identity: &'a Identity, seen: Seen, bytes: usize) -> Option<Seat<'a>> {
+    /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller
+    /// keeps in memory meanwhile; `None` above the bounds of ACQ-13.
+    pub(crate) fn join<'a>(
+        &'a self,
+        identity: &'a Identity,
+        seen: Seen,
+        bytes: usize,
+    ) -> Option<Seat<'a>> {
         let mut table = self.table.lock();
         let all_bytes = table.bytes.checked_add(bytes)?;
         // Without bytes it adds nothing to what the others keep.
@@ -115,8 +121,9 @@ impl Flight {
         }
     }
 
-    /// Notes what the leader has just found, whatever was known: a store that lost data may have gone back to smaller
-    /// tokens, and to wait for a holder that is gone would be to ask in a hot loop.
+    /// Notes what the leader has just found, whatever was known: a store that lost data may have
+    /// gone back to smaller tokens, and to wait for a holder that is gone would be to ask in a hot
+    /// loop.
     pub(crate) fn found(&self, seen: Seen) {
         self.state.lock().seen = seen;
     }
@@ -127,16 +134,16 @@ impl Flight {
 }
 
 impl Seat<'_> {
-    /// The result that an earlier leader found, if it is one for this waiter: found while waiting for the holder
-    /// that this waiter saw, or for a later one. Otherwise this waiter looks for itself: it came behind that result,
-    /// whose ttl was over (CMP-6).
+    /// The result that an earlier leader found, if it is one for this waiter: found while waiting
+    /// for the holder that this waiter saw, or for a later one. Otherwise this waiter looks for
+    /// itself: it came behind that result, whose ttl was over (CMP-6).
     pub(crate) fn result(&self) -> Option<StoredResult> {
         let state = self.flight.state.lock();
         state.result.as_ref().filter(|(_, of)| self.own <= *of).map(|(result, _)| result.clone())
     }
 
-    /// Leaves a result, found after the wait for the holder `of`, for the flight's other waiters; later callers begin
-    /// a new flight.
+    /// Leaves a result, found after the wait for the holder `of`, for the flight's other waiters;
+    /// later callers begin a new flight.
     pub(crate) fn land(&self, result: &StoredResult, of: Seen) {
         let mut table = self.flights.table.lock();
         if let Entry::Occupied(entry) = table.flights.entry(self.identity.clone())
@@ -179,7 +186,8 @@ mod tests {
         let leader = flights.join(&identity, seen(1), 0).unwrap();
         let beside = flights.join(&identity, seen(1), 0).unwrap();
         let before = leader.flight.seen();
-        // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that one.
+        // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that
+        // one.
         let behind = flights.join(&identity, seen(2), 0).unwrap();
         leader.land(&StoredResult::new(Blob::from(vec![1]), None), before);
         assert!(beside.result().is_some());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one wrapper around store calls: each ends within `operation-timeout`, and a store that keeps failing is probed
-//! by one call at a time while the others fail fast (STO-5).
+//! The one wrapper around store calls: each ends within `operation-timeout`, and a store that keeps
+//! failing is probed by one call at a time while the others fail fast (STO-5).
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -60,7 +60,8 @@ impl Gate {
 
     /// For acquires and looks: fails fast while another call probes a failing store.
     ///
-    /// A probe is over after `operation-timeout` whether it says so or not: it may be in a future that nobody polls.
+    /// A probe is over after `operation-timeout` whether it says so or not: it may be in a future
+    /// that nobody polls.
     #[inline]
     pub(crate) fn enter(&self, now: impl FnOnce() -> Instant) -> Result<Pass<'_>> {
         if self.failures.load(Ordering::Relaxed) < FAILURES {
@@ -73,7 +74,9 @@ impl Gate {
     fn probe(&self, now: Instant) -> Result<Pass<'_>> {
         let mut probing = self.probing.lock();
         if probing.is_some_and(|since| now < since + self.operation_timeout) {
-            return Err(Error::unavailable("the store keeps failing; one call at a time probes it"));
+            return Err(Error::unavailable(
+                "the store keeps failing; one call at a time probes it",
+            ));
         }
         *probing = Some(now);
         Ok(Pass { _probe: Some(Box::new(Probe { gate: self, since: now })) })
@@ -106,7 +109,8 @@ impl Gate {
         self.within(self.operation_timeout, operation, identity, call).await
     }
 
-    /// One call with a bound of its own: it may sleep by design for part of it, or have less time left than others.
+    /// One call with a bound of its own: it may sleep by design for part of it, or have less time
+    /// left than others.
     pub(crate) async fn within<T>(
         &self,
         bound: Duration,
@@ -118,7 +122,8 @@ impl Gate {
         let answer = match at_once(call.as_mut()).await {
             Some(answer) => answer,
             None => timeout(bound, call).await.unwrap_or_else(|_| {
-                Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}")))
+                Err(Error::unavailable("no answer in time")
+                    .with("after", format_args!("{bound:?}")))
             }),
         };
         match answer {
@@ -134,8 +139,8 @@ impl Gate {
     }
 }
 
-/// The output of a future that is ready at its first poll: a store in memory answers there, and no timer has to be
-/// made for it.
+/// The output of a future that is ready at its first poll: a store in memory answers there, and no
+/// timer has to be made for it.
 pub(crate) async fn at_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
@@ -146,8 +151,8 @@ pub(crate) async fn at_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Opti
     .await
 }
 
-/// A future that is finished on the runtime when its caller goes away: a call in flight is never dropped half way
-/// (ACQ-11, RUN-5). A shutdown waits for it then.
+/// A future that is finished on the runtime when its caller goes away: a call in flight is never
+/// dropped half way (ACQ-11, RUN-5). A shutdown waits for it then.
 pub(crate) struct Finish<F: Future + Send + 'static>
 where
     F::Output: Send,

@@ -31,8 +31,9 @@ use crate::told::End;
 
 /// A granted lease. It beats until it is completed, released or dropped.
 ///
-/// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant is a takeover
-/// (RUN-5). Nothing is known then about the effects of the work, so nothing frees the key early.
+/// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant
+/// is a takeover (RUN-5). Nothing is known then about the effects of the work, so nothing frees the
+/// key early.
 pub struct Held {
     lease: Lease,
     ttl: Duration,
@@ -47,8 +48,8 @@ pub(crate) struct Terms {
     pub(crate) durations: Durations,
     pub(crate) owner: OwnerId,
     pub(crate) grant: Grant,
-    /// When the call that was granted was sent: the lease is counted from there, so that the holder stops believing
-    /// before the store does.
+    /// When the call that was granted was sent: the lease is counted from there, so that the holder
+    /// stops believing before the store does.
     pub(crate) counted_from: Instant,
 }
 
@@ -106,18 +107,19 @@ impl Held {
         &self.lease
     }
 
-    /// The permit of `max-running`, for a caller that keeps it beyond the end of the lease: as long as it lives,
-    /// `shutdown` waits.
+    /// The permit of `max-running`, for a caller that keeps it beyond the end of the lease: as long
+    /// as it lives, `shutdown` waits.
     #[must_use]
     pub fn take_permit(&mut self) -> Option<Permit> {
         self.permit.take()
     }
 
-    /// Records the result (CMP-1): ends the heartbeat, then completes, repeating what was not answered (CMP-3).
+    /// Records the result (CMP-1): ends the heartbeat, then completes, repeating what was not
+    /// answered (CMP-3).
     ///
-    /// The call decides: from here on the result is recorded, whether the future is awaited or not (RUN-5). A store in
-    /// memory has it when this returns. Any other is sent it when the future is first polled or dropped; until then
-    /// the lease beats.
+    /// The call decides: from here on the result is recorded, whether the future is awaited or not
+    /// (RUN-5). A store in memory has it when this returns. Any other is sent it when the future is
+    /// first polled or dropped; until then the lease beats.
     ///
     /// # Cancel safety
     /// Dropped, polled or not, the completion is finished in the background (RUN-5).
@@ -129,7 +131,10 @@ impl Held {
     ///
     /// # Cancel safety
     /// As [`complete`](Self::complete).
-    pub fn complete_tombstone(self, tombstone: Tombstone) -> impl Future<Output = Finished> + Send + 'static {
+    pub fn complete_tombstone(
+        self,
+        tombstone: Tombstone,
+    ) -> impl Future<Output = Finished> + Send + 'static {
         self.finish_with(tombstone.into_envelope(), true)
     }
 
@@ -143,7 +148,9 @@ impl Held {
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
         let rest = match complete_at_once(&self.lease, &done, tombstone) {
             First::Recorded => None,
-            First::Open(sent) => Some(self.finish(complete(self.lease.clone(), done, tombstone, sent))),
+            First::Open(sent) => {
+                Some(self.finish(complete(self.lease.clone(), done, tombstone, sent)))
+            }
         };
         async move {
             match rest {
@@ -154,15 +161,18 @@ impl Held {
         }
     }
 
-    /// Writes the result as the last statement of a transaction of the caller's, so that it commits with the caller's writes or not at all (CMP-7).
-    /// Open the transaction after the lease was granted; write; call this; commit; then say so to the [`PendingCommit`].
+    /// Writes the result as the last statement of a transaction of the caller's, so that it commits
+    /// with the caller's writes or not at all (CMP-7). Open the transaction after the lease was
+    /// granted; write; call this; commit; then say so to the [`PendingCommit`].
     ///
-    /// It ends the heartbeat first and awaits its end, so commit soon: the lease runs out, and only the lock on the record's row
-    /// holds a taker off. READ COMMITTED is the isolation that suits: a stricter one may refuse the statement because a beat has touched the row.
+    /// It ends the heartbeat first and awaits its end, so commit soon: the lease runs out, and only
+    /// the lock on the record's row holds a taker off. READ COMMITTED is the isolation that suits:
+    /// a stricter one may refuse the statement because a beat has touched the row.
     ///
     /// # Errors
-    /// **Roll the transaction back on any of them.** [`JoinError::LeaseLost`] when another owner has taken over;
-    /// [`JoinError::Failed`] when the store cannot join this transaction (`Unsupported`) or the database refuses.
+    /// **Roll the transaction back on any of them.** [`JoinError::LeaseLost`] when another owner
+    /// has taken over; [`JoinError::Failed`] when the store cannot join this transaction
+    /// (`Unsupported`) or the database refuses.
     ///
     /// # Cancel safety
     /// Dropped, polled or not, roll the transaction back: the key is freed in the background.
@@ -208,7 +218,8 @@ impl Held {
         P: TxPort<D> + ?Sized,
     {
         let engine = Arc::clone(&self.lease.0.engine);
-        // Before the first poll, so that a future which is dropped without one frees the key as well.
+        // Before the first poll, so that a future which is dropped without one frees the key as
+        // well.
         let pending = match engine.store.joiner::<D>() {
             Ok(join) => Ok(self.join(Arc::clone(join), envelope, tombstone)),
             Err(error) => {
@@ -232,7 +243,12 @@ impl Held {
     }
 
     /// Hands the end of the lease to a transaction's commit.
-    pub(super) fn join(mut self, join: Arc<dyn DynJoin>, envelope: Blob, tombstone: bool) -> PendingCommit {
+    pub(super) fn join(
+        mut self,
+        join: Arc<dyn DynJoin>,
+        envelope: Blob,
+        tombstone: bool,
+    ) -> PendingCommit {
         self.consumed = true;
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
         let permit = self.permit.take();
@@ -252,7 +268,11 @@ impl Held {
         F: Future + Send + 'static,
         F::Output: Send,
     {
-        Finish::new(self.lease.0.lane.runtime().clone(), Arc::clone(&self.lease.0.engine.running), end)
+        Finish::new(
+            self.lease.0.lane.runtime().clone(),
+            Arc::clone(&self.lease.0.engine.running),
+            end,
+        )
     }
 
     pub(super) fn is_of(&self, engine: &Arc<Inner>) -> bool {
@@ -282,7 +302,8 @@ impl Held {
     /// Frees the key at once (RUN-4): the next caller sees an unused key.
     ///
     /// # Errors
-    /// When the store did not confirm; the release goes on in the background until the lease is over.
+    /// When the store did not confirm; the release goes on in the background until the lease is
+    /// over.
     ///
     /// # Cancel safety
     /// Dropped, polled or not, the release is finished in the background (RUN-5).
@@ -290,15 +311,19 @@ impl Held {
         self.release_after(Phase::Released)
     }
 
-    /// As [`release`](Self::release), telling observers why the work failed: an adapter that runs the work itself knows
-    /// whether it returned an error or panicked. Where the work said [`hold_on_error`](Lease::hold_on_error), it is held instead.
+    /// As [`release`](Self::release), telling observers why the work failed: an adapter that runs
+    /// the work itself knows whether it returned an error or panicked. Where the work said
+    /// [`hold_on_error`](Lease::hold_on_error), it is held instead.
     ///
     /// # Errors
     /// As [`release`](Self::release).
     ///
     /// # Cancel safety
     /// As [`release`](Self::release).
-    pub fn release_after(mut self, phase: Phase) -> impl Future<Output = Result<()>> + Send + 'static {
+    pub fn release_after(
+        mut self,
+        phase: Phase,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
         let lease = self.lease.clone();
         let bound = lease.0.engine.gate.operation_timeout();
         // Released on purpose, it is free, whatever the work said.
@@ -313,8 +338,11 @@ impl Held {
         async move {
             let Some(work) = work else { return Ok(()) };
             tokio::time::timeout(bound, work).await.unwrap_or_else(|_| {
-                let message = "the release was not confirmed in time; it is repeated in the background";
-                Err(Error::unavailable(message).during("release").for_identity(self.lease.identity()))
+                let message =
+                    "the release was not confirmed in time; it is repeated in the background";
+                Err(Error::unavailable(message)
+                    .during("release")
+                    .for_identity(self.lease.identity()))
             })
         }
     }
@@ -334,7 +362,8 @@ impl Held {
         }));
     }
 
-    /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7 `Hold`, RUN-4).
+    /// Stops the heartbeat and lets the lease run out: the effect of the work is not known (HTTP-7
+    /// `Hold`, RUN-4).
     pub fn hold(mut self) {
         self.let_run_out(Phase::Held);
     }
@@ -360,6 +389,9 @@ impl Drop for Held {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("lease", &self.lease).field("ttl", &self.ttl).finish_non_exhaustive()
+        f.debug_struct("Held")
+            .field("lease", &self.lease)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
     }
 }

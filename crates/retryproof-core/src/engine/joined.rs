@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`JoinedEngine`]: an engine that opens a transaction for each action and writes the record in it (CMP-7).
+//! [`JoinedEngine`]: an engine that opens a transaction for each action and writes the record in it
+//! (CMP-7).
 
 use std::fmt;
 use std::future::Future;
@@ -30,15 +31,18 @@ pub use call::JoinedCall;
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// Runs actions whose writes and whose record are one commit. Made at start-up by [`IdempotencyEngine::joined`]; `T` is the
-/// transaction that an action is handed. Cheap to clone.
+/// Runs actions whose writes and whose record are one commit. Made at start-up by
+/// [`IdempotencyEngine::joined`]; `T` is the transaction that an action is handed. Cheap to clone.
 ///
-/// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is opened; the action writes; the
-/// heartbeat is stopped and its end awaited; the record is written, fenced, as the last statement; commit; waiters are woken. An action that fails, or
-/// is dropped, or panics: rolled back, and the key is free. A process that dies: rolled back by the database, and the
-/// lease runs out. Whatever goes wrong with the record fails the call, whatever the policy, for its writes are gone.
+/// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is
+/// opened; the action writes; the heartbeat is stopped and its end awaited; the record is written,
+/// fenced, as the last statement; commit; waiters are woken. An action that fails, or is dropped,
+/// or panics: rolled back, and the key is free. A process that dies: rolled back by the database,
+/// and the lease runs out. Whatever goes wrong with the record fails the call, whatever the policy,
+/// for its writes are gone.
 ///
-/// A retry may find the lease of a dead process still running, and waits for it; it never finds half of the work.
+/// A retry may find the lease of a dead process still running, and waits for it; it never finds
+/// half of the work.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
     source: Arc<dyn DynSource<T>>,
@@ -61,7 +65,12 @@ impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
         Box::pin(async { caught(pin!(async { self.0.begin().await })).await })
     }
 
-    fn run<'a>(&'a self, tx: &'a mut S::Tx, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64> {
+    fn run<'a>(
+        &'a self,
+        tx: &'a mut S::Tx,
+        sql: &'a str,
+        params: &'a [Param<'a>],
+    ) -> Boxed<'a, u64> {
         Box::pin(tx.run_statement(sql, params))
     }
 
@@ -78,7 +87,8 @@ impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
     }
 }
 
-/// A transaction seen through its source. That its dialect is the store's was checked when the two met.
+/// A transaction seen through its source. That its dialect is the store's was checked when the two
+/// met.
 struct Through<'a, T> {
     source: &'a dyn DynSource<T>,
     tx: &'a mut T,
@@ -113,21 +123,24 @@ impl<T: Send + 'static> JoinedEngine<T> {
         &self.engine
     }
 
-    /// Runs `action` once for the context's identity, in a transaction that holds its writes and its record. A duplicate gets the stored
-    /// result. JSON carries the value; see [`call`](Self::call) for other codecs.
+    /// Runs `action` once for the context's identity, in a transaction that holds its writes and
+    /// its record. A duplicate gets the stored result. JSON carries the value; see
+    /// [`call`](Self::call) for other codecs.
     ///
     /// # Errors
-    /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key is free. `Action`: the action's own
-    /// error, rolled back, and the key is free. `LeaseLost`: the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed, whatever
-    /// the policy; its [`error`](crate::CompletionError::error) says whether it was rolled back or is in doubt. Also `Completion`, with an error that is
-    /// `Unavailable`: the transaction was open for longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
+    /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key
+    /// is free. `Action`: the action's own error, rolled back, and the key is free. `LeaseLost`:
+    /// the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed,
+    /// whatever the policy; its [`error`](crate::CompletionError::error) says whether it was rolled
+    /// back or is in doubt. Also `Completion`, with an error that is `Unavailable`: the transaction
+    /// was open for longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
     ///
     /// # Panics
     /// A panic of the action resumes after the transaction was rolled back and the key was freed.
     ///
     /// # Cancel safety
-    /// Dropped before the commit: rolled back, and the key is freed in the background. Dropped while the commit is on its way: it is finished in
-    /// the background.
+    /// Dropped before the commit: rolled back, and the key is freed in the background. Dropped
+    /// while the commit is on its way: it is finished in the background.
     pub async fn execute<V, E, F>(
         &self,
         ctx: IdempotencyContext,
@@ -145,8 +158,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// Opens a transaction for a lease that is held already: what an adapter does that runs the work itself. It ends by
-    /// [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
+    /// Opens a transaction for a lease that is held already: what an adapter does that runs the
+    /// work itself. It ends by [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// Those of the source; `Unavailable` after `operation-timeout`.
@@ -155,9 +168,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
         opened.unwrap_or_else(|_| Err(not_in_time())).map_err(|error| error.during("begin"))
     }
 
-    /// Records the result in the transaction and commits both: heartbeat ended, record written, commit, waiters woken. Of the answers,
-    /// [`Recorded`](Finished::Recorded) and [`Tombstoned`](Finished::Tombstoned) mean that the writes stand;
-    /// [`Fenced`](Finished::Fenced) and [`RolledBack`](Finished::RolledBack) that they do not; [`Failed`](Finished::Failed) that nobody knows yet.
+    /// Records the result in the transaction and commits both: heartbeat ended, record written,
+    /// commit, waiters woken. Of the answers, [`Recorded`](Finished::Recorded) and
+    /// [`Tombstoned`](Finished::Tombstoned) mean that the writes stand;
+    /// [`Fenced`](Finished::Fenced) and [`RolledBack`](Finished::RolledBack) that they do not;
+    /// [`Failed`](Finished::Failed) that nobody knows yet.
     ///
     /// # Cancel safety
     /// Dropped, it is finished in the background.
@@ -170,7 +185,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.end(tx, held, value.envelope().clone(), false)
     }
 
-    /// As [`commit`](Self::commit), for work that is done and whose result cannot be replayed (CMP-9, HTTP-13).
+    /// As [`commit`](Self::commit), for work that is done and whose result cannot be replayed
+    /// (CMP-9, HTTP-13).
     ///
     /// # Cancel safety
     /// As there.
@@ -183,7 +199,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.end(tx, held, tombstone.envelope().clone(), true)
     }
 
-    /// Rolls back. One that cannot be confirmed is logged: the database does it when the connection ends.
+    /// Rolls back. One that cannot be confirmed is logged: the database does it when the connection
+    /// ends.
     ///
     /// # Cancel safety
     /// Dropped, the transaction is rolled back by its own drop.
@@ -212,9 +229,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
         async move {
             timeout(bound, work).await.unwrap_or_else(|_| {
                 Finished::Failed(
-                    Error::unavailable("the commit was not confirmed in time; it goes on in the background")
-                        .during("commit")
-                        .for_identity(&identity),
+                    Error::unavailable(
+                        "the commit was not confirmed in time; it goes on in the background",
+                    )
+                    .during("commit")
+                    .for_identity(&identity),
                 )
             })
         }
@@ -239,17 +258,19 @@ async fn end<T: Send>(
     };
     let mut freed = true;
     let failed = match written {
-        Ok(1) => match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
-            Ok(()) => return committed(pending),
-            Err(error) => {
-                let refused = pending.take_refused();
-                match pending.in_doubt().await {
-                    Ok(true) => return recorded(refused),
-                    Ok(false) => error,
-                    Err(_) => return Finished::Failed(error.during("commit")),
+        Ok(1) => {
+            match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
+                Ok(()) => return committed(pending),
+                Err(error) => {
+                    let refused = pending.take_refused();
+                    match pending.in_doubt().await {
+                        Ok(true) => return recorded(refused),
+                        Ok(false) => error,
+                        Err(_) => return Finished::Failed(error.during("commit")),
+                    }
                 }
             }
-        },
+        }
         Ok(_) => {
             roll_back(&*source, tx, bound).await;
             if !pending.lost().await {
@@ -257,7 +278,8 @@ async fn end<T: Send>(
             }
             Error::new(
                 ErrorKind::Unsupported,
-                "the transaction does not see the record that the store sees: it is on another database, or its snapshot is older than the grant",
+                "the transaction does not see the record that the store sees: it is on another \
+                 database, or its snapshot is older than the grant",
             )
         }
         Err(error) => {
@@ -271,7 +293,8 @@ async fn end<T: Send>(
     } else {
         "stays taken until the store confirms its release, or the lease is over"
     };
-    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled back and the key {key}");
+    tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled \
+         back and the key {key}");
     Finished::RolledBack(failed.during("commit"))
 }
 
@@ -288,13 +311,18 @@ fn recorded(refused: Option<Error>) -> Finished {
 async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, bound: Duration) {
     let ended = timeout(bound, source.roll_back(tx)).await;
     if let Err(error) = ended.unwrap_or_else(|_| Err(not_in_time())) {
-        tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the connection ends");
+        tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the \
+             connection ends");
     }
 }
 
 impl<T> Clone for JoinedEngine<T> {
     fn clone(&self) -> Self {
-        Self { engine: self.engine.clone(), source: Arc::clone(&self.source), join: Arc::clone(&self.join) }
+        Self {
+            engine: self.engine.clone(),
+            source: Arc::clone(&self.source),
+            join: Arc::clone(&self.join),
+        }
     }
 }
 

@@ -14,11 +14,13 @@ use crate::store::IdempotencyStore;
 /// Most records of one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// How long a batch has at least: it is more work than any other call, and nobody waits for it (STO-5).
+/// How long a batch has at least: it is more work than any other call, and nobody waits for it
+/// (STO-5).
 const LEAST: Duration = Duration::from_secs(30);
 
 impl Inner {
-    /// Purges until a batch comes back short. Says so when that takes longer than the interval, and again after twice as long.
+    /// Purges until a batch comes back short. Says so when that takes longer than the interval, and
+    /// again after twice as long.
     pub(super) async fn purge(&self) -> Result<Option<usize>> {
         let mut gone = 0;
         let (began, mut late) = (self.now(), self.config.purge.interval);
@@ -41,7 +43,9 @@ impl Inner {
                         tracing::warn!(
                             deleted = gone,
                             after = ?took,
-                            "the purge does not keep up with the records that expire, or works off a backlog; on a server, look for transactions that are open for long, or for a slow disk"
+                            "the purge does not keep up with the records that expire, or works \
+                             off a backlog; on a server, look for transactions that are open for \
+                             long, or for a slow disk"
                         );
                     }
                     tokio::task::yield_now().await;
@@ -69,7 +73,8 @@ pub(super) fn start(engine: &Arc<Inner>) {
         if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 store = profile.name,
-                "expired records are never deleted: the store reclaims none and was given without `with_purge()`"
+                "expired records are never deleted: the store reclaims none and was given \
+                 without `with_purge()`"
             );
         }
         // Nothing to run: as if a task ran for ever.

@@ -17,9 +17,11 @@ pub(crate) struct Running {
     closing: AtomicBool,
     /// Told when a permit comes back, or an end is over.
     freed: Notify,
-    /// Tells one of those that wait for a permit that one came back, or all that none is given any more.
+    /// Tells one of those that wait for a permit that one came back, or all that none is given any
+    /// more.
     permits: Notify,
-    /// How many want to be told: a replay takes a permit and gives it back, and seldom is there anybody.
+    /// How many want to be told: a replay takes a permit and gives it back, and seldom is there
+    /// anybody.
     watchers: AtomicUsize,
 }
 
@@ -62,8 +64,9 @@ impl Running {
 
     /// A permit, unless `max-running` are out or no more are given.
     ///
-    /// It counts, then looks whether it is closed; `shutdown` closes, then counts. So one sees the other, and no action
-    /// begins behind the back of a shutdown that found none; that takes one order of all four (`SeqCst`).
+    /// It counts, then looks whether it is closed; `shutdown` closes, then counts. So one sees the
+    /// other, and no action begins behind the back of a shutdown that found none; that takes one
+    /// order of all four (`SeqCst`).
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Leave<'_>, ErrorKind> {
         if self.is_closing() {
             return Err(ErrorKind::ShuttingDown);
@@ -78,7 +81,8 @@ impl Running {
         leave.ok_or(ErrorKind::TooBusy)
     }
 
-    /// Counts, then looks for watchers; they count themselves, then look at the count. So one sees the other.
+    /// Counts, then looks for watchers; they count themselves, then look at the count. So one sees
+    /// the other.
     fn give_back(&self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
         if self.watchers.load(Ordering::SeqCst) > 0 {
@@ -91,7 +95,8 @@ impl Running {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// What a shutdown waits for: tracked actions, and the ends of any that have outlived their callers (CMP-3).
+    /// What a shutdown waits for: tracked actions, and the ends of any that have outlived their
+    /// callers (CMP-3).
     pub(crate) fn left(&self) -> usize {
         self.count() + self.endings.load(Ordering::SeqCst)
     }
@@ -111,8 +116,8 @@ impl Running {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// A permit, as soon as there is one. Those that wait are woken one by one, in their order; a call that finds one
-    /// free may take it before them.
+    /// A permit, as soon as there is one. Those that wait are woken one by one, in their order; a
+    /// call that finds one free may take it before them.
     pub(crate) async fn permit(self: &Arc<Self>) -> Result<Leave<'_>, ErrorKind> {
         let _watching = self.watch();
         loop {
@@ -200,7 +205,10 @@ mod tests {
             (closer.join().unwrap(), permits)
         });
         for (found, permit) in found.iter().zip(&permits) {
-            assert!(permit.is_none() || *found == 1, "an action runs, and the shutdown found {found}");
+            assert!(
+                permit.is_none() || *found == 1,
+                "an action runs, and the shutdown found {found}"
+            );
         }
     }
 }

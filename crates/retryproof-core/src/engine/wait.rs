@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wait loop, written once: acquire, or wait for the holder, or say that it is in flight (ACQ-1 to ACQ-13).
+//! The wait loop, written once: acquire, or wait for the holder, or say that it is in flight (ACQ-1
+//! to ACQ-13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::told;
 
 mod acquire;
 
-/// How long a leader rests before it asks a failing store again, or looks again at a key that is free while no permit is.
+/// How long a leader rests before it asks a failing store again, or looks again at a key that is
+/// free while no permit is.
 const REST: Duration = Duration::from_millis(20);
 
 /// What the rest grows to: the waiters of many keys must not storm the store.
@@ -32,7 +34,8 @@ pub(crate) struct Attempting<'a> {
     engine: &'a Arc<Inner>,
     ctx: &'a IdempotencyContext,
     durations: Durations,
-    /// Read once: a replay should not pay for the clock twice. A lease of the first pass is counted from here.
+    /// Read once: a replay should not pay for the clock twice. A lease of the first pass is counted
+    /// from here.
     started: Instant,
     deadline: Instant,
     tracked: bool,
@@ -45,8 +48,9 @@ enum Found {
 }
 
 impl IdempotencyEngine {
-    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`, and waited for by
-    /// [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the acquire and given back while waiting.
+    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`,
+    /// and waited for by [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the
+    /// acquire and given back while waiting.
     ///
     /// # Errors
     /// `TooBusy` too, when no permit is free and nothing is stored yet.
@@ -57,19 +61,22 @@ impl IdempotencyEngine {
         try_acquire(&self.0, ctx, true, self.0.owner()).await
     }
 
-    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call. An `Err` is for
-    /// [`try_acquire_tracked_as`](Self::try_acquire_tracked_as) to go on with: the store does not answer at once, or there
-    /// is a holder to wait for.
+    /// As [`try_acquire_tracked`](Self::try_acquire_tracked), as far as it goes within this call.
+    /// An `Err` is for [`try_acquire_tracked_as`](Self::try_acquire_tracked_as) to go on with: the
+    /// store does not answer at once, or there is a holder to wait for.
     ///
     /// # Errors
     /// Those of the inner result, as of [`try_acquire_tracked`](Self::try_acquire_tracked).
     #[doc(hidden)]
-    pub fn try_acquire_tracked_now(&self, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
+    pub fn try_acquire_tracked_now(
+        &self,
+        ctx: &IdempotencyContext,
+    ) -> Result<Result<Acquisition>, OwnerId> {
         try_acquire_now(&self.0, ctx)
     }
 
-    /// Goes on where [`try_acquire_tracked_now`](Self::try_acquire_tracked_now) could not, as the same owner: whatever the
-    /// store has done for it counts (ACQ-9).
+    /// Goes on where [`try_acquire_tracked_now`](Self::try_acquire_tracked_now) could not, as the
+    /// same owner: whatever the store has done for it counts (ACQ-9).
     ///
     /// # Errors
     /// As [`try_acquire_tracked`](Self::try_acquire_tracked).
@@ -98,8 +105,12 @@ pub(crate) async fn try_acquire(
     end
 }
 
-/// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is to go on.
-fn try_acquire_now(engine: &Arc<Inner>, ctx: &IdempotencyContext) -> Result<Result<Acquisition>, OwnerId> {
+/// [`try_acquire`] of a store that answers at once, as far as it goes without a wait; then who is
+/// to go on.
+fn try_acquire_now(
+    engine: &Arc<Inner>,
+    ctx: &IdempotencyContext,
+) -> Result<Result<Acquisition>, OwnerId> {
     if !engine.at_once {
         return Err(engine.owner());
     }
@@ -131,7 +142,9 @@ impl<'a> Attempting<'a> {
             }
             Err(_) => {}
         }
-        told::not_granted(self.ctx, end, || self.engine.now().saturating_duration_since(self.started));
+        told::not_granted(self.ctx, end, || {
+            self.engine.now().saturating_duration_since(self.started)
+        });
     }
 
     fn identity(&self) -> &Identity {
@@ -170,14 +183,16 @@ impl<'a> Attempting<'a> {
             return Ok(Acquisition::Complete(result));
         }
         let Ok(_lead) = lead else {
-            // The leader may be in a future that is not polled, so this caller asks once for itself (ACQ-5).
+            // The leader may be in a future that is not polled, so this caller asks once for itself
+            // (ACQ-5).
             return Ok(match self.pass(seat, self.leave()).await? {
                 Some(Found::End(end)) => end,
                 _ => self.in_flight(seat.flight.seen()),
             });
         };
         let mut rest = REST;
-        // Whether the key was free at the last look: then this waits for a permit, and for no holder.
+        // Whether the key was free at the last look: then this waits for a permit, and for no
+        // holder.
         let mut free = false;
         loop {
             let leave = if free {
@@ -187,8 +202,11 @@ impl<'a> Attempting<'a> {
             } else {
                 match self.changed(seat.flight.seen()).await {
                     Ok(()) => rest = REST,
-                    // Nothing is known to be wrong with the record: ask again. (A failed acquire ends the call, ACQ-9.)
-                    Err(error) if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() => {
+                    // Nothing is known to be wrong with the record: ask again. (A failed acquire
+                    // ends the call, ACQ-9.)
+                    Err(error)
+                        if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
+                    {
                         sleep(rest.min(self.left())).await;
                         rest = (rest * 2).min(LONGEST_REST);
                         continue;
@@ -211,14 +229,17 @@ impl<'a> Attempting<'a> {
     /// Sleeps until the holder may have changed, or its lease or the wait is over.
     async fn changed(&self, seen: Seen) -> Result<()> {
         let left = seen.until.min(self.deadline).saturating_duration_since(self.engine.now());
-        // At least a little, so that a holder whose takeover a lock holds back is not asked in a hot loop.
+        // At least a little, so that a holder whose takeover a lock holds back is not asked in a
+        // hot loop.
         let at_most = left.max(Duration::from_millis(1));
         let bound = at_most.saturating_add(self.engine.gate.operation_timeout());
-        let changed = self.engine.dyn_store().dyn_changed(self.identity().clone(), seen.token, at_most);
+        let changed =
+            self.engine.dyn_store().dyn_changed(self.identity().clone(), seen.token, at_most);
         self.engine.gate.within(bound, "changed", self.identity(), changed).await
     }
 
-    /// One pass of a waiter: acquires, or without leave to do so looks. `None`: the key is free, and a permit is wanted.
+    /// One pass of a waiter: acquires, or without leave to do so looks. `None`: the key is free,
+    /// and a permit is wanted.
     async fn pass(
         &self,
         seat: &Seat<'_>,
@@ -288,15 +309,20 @@ impl<'a> Attempting<'a> {
 
     async fn look(&self) -> Result<Standing> {
         let engine = self.engine;
-        let pass = engine.enter().map_err(|error| error.during("look").for_identity(self.identity()))?;
-        let bound = self.last().saturating_duration_since(engine.now()).min(engine.gate.operation_timeout());
+        let pass =
+            engine.enter().map_err(|error| error.during("look").for_identity(self.identity()))?;
+        let bound = self
+            .last()
+            .saturating_duration_since(engine.now())
+            .min(engine.gate.operation_timeout());
         let call = engine.dyn_store().dyn_look(self.identity().clone());
         let answer = engine.gate.within(bound, "look", self.identity(), call).await;
         drop(pass);
         answer
     }
 
-    /// When the last call to the store ends: one call after the deadline, whatever the calls before it took (ACQ-6).
+    /// When the last call to the store ends: one call after the deadline, whatever the calls before
+    /// it took (ACQ-6).
     fn last(&self) -> Instant {
         self.deadline + self.engine.gate.operation_timeout()
     }
@@ -306,12 +332,14 @@ impl<'a> Attempting<'a> {
     }
 
     fn in_flight(&self, seen: Seen) -> Acquisition {
-        Acquisition::InFlight(InFlight::new(seen.until.saturating_duration_since(self.engine.now())))
+        Acquisition::InFlight(InFlight::new(
+            seen.until.saturating_duration_since(self.engine.now()),
+        ))
     }
 }
 
-/// The fresh wait of a caller whose completion was refused (CMP-2): the taker's result, or in flight, or `None` when
-/// the record is gone. It never acquires: the action ran already.
+/// The fresh wait of a caller whose completion was refused (CMP-2): the taker's result, or in
+/// flight, or `None` when the record is gone. It never acquires: the action ran already.
 pub(crate) async fn watch(
     engine: &Arc<Inner>,
     identity: &Identity,

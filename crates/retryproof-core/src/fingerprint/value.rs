@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The digest of a value that can be serialized (FP-4): its shape and content, fed to SHA-256 as serde tells them.
+//! The digest of a value that can be serialized (FP-4): its shape and content, fed to SHA-256 as
+//! serde tells them.
 //!
-//! No format stands in between. JSON would fold values into one (`None` and `Some(())`, all that is no number), and what it
-//! makes of numbers and of the order of a map hangs on features that other crates turn on.
+//! No format stands in between. JSON would fold values into one (`None` and `Some(())`, all that is
+//! no number), and what it makes of numbers and of the order of a map hangs on features that other
+//! crates turn on.
 //!
-//! Each value is a tag and what makes its end known, so that no two differing values feed the same bytes. The bytes stand in records
-//! as digests: a tag is never changed and never reused.
+//! Each value is a tag and what makes its end known, so that no two differing values feed the same
+//! bytes. The bytes stand in records as digests: a tag is never changed and never reused.
 
 use std::fmt;
 
@@ -88,7 +90,8 @@ impl Items<'_> {
     }
 }
 
-/// In no order: that of a hash map differs from one process to the next, that of fields from one version of a program to the next.
+/// In no order: that of a hash map differs from one process to the next, that of fields from one
+/// version of a program to the next.
 struct Entries<'a> {
     hash: &'a mut Sha256,
     entry: Sha256,
@@ -204,7 +207,12 @@ impl<'a> ser::Serializer for Feed<'a> {
         self.serialize_unit()
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, name: &'static str) -> Result<(), Refused> {
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        name: &'static str,
+    ) -> Result<(), Refused> {
         self.variant(name)?.serialize_unit()
     }
 

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-/// The pause before a message that failed comes again: doubled with each failure, up to a bound. Brokers that delay by
-/// themselves do not need it; with the others it is what keeps a failing message from a hot loop (LST-2).
+/// The pause before a message that failed comes again: doubled with each failure, up to a bound.
+/// Brokers that delay by themselves do not need it; with the others it is what keeps a failing
+/// message from a hot loop (LST-2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -42,7 +43,8 @@ mod tests {
     #[test]
     fn lst_2_the_pause_doubles_up_to_its_bound() {
         let backoff = Backoff::default();
-        let seconds = [0, 1, 2, 3, 6, 7, 40, u32::MAX].map(|failures| backoff.after(failures).as_secs());
+        let seconds =
+            [0, 1, 2, 3, 6, 7, 40, u32::MAX].map(|failures| backoff.after(failures).as_secs());
         assert_eq!(seconds, [0, 1, 2, 4, 32, 60, 60, 60]);
         let longer = Backoff::new(Duration::MAX, Duration::MAX);
         assert_eq!(longer.after(9), Duration::MAX);

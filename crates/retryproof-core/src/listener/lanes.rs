@@ -14,11 +14,12 @@ use tokio::time::timeout;
 
 use super::{Reason, Verdict};
 
-/// A bounded number of messages in work at once, each on a task of its own: one that is slow, put off or broken holds up
-/// no other. For consumers whose messages come one after the other; for those that fetch, see [`batch`].
+/// A bounded number of messages in work at once, each on a task of its own: one that is slow, put
+/// off or broken holds up no other. For consumers whose messages come one after the other; for
+/// those that fetch, see [`batch`].
 ///
-/// Dropped, it drops the work in the middle: leases run out and the messages come again (RUN-5). Call
-/// [`finish`](Self::finish) first.
+/// Dropped, it drops the work in the middle: leases run out and the messages come again (RUN-5).
+/// Call [`finish`](Self::finish) first.
 #[derive(Debug)]
 pub struct Lanes {
     free: Arc<Semaphore>,
@@ -40,7 +41,8 @@ impl Lanes {
         Self { free: Arc::new(Semaphore::new(places)), running: JoinSet::new() }
     }
 
-    /// Waits for a free lane. Take the next message only then: one that is taken and waits keeps others from getting it.
+    /// Waits for a free lane. Take the next message only then: one that is taken and waits keeps
+    /// others from getting it.
     ///
     /// # Cancel safety
     /// A drop leaves nothing behind.
@@ -68,7 +70,8 @@ impl Lanes {
         self.running.len()
     }
 
-    /// Waits for what is in work, for `at_most`; whatever is left then is dropped, and this says how many that were.
+    /// Waits for what is in work, for `at_most`; whatever is left then is dropped, and this says
+    /// how many that were.
     ///
     /// # Cancel safety
     /// Dropped, the work goes on.
@@ -81,12 +84,13 @@ impl Lanes {
     }
 }
 
-/// Works on all `messages` with at most `at_once` of them side by side, and answers each by itself as soon as its verdict
-/// is there (LST-2): the slow one in the middle keeps none of the others from being answered. A panic of `work`, or of its
-/// future, is a verdict too.
+/// Works on all `messages` with at most `at_once` of them side by side, and answers each by itself
+/// as soon as its verdict is there (LST-2): the slow one in the middle keeps none of the others
+/// from being answered. A panic of `work`, or of its future, is a verdict too.
 ///
 /// # Cancel safety
-/// Dropped, the work in the middle is dropped: leases run out (RUN-5), and messages not answered come again.
+/// Dropped, the work in the middle is dropped: leases run out (RUN-5), and messages not answered
+/// come again.
 pub async fn batch<M, W, Working, A, Answering>(
     messages: impl IntoIterator<Item = M>,
     at_once: usize,
@@ -103,7 +107,8 @@ pub async fn batch<M, W, Working, A, Answering>(
     for message in messages {
         let lane = lanes.free().await;
         let answer = answer.clone();
-        // It may panic before there is a future to poll. Then the other messages still have their turn.
+        // It may panic before there is a future to poll. Then the other messages still have their
+        // turn.
         let working = catch_unwind(AssertUnwindSafe(|| work(&message)));
         lanes.run(lane, async move {
             let verdict = match working {
@@ -116,8 +121,8 @@ pub async fn batch<M, W, Working, A, Answering>(
     while lanes.running.join_next().await.is_some() {}
 }
 
-/// The work's verdict; of work that panics, a nack with the reason [`Reason::Panicked`], so that the message is answered all the same.
-/// The engine has freed the key by then (RUN-4).
+/// The work's verdict; of work that panics, a nack with the reason [`Reason::Panicked`], so that
+/// the message is answered all the same. The engine has freed the key by then (RUN-4).
 pub async fn caught(work: impl Future<Output = Verdict>) -> Verdict {
     let mut work = pin!(work);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {

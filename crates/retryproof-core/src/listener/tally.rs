@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Poison, Reason, Verdict};
 
-/// Counts what a consumer answered, by reason: a metric without a metrics library, as [`Counters`](crate::observe::Counters) is.
+/// Counts what a consumer answered, by reason: a metric without a metrics library, as
+/// [`Counters`](crate::observe::Counters) is.
 #[derive(Debug, Default)]
 pub struct Tally {
     acks: AtomicU64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 row by row, as an execute result and as what an annotated function returns; and messages side by side.
+//! LST-2 row by row, as an execute result and as what an annotated function returns; and messages
+//! side by side.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +42,11 @@ fn lst_2_ann_5_executed_and_replayed_are_acknowledged() {
     row(Ok(Outcome::Executed(1)), Verdict::Ack { why: Reason::Executed });
     let (of_engine, of_function) = both(Ok(Outcome::Replayed(1)));
     assert_eq!(of_engine, Verdict::Ack { why: Reason::Replayed });
-    assert_eq!(of_function, Verdict::Ack { why: Reason::Executed }, "a function tells them not apart");
+    assert_eq!(
+        of_function,
+        Verdict::Ack { why: Reason::Executed },
+        "a function tells them not apart"
+    );
 }
 
 #[test]
@@ -53,7 +58,9 @@ fn lst_2_ann_5_not_replayable_is_acknowledged() {
 
 #[test]
 fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_failure() {
-    for (remaining, after) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (90_000, 90), (86_400_000, 86_400)] {
+    for (remaining, after) in
+        [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (90_000, 90), (86_400_000, 86_400)]
+    {
         let busy = InFlight::new(Duration::from_millis(remaining));
         let verdict = Verdict::put_off(Duration::from_secs(after));
         row(Ok(Outcome::InFlight(busy)), verdict);
@@ -120,9 +127,11 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
     assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
 }
 
-/// A function's error does not say what is left of the lease: its message meets `InFlight` when it comes again.
+/// A function's error does not say what is left of the lease: its message meets `InFlight` when it
+/// comes again.
 #[test]
-fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure() {
+fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure()
+ {
     let held = |remaining| ExecuteError::Held { error: Rejected::Mismatch, remaining };
     for (remaining, after) in [(0, 1), (1_001, 2), (90_000, 90)] {
         let verdict = Verdict::of::<u8, _>(&Err(held(Duration::from_millis(remaining))));
@@ -169,7 +178,11 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
             four.wait().await;
             now.fetch_sub(1, Ordering::SeqCst);
             assert!(n != 7, "message 7 panics");
-            if n == 9 { Verdict::poison(Poison::Unreadable) } else { Verdict::ack(Reason::Executed) }
+            if n == 9 {
+                Verdict::poison(Poison::Unreadable)
+            } else {
+                Verdict::ack(Reason::Executed)
+            }
         }
     };
     batch(0..100_usize, 4, work, move |n, verdict| {
@@ -186,7 +199,9 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
     assert_eq!(most.load(Ordering::SeqCst), 4);
     assert_eq!(all[7].1, Verdict::Nack { after: NOW, why: Reason::Panicked });
     assert_eq!(all[9].1.why(), Reason::Poison(Poison::Unreadable));
-    assert!(all.iter().filter(|(n, _)| ![7, 9].contains(n)).all(|(_, v)| v.why() == Reason::Executed));
+    assert!(
+        all.iter().filter(|(n, _)| ![7, 9].contains(n)).all(|(_, v)| v.why() == Reason::Executed)
+    );
 }
 
 #[tokio::test]

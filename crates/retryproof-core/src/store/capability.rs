@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a store may be able to do beyond the contract: [`Purge`] and [`Inspect`]; [`Join`](super::Join) has a file of its own.
+//! What a store may be able to do beyond the contract: [`Purge`] and [`Inspect`];
+//! [`Join`](super::Join) has a file of its own.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
 
-/// Deletes expired records. Hygiene, never part of correctness: expired counts as absent, purged or not (CMP-6).
+/// Deletes expired records. Hygiene, never part of correctness: expired counts as absent, purged or
+/// not (CMP-6).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot delete expired records",
     label = "a store that can purge is wanted here",
@@ -17,8 +19,9 @@ use crate::owner::FencingToken;
             records by itself"
 )]
 pub trait Purge: IdempotencyStore {
-    /// Deletes up to `limit` records: COMPLETE past its ttl, and IN_PROGRESS only when both its lease and its ttl,
-    /// counted from the acquire, are over (STO-4). Says how many went; fewer than `limit` means that none is left.
+    /// Deletes up to `limit` records: COMPLETE past its ttl, and IN_PROGRESS only when both its
+    /// lease and its ttl, counted from the acquire, are over (STO-4). Says how many went; fewer
+    /// than `limit` means that none is left.
     ///
     /// Safe from every instance at once. A drop leaves it done in part.
     ///

@@ -8,9 +8,13 @@ use std::task::Poll;
 
 use crate::error::{Error, Result};
 
-/// Polls a call to its end. One that panics is over, with an error that says that its outcome is not known.
+/// Polls a call to its end. One that panics is over, with an error that says that its outcome is
+/// not known.
 pub(crate) async fn caught<T>(mut call: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
-    poll_fn(|cx| caught_now(|| call.as_mut().poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)))).await
+    poll_fn(|cx| {
+        caught_now(|| call.as_mut().poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)))
+    })
+    .await
 }
 
 /// The same of a call that blocks.

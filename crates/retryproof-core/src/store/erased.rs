@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::caught::{caught, caught_now};
 use super::{
-    AcquireRequest, Acquired, Completion, Dialect, Fenced, IdempotencyStore, Inspect, Join, JoinStatement,
-    Purge, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Dialect, Fenced, IdempotencyStore, Inspect, Join,
+    JoinStatement, Purge, Standing, StoreProfile,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
@@ -21,23 +21,34 @@ use crate::store::{RecordSummary, StoreStats};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
-/// The contract with boxed futures, for `dyn`. Implemented for every [`IdempotencyStore`]; the prefix keeps method
-/// look-up from meeting both. Calls own what they need, so that a call in flight can outlive its caller (ACQ-11). A panic of
-/// the store is the error `Unavailable` of the call, where it is made or polled (STO-5).
+/// The contract with boxed futures, for `dyn`. Implemented for every [`IdempotencyStore`]; the
+/// prefix keeps method look-up from meeting both. Calls own what they need, so that a call in
+/// flight can outlive its caller (ACQ-11). A panic of the store is the error `Unavailable` of the
+/// call, where it is made or polled (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
-    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at once](StoreProfile::at_once).
-    /// `None` when it did not.
+    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at
+    /// once](StoreProfile::at_once). `None` when it did not.
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
     /// [`IdempotencyStore::look`].
     fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
     /// [`IdempotencyStore::changed`].
-    fn dyn_changed(self: Arc<Self>, id: Identity, seen: FencingToken, at_most: Duration) -> Boxed<()>;
+    fn dyn_changed(
+        self: Arc<Self>,
+        id: Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Boxed<()>;
     /// [`IdempotencyStore::extend`].
     fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced>;
     /// [`IdempotencyStore::complete`].
-    fn dyn_complete(self: Arc<Self>, id: Identity, owner: OwnerId, done: Completion) -> Boxed<Fenced>;
+    fn dyn_complete(
+        self: Arc<Self>,
+        id: Identity,
+        owner: OwnerId,
+        done: Completion,
+    ) -> Boxed<Fenced>;
     /// [`IdempotencyStore::release`].
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced>;
     /// [`IdempotencyStore::profile`].
@@ -57,16 +68,30 @@ impl<S: IdempotencyStore> DynStore for S {
         Box::pin(async move { caught(pin!(async { self.look(&id).await })).await })
     }
 
-    fn dyn_changed(self: Arc<Self>, id: Identity, seen: FencingToken, at_most: Duration) -> Boxed<()> {
-        Box::pin(async move { caught(pin!(async { self.changed(&id, seen, at_most).await })).await })
+    fn dyn_changed(
+        self: Arc<Self>,
+        id: Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Boxed<()> {
+        Box::pin(
+            async move { caught(pin!(async { self.changed(&id, seen, at_most).await })).await },
+        )
     }
 
     fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced> {
         Box::pin(async move { caught(pin!(async { self.extend(&id, owner, lease).await })).await })
     }
 
-    fn dyn_complete(self: Arc<Self>, id: Identity, owner: OwnerId, done: Completion) -> Boxed<Fenced> {
-        Box::pin(async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await })
+    fn dyn_complete(
+        self: Arc<Self>,
+        id: Identity,
+        owner: OwnerId,
+        done: Completion,
+    ) -> Boxed<Fenced> {
+        Box::pin(
+            async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await },
+        )
     }
 
     fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced> {
@@ -141,15 +166,17 @@ impl<S: Join> DynJoin for S {
 
     fn dyn_committed(&self, id: &Identity) {
         if let Err(error) = caught_now(|| self.committed(id)) {
-            tracing::error!(identity = %id, %error, "waiters were not woken; they find the result by their polls");
+            tracing::error!(identity = %id, %error, "waiters were not woken; they find the \
+                 result by their polls");
         }
     }
 }
 
-/// A store with its capabilities, type-erased and cheap to clone: what [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
+/// A store with its capabilities, type-erased and cheap to clone: what
+/// [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
 ///
-/// `SharedStore::new(store)` knows the contract alone; capabilities are captured while the concrete type is known:
-/// `SharedStore::builder(store).with_purge().with_inspect().build()`.
+/// `SharedStore::new(store)` knows the contract alone; capabilities are captured while the concrete
+/// type is known: `SharedStore::builder(store).with_purge().with_inspect().build()`.
 #[derive(Clone)]
 pub struct SharedStore {
     store: Arc<dyn DynStore>,
@@ -171,7 +198,8 @@ impl SharedStore {
         SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
     }
 
-    /// Deletes up to `limit` expired records and says how many went; `None` when the store cannot (STO-4).
+    /// Deletes up to `limit` expired records and says how many went; `None` when the store cannot
+    /// (STO-4).
     ///
     /// # Errors
     /// Those of the store.
@@ -221,12 +249,14 @@ impl SharedStore {
     /// # Errors
     /// `Unsupported` when the store has none, or one of another database.
     pub(crate) fn joiner<D: Dialect>(&self) -> Result<&Arc<dyn DynJoin>> {
-        let refused = |message: &'static str| Error::new(ErrorKind::Unsupported, message).during("join");
+        let refused =
+            |message: &'static str| Error::new(ErrorKind::Unsupported, message).during("join");
         let name = self.store.dyn_profile().name;
         let Some(join) = &self.join else {
             return Err(refused(
-                "this store cannot join a transaction; take one that keeps its records in the database of the business \
-                 writes, with its capability (`into_shared`, or `with_join`)",
+                "this store cannot join a transaction; take one that keeps its records in the \
+                 database of the business writes, with its capability (`into_shared`, or \
+                 `with_join`)",
             )
             .with("store", name));
         };

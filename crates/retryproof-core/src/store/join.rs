@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the caller's transaction (CMP-7): what a store gives for it, and what a database driver has to do.
+//! Joining the caller's transaction (CMP-7): what a store gives for it, and what a database driver
+//! has to do.
 //!
-//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`]: it hands out its completion as one
-//! statement, fenced by owner. A driver's transaction runs it through [`TxPort`], so that the record commits with the business
-//! writes or not at all. [`TxSource`] and [`OwnedTx`] are for an engine that opens and ends the transaction itself.
+//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`]: it
+//! hands out its completion as one statement, fenced by owner. A driver's transaction runs it
+//! through [`TxPort`], so that the record commits with the business writes or not at all.
+//! [`TxSource`] and [`OwnedTx`] are for an engine that opens and ends the transaction itself.
 //!
-//! The traits of drivers carry the store's [`Dialect`] as a parameter. That keeps a statement of one database from a transaction of another,
-//! and it is what lets a store crate implement them for types that neither it nor this crate owns.
+//! The traits of drivers carry the store's [`Dialect`] as a parameter. That keeps a statement of
+//! one database from a transaction of another, and it is what lets a store crate implement them for
+//! types that neither it nor this crate owns.
 
 use std::fmt;
 use std::future::Future;
@@ -65,7 +68,8 @@ impl<'a> From<Option<&'a [u8]>> for Param<'a> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct JoinStatement<'a> {
-    /// The text, with the placeholders of the dialect. It holds nothing of the caller's but a validated table name.
+    /// The text, with the placeholders of the dialect. It holds nothing of the caller's but a
+    /// validated table name.
     pub sql: &'a str,
     /// The values.
     pub params: Vec<Param<'a>>,
@@ -92,9 +96,11 @@ pub trait Join: IdempotencyStore {
     /// The completion as one statement.
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl` from the statement's own instant (not from the
-    /// transaction's beginning), and exactly one row counts as changed. Anything else: no row. It is the fence of
-    /// [`complete`](IdempotencyStore::complete), in one statement, and it never waits for a lock that the transaction itself holds.
+    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl` from
+    /// the statement's own instant (not from the transaction's beginning), and exactly one row
+    /// counts as changed. Anything else: no row. It is the fence of
+    /// [`complete`](IdempotencyStore::complete), in one statement, and it never waits for a lock
+    /// that the transaction itself holds.
     fn completion<'a>(
         &'a self,
         id: &'a Identity,
@@ -102,7 +108,8 @@ pub trait Join: IdempotencyStore {
         done: &'a Completion,
     ) -> JoinStatement<'a>;
 
-    /// Wakes those who wait for the record. Called after the transaction was committed, never before; it must not block.
+    /// Wakes those who wait for the record. Called after the transaction was committed, never
+    /// before; it must not block.
     fn committed(&self, id: &Identity);
 }
 
@@ -118,13 +125,20 @@ pub trait TxPort<D: Dialect> {
     ///
     /// A driver that blocks may run it before it returns the future.
     ///
-    /// Where the connection is in no transaction any more, it fails and runs nothing: in autocommit the record would be a commit of its own,
-    /// without the writes (CMP-7). Some databases end a transaction by themselves after an error: MySQL after a deadlock, SQLite on a full disk.
-    /// PostgreSQL aborts it, and refuses every statement by itself; the ports for it do not look whether the action ended the transaction.
+    /// Where the connection is in no transaction any more, it fails and runs nothing: in autocommit
+    /// the record would be a commit of its own, without the writes (CMP-7). Some databases end a
+    /// transaction by themselves after an error: MySQL after a deadlock, SQLite on a full disk.
+    /// PostgreSQL aborts it, and refuses every statement by itself; the ports for it do not look
+    /// whether the action ended the transaction.
     ///
     /// # Errors
-    /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The transaction will be rolled back.
-    fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> impl Future<Output = Result<u64>> + Send;
+    /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The
+    /// transaction will be rolled back.
+    fn run_statement(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
@@ -135,23 +149,27 @@ pub trait TxPort<D: Dialect> {
             for another driver implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may have it open, counted from its begin, in a database where an open transaction holds up the beats of other keys: SQLite, which has
-    /// one writer. The engine drops an async action that takes longer, and rolls back. `None`, the default, is no bound.
+    /// How long an action may have it open, counted from its begin, in a database where an open
+    /// transaction holds up the beats of other keys: SQLite, which has one writer. The engine drops
+    /// an async action that takes longer, and rolls back. `None`, the default, is no bound.
     fn open_at_most(&self) -> Option<Duration> {
         None
     }
 
-    /// Commits the transaction that was opened, and no other: one that the database rolled back by itself, or that the action ended, fails
-    /// here, and nothing that was written on its connection since then is committed (CMP-7). The conformance kit judges that.
+    /// Commits the transaction that was opened, and no other: one that the database rolled back by
+    /// itself, or that the action ended, fails here, and nothing that was written on its connection
+    /// since then is committed (CMP-7). The conformance kit judges that.
     ///
     /// # Errors
-    /// When it was not committed, **or when nobody knows**: whoever called reads by owner what became of it.
+    /// When it was not committed, **or when nobody knows**: whoever called reads by owner what
+    /// became of it.
     fn commit_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 
     /// Rolls back.
     ///
     /// # Errors
-    /// When it could not be confirmed; the connection must not be used again then, so that the database rolls back.
+    /// When it could not be confirmed; the connection must not be used again then, so that the
+    /// database rolls back.
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 
@@ -159,8 +177,9 @@ pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions that a record can join",
     label = "not a source of transactions",
-    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a `MySqlPool`, of sqlx 0.9, or of 0.8 with the \
-            features `postgres-sqlx-08` and `mysql-sqlx-08`; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
+    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a \
+         `MySqlPool`, of sqlx 0.9, or of 0.8 with the features `postgres-sqlx-08` and \
+         `mysql-sqlx-08`; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
 )]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
     /// What it opens.

@@ -8,15 +8,17 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::identity::Identity;
 
-/// Sets of places. Each identity has one set, so that a few hundred hot keys do not drive each other out.
+/// Sets of places. Each identity has one set, so that a few hundred hot keys do not drive each
+/// other out.
 const SETS: usize = 2_048;
 const WAYS: usize = 4;
 
-/// A store's hint of which identities this process has lately seen complete, so that their duplicates are served by a
-/// cheaper statement than the one that may grant (ACQ-8).
+/// A store's hint of which identities this process has lately seen complete, so that their
+/// duplicates are served by a cheaper statement than the one that may grant (ACQ-8).
 ///
-/// It decides nothing: whoever goes by it asks the server all the same, and a wrong guess costs one round trip. It holds
-/// 8,192 identities in 128 KiB; in a full set the oldest makes room. It never waits.
+/// It decides nothing: whoever goes by it asks the server all the same, and a wrong guess costs one
+/// round trip. It holds 8,192 identities in 128 KiB; in a full set the oldest makes room. It never
+/// waits.
 pub struct Known {
     sets: Box<[[Place; WAYS]]>,
     start: Instant,
@@ -49,11 +51,14 @@ impl Known {
         })
     }
 
-    /// It was seen complete, and is kept for `rest` from now. [`Duration::MAX`]: until it is forgotten.
+    /// It was seen complete, and is kept for `rest` from now. [`Duration::MAX`]: until it is
+    /// forgotten.
     pub fn note(&self, id: &Identity, rest: Duration) {
         let until = match rest {
             Duration::MAX => u64::MAX,
-            rest => self.elapsed().saturating_add(u64::try_from(rest.as_millis()).unwrap_or(u64::MAX)),
+            rest => {
+                self.elapsed().saturating_add(u64::try_from(rest.as_millis()).unwrap_or(u64::MAX))
+            }
         };
         let (set, mark) = self.set(id);
         if let Some(place) = set.iter().find(|place| place.mark.load(Ordering::Relaxed) == mark) {
@@ -62,7 +67,10 @@ impl Known {
         }
         // Two that do this at once mix their places up. That is a wrong guess.
         for at in (1..WAYS).rev() {
-            set[at].set(set[at - 1].mark.load(Ordering::Relaxed), set[at - 1].until.load(Ordering::Relaxed));
+            set[at].set(
+                set[at - 1].mark.load(Ordering::Relaxed),
+                set[at - 1].until.load(Ordering::Relaxed),
+            );
         }
         set[0].set(mark, until);
     }
@@ -138,7 +146,8 @@ mod tests {
         let known = Known::new();
         let ids = ids(500);
         ids.iter().for_each(|id| known.note(id, Duration::MAX));
-        // Where five meet in one set, one of them is: about once in seventy processes, and never four times.
+        // Where five meet in one set, one of them is: about once in seventy processes, and never
+        // four times.
         assert!(ids.iter().filter(|id| known.has(id)).count() >= 497);
         // And a flood does not fill more than there is room for.
         self::ids(100_000).iter().for_each(|id| known.note(id, Duration::MAX));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`MemoryStore`]: records in this process, spread over shards, bounded in number and bytes.
 //!
-//! A record's shard follows from a keyed hash of scope and key, and every transition is one short section under that
-//! shard's lock (`shard.rs`). Look-ups borrow the identity and allocate nothing; a replay hands out a window of the
-//! record's one allocation (`record.rs`). The table grows without a stall (`table.rs`), a wheel finds what has expired
-//! (`wheel.rs`), and the bounds are kept without a counter that all cores share (`budget.rs`).
+//! A record's shard follows from a keyed hash of scope and key, and every transition is one short
+//! section under that shard's lock (`shard.rs`). Look-ups borrow the identity and allocate nothing;
+//! a replay hands out a window of the record's one allocation (`record.rs`). The table grows
+//! without a stall (`table.rs`), a wheel finds what has expired (`wheel.rs`), and the bounds are
+//! kept without a counter that all cores share (`budget.rs`).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -56,24 +57,28 @@ const TIDY: usize = 32;
 ///
 /// # Bounds
 /// At most [`max_records`](MemoryStoreBuilder::max_records) records (1,000,000) in
-/// [`max_bytes`](MemoryStoreBuilder::max_bytes) bytes (1 GiB). A new key that finds no room even after expired records
-/// are reclaimed is refused with [`ErrorKind::Full`]; a live record is never evicted (STO-1). Known keys are served all
-/// the same, and so is whoever holds a lease: **a completion is never refused for room**, so the bytes may exceed their
-/// bound by the results of the leases that were running, and until records expire no new key is granted. A single value
+/// [`max_bytes`](MemoryStoreBuilder::max_bytes) bytes (1 GiB). A new key that finds no room even
+/// after expired records are reclaimed is refused with [`ErrorKind::Full`]; a live record is never
+/// evicted (STO-1). Known keys are served all the same, and so is whoever holds a lease: **a
+/// completion is never refused for room**, so the bytes may exceed their bound by the results of
+/// the leases that were running, and until records expire no new key is granted. A single value
 /// larger than the whole bound is [`ErrorKind::TooLarge`].
 ///
 /// # Expiry
-/// Judged to the nanosecond by the monotonic clock when a record is met (ACQ-7, CMP-6). Expired records are reclaimed
-/// by later grants, a few at a time, by [`Purge`](crate::store::Purge), and when the store is full. Memory that was used once is kept
-/// for later records: the index stays as large as the store has been full, 36 bytes a record.
+/// Judged to the nanosecond by the monotonic clock when a record is met (ACQ-7, CMP-6). Expired
+/// records are reclaimed by later grants, a few at a time, by [`Purge`](crate::store::Purge), and
+/// when the store is full. Memory that was used once is kept for later records: the index stays as
+/// large as the store has been full, 36 bytes a record.
 ///
 /// # Tokens
-/// Drawn from a counter that each shard seeds with the wall clock in microseconds when the store is made: they grow over
-/// release, takeover, purge, and over a restart unless the wall clock steps back across it (ACQ-10).
+/// Drawn from a counter that each shard seeds with the wall clock in microseconds when the store is
+/// made: they grow over release, takeover, purge, and over a restart unless the wall clock steps
+/// back across it (ACQ-10).
 ///
 /// # Waiting
-/// Pushed: completion, release and takeover wake the waiters (ACQ-4). [`changed`](IdempotencyStore::changed) sleeps on
-/// tokio's timer, so it wants a runtime with time enabled; nothing else here does.
+/// Pushed: completion, release and takeover wake the waiters (ACQ-4).
+/// [`changed`](IdempotencyStore::changed) sleeps on tokio's timer, so it wants a runtime with time
+/// enabled; nothing else here does.
 pub struct MemoryStore {
     shards: Box<[Padded]>,
     /// Shards minus one; their number is a power of two.
@@ -106,12 +111,15 @@ impl MemoryStore {
         MemoryStoreBuilder::new()
     }
 
-    /// The identity's shard, and what is left of its hash for the table in it. The hash is keyed, so a client cannot aim
-    /// keys at one shard or one chain.
+    /// The identity's shard, and what is left of its hash for the table in it. The hash is keyed,
+    /// so a client cannot aim keys at one shard or one chain.
     #[inline(always)]
     fn locate(&self, id: &Identity) -> (&Mutex<Shard>, u32) {
         let hash = id.keyed_hash();
-        #[expect(clippy::cast_possible_truncation, reason = "one half picks the shard, the other the bucket")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "one half picks the shard, the other the bucket"
+        )]
         let (high, low) = ((hash >> 32) as usize, hash as u32);
         (&self.shards[high & self.mask].0, low)
     }
@@ -126,7 +134,9 @@ impl MemoryStore {
             Ok(replay) => {
                 drop(locked);
                 match replay.into_value() {
-                    Ok(value) => Poll::Ready(Ok(Acquired::Complete(StoredResult::new(value, None)))),
+                    Ok(value) => {
+                        Poll::Ready(Ok(Acquired::Complete(StoredResult::new(value, None))))
+                    }
                     Err(replay) => with_fingerprint(replay),
                 }
             }
@@ -143,8 +153,9 @@ impl MemoryStore {
         mut found: Option<u32>,
         now: Instant,
     ) -> Poll<Result<Acquired>> {
-        let granted =
-            |token, took_over| Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over));
+        let granted = |token, took_over| {
+            Acquired::Granted(Grant::new(FencingToken::new(token), req.lease, took_over))
+        };
         if let Some(replay) = found.and_then(|at| locked.replay_from(at, now, &self.time)) {
             drop(locked);
             return with_fingerprint(replay);
@@ -175,11 +186,13 @@ impl MemoryStore {
                 },
             };
             drop(locked);
-            let room = !searched && self.make_room(Now { at: now, nanos: self.time.nanos(now) }, bytes);
+            let room =
+                !searched && self.make_room(Now { at: now, nanos: self.time.nanos(now) }, bytes);
             searched = true;
             let (shard, hash) = self.locate(id);
             locked = shard.lock();
-            // Anything may have happened meanwhile: another caller may have brought this very key in.
+            // Anything may have happened meanwhile: another caller may have brought this very key
+            // in.
             match locked.replay(id, hash, now, &self.time) {
                 Ok(replay) => {
                     drop(locked);
@@ -234,7 +247,12 @@ impl MemoryStore {
             .with("max bytes", self.max_bytes)
     }
 
-    fn complete_now(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Poll<Result<Fenced>> {
+    fn complete_now(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Poll<Result<Fenced>> {
         if done.value.len() as u64 > self.max_bytes {
             return Poll::Ready(Err(self.too_large(id, done.value.len())));
         }
@@ -244,7 +262,8 @@ impl MemoryStore {
         let expires = now + nanos(done.ttl);
         let record = Done::build(owner, expires, id.key(), done.fingerprint.as_ref(), &done.value);
         let mut record = Some(record);
-        let (fenced, left) = shard.lock().complete(id, hash, owner, (&mut record, expires), &self.budget);
+        let (fenced, left) =
+            shard.lock().complete(id, hash, owner, (&mut record, expires), &self.budget);
         if let Some(ended) = left.ended {
             ended.fire();
         }
@@ -275,7 +294,8 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let records: u64 = self.shards.iter().map(|shard| u64::from(shard.0.lock().counts().0)).sum();
+        let records: u64 =
+            self.shards.iter().map(|shard| u64::from(shard.0.lock().counts().0)).sum();
         f.debug_struct("MemoryStore")
             .field("records", &records)
             .field("max_records", &self.max_records)
@@ -285,8 +305,13 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl IdempotencyStore for MemoryStore {
-    fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send {
-        // Not `async`: the answer is written once, where the caller wants it, instead of being moved there.
+    fn acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> impl Future<Output = Result<Acquired>> + Send {
+        // Not `async`: the answer is written once, where the caller wants it, instead of being
+        // moved there.
         poll_fn(move |_| self.acquire_now(id, req))
     }
 
@@ -297,7 +322,8 @@ impl IdempotencyStore for MemoryStore {
     async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
-        // Look and subscription are one step under the lock: a change comes before both or wakes us.
+        // Look and subscription are one step under the lock: a change comes before both or wakes
+        // us.
         let subscribed = shard.lock().subscribe(id, hash, now, seen.get());
         if let Some((expires, ended)) = subscribed {
             ended.wait(at_most.min(expires.saturating_duration_since(now))).await;

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// How late a call may be ended.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// For stores: ends calls to a server that take too long, without a timer for each. To set one may wake the thread that
-/// minds them, which costs a tenth of a replay.
+/// For stores: ends calls to a server that take too long, without a timer for each. To set one may
+/// wake the thread that minds them, which costs a tenth of a replay.
 ///
 /// One task wakes, ten times a second, whoever waits for an answer; it sleeps while nobody does.
 pub struct Pulse {
@@ -36,7 +36,8 @@ struct Shared {
 }
 
 impl Pulse {
-    /// Starts the task. Where its runtime ends before the store, a timer is set for each call after all.
+    /// Starts the task. Where its runtime ends before the store, a timer is set for each call after
+    /// all.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -132,13 +133,16 @@ mod tests {
 
     #[test]
     fn sto_5_a_store_that_outlives_its_runtime_still_ends_its_statements() {
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+        };
         let first = runtime();
         let pulse = first.block_on(async { Pulse::start() });
         drop(first);
         let ended = runtime().block_on(async {
-            pulse.until(Instant::now() + Duration::from_millis(30), std::future::pending::<()>()).await
+            pulse
+                .until(Instant::now() + Duration::from_millis(30), std::future::pending::<()>())
+                .await
         });
         assert_eq!(ended, None);
     }

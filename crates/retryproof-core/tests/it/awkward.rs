@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stores that keep the contract in an awkward way: they take small values only, answer late, or do not answer at all.
+//! Stores that keep the contract in an awkward way: they take small values only, answer late, or do
+//! not answer at all.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile,
+};
 use retryproof_core::{
     Acquisition, CodecId, Error, ErrorKind, FencingToken, Finished, Held, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore, Opened, OwnerId, Result,
-    SharedStore, Tombstone,
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore, Opened,
+    OwnerId, Result, SharedStore, Tombstone,
 };
 use retryproof_testkit::SlowStore;
 use tokio::time::{Instant, sleep};
@@ -41,8 +44,17 @@ struct Inner {
 }
 
 fn awkward(takes: usize, says: bool, late: Duration) -> Awkward {
-    let (silent, purges, backlog) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    Awkward(Arc::new(Inner { store: MemoryStore::new().into(), takes, says, late, silent, purges, backlog }))
+    let (silent, purges, backlog) =
+        (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    Awkward(Arc::new(Inner {
+        store: MemoryStore::new().into(),
+        takes,
+        says,
+        late,
+        silent,
+        purges,
+        backlog,
+    }))
 }
 
 impl Awkward {
@@ -93,7 +105,10 @@ impl IdempotencyStore for Awkward {
 impl Purge for Awkward {
     async fn purge(&self, limit: usize) -> Result<usize> {
         let backlog = &self.0.backlog;
-        if backlog.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+        if backlog
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+        {
             sleep(Duration::from_secs(1)).await;
             return Ok(limit);
         }
@@ -140,10 +155,14 @@ async fn cmp_9_a_tombstone_whose_detail_is_refused_for_its_size_is_recorded_with
 async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     let engine = awkward(1, false, MS).engine(|_| {});
     let finished = held(&engine, "k").await.complete_tombstone(Tombstone::new()).await;
-    assert!(matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::TooLarge), "{finished:?}");
+    assert!(
+        matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::TooLarge),
+        "{finished:?}"
+    );
 }
 
-/// A round may end within its interval and say nothing. One that takes longer says so, and again after twice as long.
+/// A round may end within its interval and say nothing. One that takes longer says so, and again
+/// after twice as long.
 #[tokio::test(start_paused = true)]
 async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
     for (batches, warnings) in [(50, 0), (70, 1), (130, 2)] {
@@ -156,7 +175,11 @@ async fn sto_4_a_purge_that_does_not_keep_up_says_so() {
         let engine = store.engine(|config| config.purge.enabled = false);
         assert_eq!(engine.purge().await.unwrap(), Some(batches * 1_000));
         let said = said.0.lock().unwrap().join("\n");
-        assert_eq!(said.matches("the purge does not keep up").count(), warnings, "{batches}: {said}");
+        assert_eq!(
+            said.matches("the purge does not keep up").count(),
+            warnings,
+            "{batches}: {said}"
+        );
     }
 }
 
@@ -165,9 +188,11 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     let store = awkward(1_000, false, MS);
     let engine = store.engine(|config| config.purge.enabled = false);
     let began = Instant::now();
-    let failed = tokio::time::timeout(Duration::from_secs(60), engine.purge()).await.expect("it ends");
+    let failed =
+        tokio::time::timeout(Duration::from_secs(60), engine.purge()).await.expect("it ends");
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-    // Longer than `operation-timeout` here: a batch of many records is more work than any other call.
+    // Longer than `operation-timeout` here: a batch of many records is more work than any other
+    // call.
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(engine.purge().await.unwrap(), Some(0));
     // The task of the engine goes on after such a round.
@@ -178,7 +203,8 @@ async fn sto_4_sto_5_a_purge_that_is_never_answered_is_a_failed_round() {
     assert_eq!(store.0.purges.load(Ordering::SeqCst), 2);
 }
 
-/// MariaDB waits a second for a locked row: a first look that took longer than the wait was the one call.
+/// MariaDB waits a second for a locked row: a first look that took longer than the wait was the one
+/// call.
 #[tokio::test(start_paused = true)]
 async fn acq_6_a_first_look_that_outlasts_the_wait_is_the_last_one() {
     let slow = SlowStore::new(MemoryStore::new(), Duration::ZERO, WAIT + 500 * MS);

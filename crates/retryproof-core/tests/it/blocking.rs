@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use retryproof_core::{
-    Attempt, CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome, Payload,
-    SharedStore, blocking,
+    Attempt, CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome,
+    Payload, SharedStore, blocking,
 };
 use retryproof_testkit::SlowStore;
 
@@ -76,7 +76,8 @@ fn run_4_blocking_error_of_unknown_effect_leaves_the_key_to_the_lease() {
     });
     assert!(matches!(failed, Err(ExecuteError::Held { error: "timed out", .. })));
     // It waits for the rest of the lease.
-    let next = engine.execute_with(ctx("h"), |lease| Ok::<_, &str>(lease.attempt() == Attempt::Takeover));
+    let next =
+        engine.execute_with(ctx("h"), |lease| Ok::<_, &str>(lease.attempt() == Attempt::Takeover));
     assert_eq!(next.unwrap(), Outcome::Executed(true));
 }
 

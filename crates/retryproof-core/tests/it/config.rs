@@ -8,7 +8,8 @@ use std::time::Duration;
 use retryproof_core::config::{Pooler, Synchronous, keys};
 use retryproof_core::{CompletionFailurePolicy, ErrorKind, FingerprintMode, IdempotencyConfig};
 
-/// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values in each spelling.
+/// One key: a good value as TOML and as a variable spell it, how to see it arrive, and bad values
+/// in each spelling.
 struct Row {
     key: &'static str,
     toml: &'static str,
@@ -22,9 +23,12 @@ const S: Duration = Duration::from_secs(1);
 
 const BAD_DURATION: &[&str] =
     &["7", "'24h'", "'P1M'", "'pt5s'", "'PT1,5S'", "'-PT5S'", "true", "''", "['PT1S']", "{}"];
-const BAD_DURATION_VARIABLE: &[&str] = &["7", "24h", "P1M", "pt5s", "PT1,5S", "-PT5S", "P1DT", "", " PT5S"];
-const BAD_COUNT: &[&str] = &["-1", "1.5", "'10'", "true", "99999999999999999999999", "[1]", "1979-05-27"];
-const BAD_COUNT_VARIABLE: &[&str] = &["-1", "+1", "1.5", "1_000", "", "ten", "99999999999999999999999", " 1"];
+const BAD_DURATION_VARIABLE: &[&str] =
+    &["7", "24h", "P1M", "pt5s", "PT1,5S", "-PT5S", "P1DT", "", " PT5S"];
+const BAD_COUNT: &[&str] =
+    &["-1", "1.5", "'10'", "true", "99999999999999999999999", "[1]", "1979-05-27"];
+const BAD_COUNT_VARIABLE: &[&str] =
+    &["-1", "+1", "1.5", "1_000", "", "ten", "99999999999999999999999", " 1"];
 const BAD_FLAG: &[&str] = &["1", "'true'", "'yes'"];
 const BAD_FLAG_VARIABLE: &[&str] = &["1", "TRUE", "yes", ""];
 const BAD_WORD: &[&str] = &["'other'", "''", "7", "false"];
@@ -107,11 +111,13 @@ fn from_file(text: &str) -> Result<IdempotencyConfig, String> {
 
 fn load(text: Option<&str>, variables: &[(&str, &str)]) -> Result<IdempotencyConfig, String> {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    IdempotencyConfig::from_sources(text.map(|text| ("app.toml", text)), variables).map_err(|error| {
-        assert_eq!(error.kind(), ErrorKind::Config);
-        assert!(!format!("{error:?}").contains("canary"), "ID-4");
-        error.to_string()
-    })
+    IdempotencyConfig::from_sources(text.map(|text| ("app.toml", text)), variables).map_err(
+        |error| {
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(!format!("{error:?}").contains("canary"), "ID-4");
+            error.to_string()
+        },
+    )
 }
 
 fn variable_of(key: &str) -> String {
@@ -127,7 +133,11 @@ fn cfg_1_the_rows_are_all_keys() {
 #[test]
 fn cfg_1_every_key_arrives_from_either_source() {
     for row in ROWS {
-        assert!(!(row.arrived)(&IdempotencyConfig::default()), "{}: the row proves nothing", row.key);
+        assert!(
+            !(row.arrived)(&IdempotencyConfig::default()),
+            "{}: the row proves nothing",
+            row.key
+        );
         let file = format!("[idempotency]\n{} = {}", row.key, row.toml);
         assert!((row.arrived)(&from_file(&file).unwrap()), "{file}");
         let variable = variable_of(row.key);
@@ -182,15 +192,19 @@ fn cfg_1_ctx_2_bounds_are_those_of_the_rules() {
 
 #[test]
 fn cfg_1_the_environment_wins_over_the_file() {
-    let file = "[idempotency]\ndefault-wait = 'PT1S'\nweb.required = false\nweb.in-flight-status = 423";
-    let config =
-        load(Some(file), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S"), ("IDEMPOTENCY_WEB_REQUIRED", "true")]);
+    let file =
+        "[idempotency]\ndefault-wait = 'PT1S'\nweb.required = false\nweb.in-flight-status = 423";
+    let config = load(
+        Some(file),
+        &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S"), ("IDEMPOTENCY_WEB_REQUIRED", "true")],
+    );
     let config = config.unwrap();
     assert_eq!((config.default_wait, config.web.required), (2 * S, true));
     assert_eq!(config.web.in_flight_status, 423, "what the environment leaves open is the file's");
     assert_eq!(config.default_lease, 30 * S, "what neither names is the default");
     let message =
-        load(Some("idempotency.default-wait = 1"), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S")]).unwrap_err();
+        load(Some("idempotency.default-wait = 1"), &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S")])
+            .unwrap_err();
     assert!(
         message.contains("app.toml, line 1"),
         "a bad value stops the start even when it is overridden: {message}"
@@ -200,11 +214,15 @@ fn cfg_1_the_environment_wins_over_the_file() {
 #[test]
 fn cfg_1_ctx_3_scopes_are_configured_by_name() {
     let config = from_file(
-        "[idempotency.scope.\"payments\"]\nttl = 'P7D'\nwait = 'PT3S'\n[idempotency.scope.\"POST /orders/{}\"]\nlease = 'PT5S'",
+        "[idempotency.scope.\"payments\"]\nttl = 'P7D'\nwait = 'PT3S'\n[idempotency.scope.\"POST \
+         /orders/{}\"]\nlease = 'PT5S'",
     )
     .unwrap();
     let payments = config.scopes["payments"];
-    assert_eq!((payments.ttl, payments.lease, payments.wait), (Some(7 * 86_400 * S), None, Some(3 * S)));
+    assert_eq!(
+        (payments.ttl, payments.lease, payments.wait),
+        (Some(7 * 86_400 * S), None, Some(3 * S))
+    );
     assert_eq!(config.scopes["POST /orders/{}"].lease, Some(5 * S));
     for (bad, says) in [
         (
@@ -246,7 +264,10 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
             "idempotency.\"web.required\" = true",
             "idempotency.\"web.required\" (app.toml, line 1): there is no such key",
         ),
-        ("[idempotency.etcd]\nprefix = 'x'", "idempotency.etcd (app.toml, line 1): there is no such key"),
+        (
+            "[idempotency.etcd]\nprefix = 'x'",
+            "idempotency.etcd (app.toml, line 1): there is no such key",
+        ),
         (
             "idempotency.purge.enabled.really = true",
             "idempotency.purge.enabled = (a table) (app.toml, line 1): it takes `true` or `false`",
@@ -261,9 +282,12 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
 
 #[test]
 fn cfg_1_keys_outside_the_prefix_are_ignored() {
-    let text = "store = 7\n[server]\nport = 80\n[[jobs]]\nx = 1\n[idempotency]\nmax-waiting = 5\n[idempotency2]\nstore = 9";
+    let text = "store = 7\n[server]\nport = 80\n[[jobs]]\nx = 1\n[idempotency]\nmax-waiting = \
+         5\n[idempotency2]\nstore = 9";
     assert_eq!(from_file(text).unwrap().max_waiting, 5);
-    for empty in ["", "[server]\nport = 80", "[idempotency]", "[idempotency.web]\n[idempotency.scope]"] {
+    for empty in
+        ["", "[server]\nport = 80", "[idempotency]", "[idempotency.web]\n[idempotency.scope]"]
+    {
         let config = from_file(empty).unwrap();
         assert_eq!(format!("{config:?}"), format!("{:?}", IdempotencyConfig::default()), "{empty}");
     }
@@ -275,11 +299,13 @@ fn cfg_1_keys_outside_the_prefix_are_ignored() {
 fn cfg_1_all_problems_are_told_at_once() {
     let text = "[idempotency]\ndefault-ttl = 'x'\nnonsense = 1";
     let message =
-        load(Some(text), &[("IDEMPOTENCY_MAX_WAITING", "x"), ("IDEMPOTENCY_DEFAULT_WAIT", "y")]).unwrap_err();
+        load(Some(text), &[("IDEMPOTENCY_MAX_WAITING", "x"), ("IDEMPOTENCY_DEFAULT_WAIT", "y")])
+            .unwrap_err();
     assert!(message.starts_with("invalid configuration: 4 problems: "), "{message}");
     let at = |part: &str| message.find(part).unwrap_or_else(|| panic!("{part} in {message}"));
     assert!(
-        at("default-ttl") < at("nonsense") && at("IDEMPOTENCY_DEFAULT_WAIT") < at("IDEMPOTENCY_MAX_WAITING")
+        at("default-ttl") < at("nonsense")
+            && at("IDEMPOTENCY_DEFAULT_WAIT") < at("IDEMPOTENCY_MAX_WAITING")
     );
 }
 
@@ -317,7 +343,11 @@ fn cfg_1_a_long_value_is_cut_in_the_message() {
     let long = "é".repeat(5_000);
     let message = from_file(&format!("idempotency.default-ttl = '{long}'")).unwrap_err();
     assert!(message.len() < 500 && message.contains("and more"), "{message}");
-    assert!(from_file(&format!("idempotency.'{long}' = 1")).unwrap_err().contains("there is no such key"));
+    assert!(
+        from_file(&format!("idempotency.'{long}' = 1"))
+            .unwrap_err()
+            .contains("there is no such key")
+    );
 }
 
 /// Keeps the variables that warnings name.
@@ -349,13 +379,19 @@ impl tracing::Subscriber for Warnings {
 #[test]
 fn cfg_1_an_unknown_variable_is_a_warning_that_hides_its_value() {
     let warnings = Warnings::default();
-    let unknown =
-        [("IDEMPOTENCY_STOER", "canary"), ("IDEMPOTENCY_SCOPE_PAYMENTS_TTL", "canary"), ("IDEMPOTENCY_", "")];
+    let unknown = [
+        ("IDEMPOTENCY_STOER", "canary"),
+        ("IDEMPOTENCY_SCOPE_PAYMENTS_TTL", "canary"),
+        ("IDEMPOTENCY_", ""),
+    ];
     let loaded = tracing::subscriber::with_default(warnings.clone(), || load(None, &unknown));
     assert!(loaded.unwrap().store.is_none());
     let said = warnings.0.lock().unwrap().join("\n");
     for (name, _) in unknown {
         assert!(said.contains(&format!("variable={name:?}")), "{said}");
     }
-    assert!(said.contains("a scope is configured in the file only") && !said.contains("canary"), "{said}");
+    assert!(
+        said.contains("a scope is configured in the file only") && !said.contains("canary"),
+        "{said}"
+    );
 }

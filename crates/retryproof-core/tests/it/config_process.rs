@@ -10,7 +10,9 @@ use retryproof_core::{ErrorKind, IdempotencyConfig};
 fn cfg_1_child_reads_the_process_environment() {
     if let Ok(path) = std::env::var("RETRYPROOF_TEST_CONFIG") {
         match IdempotencyConfig::load(Some(path.as_ref())) {
-            Ok(config) => println!("lease {:?} wait {:?}", config.default_lease, config.default_wait),
+            Ok(config) => {
+                println!("lease {:?} wait {:?}", config.default_lease, config.default_wait)
+            }
             Err(error) => println!("refused: {error}"),
         }
     }
@@ -22,7 +24,11 @@ fn cfg_1_load_reads_the_file_and_the_process_environment() {
     std::fs::write(&file, "[idempotency]\ndefault-lease = 'PT4S'\ndefault-wait = 'PT4S'").unwrap();
     let run = |variable: &str, value: &std::ffi::OsStr| {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "config_process::cfg_1_child_reads_the_process_environment", "--nocapture"])
+            .args([
+                "--exact",
+                "config_process::cfg_1_child_reads_the_process_environment",
+                "--nocapture",
+            ])
             .env("RETRYPROOF_TEST_CONFIG", &file)
             .env(variable, value)
             .output()
@@ -35,7 +41,10 @@ fn cfg_1_load_reads_the_file_and_the_process_environment() {
     {
         use std::os::unix::ffi::OsStrExt;
         let said = run("IDEMPOTENCY_STORE", std::ffi::OsStr::from_bytes(b"memory:\xff"));
-        assert!(said.contains("refused") && said.contains("(IDEMPOTENCY_STORE): it is not UTF-8"), "{said}");
+        assert!(
+            said.contains("refused") && said.contains("(IDEMPOTENCY_STORE): it is not UTF-8"),
+            "{said}"
+        );
     }
     std::fs::remove_file(&file).unwrap();
     assert!(good.contains("lease 4s wait 9s"), "{good}");

@@ -8,8 +8,8 @@ use std::time::Duration;
 use retryproof_core::observe::Phase;
 use retryproof_core::store::Standing;
 use retryproof_core::{
-    Acquisition, CodecId, Held, IdempotencyContext, IdempotencyEngine, MemoryStore, Payload, SharedStore,
-    Tombstone,
+    Acquisition, CodecId, Held, IdempotencyContext, IdempotencyEngine, MemoryStore, Payload,
+    SharedStore, Tombstone,
 };
 use retryproof_testkit::SlowStore;
 use tokio::time::sleep;
@@ -72,7 +72,8 @@ async fn run_5_an_end_whose_future_is_never_polled_is_finished_in_the_background
                     drop(ending);
                 }
                 sleep(20 * MS).await;
-                let standing = engine.store().as_dyn().dyn_look(ctx(&key).identity().clone()).await.unwrap();
+                let standing =
+                    engine.store().as_dyn().dyn_look(ctx(&key).identity().clone()).await.unwrap();
                 match standing {
                     Standing::Complete(_) => assert!(leaves_a_record, "{what}"),
                     Standing::Absent => assert!(!leaves_a_record, "{what}"),
@@ -90,8 +91,13 @@ async fn run_5_a_shutdown_waits_for_an_end_whose_future_was_never_polled() {
         for (at, engine) in engines().into_iter().enumerate() {
             drop(end(granted(&engine, name).await));
             assert_eq!(engine.shutdown(Duration::from_secs(30)).await, 0);
-            let standing = engine.store().as_dyn().dyn_look(ctx(name).identity().clone()).await.unwrap();
-            assert_eq!(matches!(standing, Standing::Complete(_)), leaves_a_record, "store {at}, {name}");
+            let standing =
+                engine.store().as_dyn().dyn_look(ctx(name).identity().clone()).await.unwrap();
+            assert_eq!(
+                matches!(standing, Standing::Complete(_)),
+                leaves_a_record,
+                "store {at}, {name}"
+            );
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use retryproof_core::observe::Counters;
 use retryproof_core::{
-    Acquisition, Attempt, ErrorKind, ExecuteError, Fingerprint, IdempotencyConfig, IdempotencyContext,
-    IdempotencyEngine, MemoryStore, OnDrop, Outcome,
+    Acquisition, Attempt, ErrorKind, ExecuteError, Fingerprint, IdempotencyConfig,
+    IdempotencyContext, IdempotencyEngine, MemoryStore, OnDrop, Outcome,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,11 +20,19 @@ fn engine() -> IdempotencyEngine {
 }
 
 fn ctx(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("test", key).lease(1_000 * MS).wait_timeout(5_000 * MS).build().unwrap()
+    IdempotencyContext::builder("test", key)
+        .lease(1_000 * MS)
+        .wait_timeout(5_000 * MS)
+        .build()
+        .unwrap()
 }
 
 fn impatient(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("test", key).lease(1_000 * MS).wait_timeout(Duration::ZERO).build().unwrap()
+    IdempotencyContext::builder("test", key)
+        .lease(1_000 * MS)
+        .wait_timeout(Duration::ZERO)
+        .build()
+        .unwrap()
 }
 
 type Never = std::convert::Infallible;
@@ -39,7 +47,11 @@ async fn acq_1_first_executes_and_the_duplicate_replays() {
     assert_eq!(answer(&engine, ctx("k"), 1).await, Outcome::Executed(1));
     assert_eq!(answer(&engine, ctx("k"), 2).await, Outcome::Replayed(1));
     let other = IdempotencyContext::builder("other", "k").build().unwrap();
-    assert_eq!(answer(&engine, other, 3).await, Outcome::Executed(3), "ID-1: another scope, another record");
+    assert_eq!(
+        answer(&engine, other, 3).await,
+        Outcome::Executed(3),
+        "ID-1: another scope, another record"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +87,11 @@ async fn acq_6_a_waiter_ends_by_its_deadline_and_zero_waits_not_at_all() {
     assert!(matches!(answer(&engine, impatient("k"), 2).await, Outcome::InFlight(_)));
     assert_eq!(started.elapsed(), Duration::ZERO);
     let Outcome::InFlight(busy) = answer(&engine, ctx("k"), 2).await else { panic!("in flight") };
-    assert!(started.elapsed() >= 5_000 * MS && started.elapsed() < 5_200 * MS, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= 5_000 * MS && started.elapsed() < 5_200 * MS,
+        "{:?}",
+        started.elapsed()
+    );
     assert!(busy.remaining <= 1_000 * MS && busy.retry_after() == 1_000 * MS);
     drop(holder);
 }
@@ -83,7 +99,9 @@ async fn acq_6_a_waiter_ends_by_its_deadline_and_zero_waits_not_at_all() {
 #[tokio::test(start_paused = true)]
 async fn acq_3_a_release_passes_the_key_to_one_waiter_and_the_rest_wait_for_it() {
     let engine = engine();
-    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
+    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
+        panic!("granted")
+    };
     let waiters: Vec<_> = (0..5)
         .map(|value| {
             let engine = engine.clone();
@@ -104,9 +122,13 @@ async fn acq_3_a_release_passes_the_key_to_one_waiter_and_the_rest_wait_for_it()
 #[tokio::test(start_paused = true)]
 async fn acq_2_acq_12_a_waiter_takes_over_when_the_lease_of_a_dead_owner_ends() {
     let counters = Counters::new();
-    let engine =
-        IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&counters)).build().unwrap();
-    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
+    let engine = IdempotencyEngine::builder(MemoryStore::new())
+        .observer(Arc::clone(&counters))
+        .build()
+        .unwrap();
+    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
+        panic!("granted")
+    };
     let token = held.lease().token();
     held.hold();
     let started = Instant::now();
@@ -119,7 +141,11 @@ async fn acq_2_acq_12_a_waiter_takes_over_when_the_lease_of_a_dead_owner_ends() 
         .await
         .unwrap();
     assert_eq!(outcome, Outcome::Executed(7));
-    assert!(started.elapsed() >= 999 * MS && started.elapsed() < 1_100 * MS, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= 999 * MS && started.elapsed() < 1_100 * MS,
+        "{:?}",
+        started.elapsed()
+    );
     let counts = counters.read();
     assert_eq!((counts.acquired, counts.taken_over, counts.failed, counts.completed), (2, 1, 1, 1));
 }
@@ -140,7 +166,8 @@ async fn run_1_an_action_many_leases_long_keeps_its_lease() {
         })
     };
     sleep(10 * MS).await;
-    let waiter = IdempotencyContext::builder("test", "k").wait_timeout(60_000 * MS).build().unwrap();
+    let waiter =
+        IdempotencyContext::builder("test", "k").wait_timeout(60_000 * MS).build().unwrap();
     let replayed = engine.execute(waiter, || async { Ok::<_, Never>(false) }).await.unwrap();
     assert_eq!(replayed, Outcome::Replayed(true));
     assert_eq!(long.await.unwrap(), Outcome::Executed(true));
@@ -155,7 +182,8 @@ async fn run_4_errors_and_panics_free_the_key() {
     let panicking = {
         let engine = engine.clone();
         tokio::spawn(async move {
-            let _ = engine.execute(ctx("k"), || async { panic!("boom") as Result<u32, Never> }).await;
+            let _ =
+                engine.execute(ctx("k"), || async { panic!("boom") as Result<u32, Never> }).await;
         })
     };
     assert!(panicking.await.unwrap_err().is_panic());
@@ -169,7 +197,11 @@ async fn run_5_a_dropped_execution_lets_its_lease_run_out_unless_told_to_release
     assert!(timeout(10 * MS, engine.execute(ctx("a"), hang)).await.is_err());
     assert!(answer(&engine, impatient("a"), 1).await.is_in_flight());
     assert!(answer(&engine, ctx("a"), 1).await.is_executed());
-    assert!(timeout(10 * MS, engine.call(ctx("b")).on_drop(OnDrop::Release).execute(hang)).await.is_err());
+    assert!(
+        timeout(10 * MS, engine.call(ctx("b")).on_drop(OnDrop::Release).execute(hang))
+            .await
+            .is_err()
+    );
     sleep(MS).await;
     assert!(answer(&engine, impatient("b"), 1).await.is_executed());
 }
@@ -187,7 +219,11 @@ async fn run_5_spawned_actions_outlive_their_caller_and_shutdown_waits_for_them(
     let refused = engine.execute(ctx("new"), || async { Ok::<_, Never>(1_u32) }).await;
     assert!(matches!(refused, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::ShuttingDown));
     assert_eq!(engine.shutdown(1_000 * MS).await, 0);
-    assert_eq!(answer(&engine, ctx("k"), 6).await, Outcome::Replayed(5), "what is done is still replayed");
+    assert_eq!(
+        answer(&engine, ctx("k"), 6).await,
+        Outcome::Replayed(5),
+        "what is done is still replayed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +236,9 @@ async fn run_5_max_running_caps_tracked_actions_and_still_replays() {
     let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
     let quick = || async { Ok::<_, Never>(1_u32) };
     let _ = engine.spawn(ctx("done"), quick).await.unwrap();
-    let _ = timeout(MS, engine.spawn(ctx("busy"), || async { pending::<Result<u32, Never>>().await })).await;
+    let _ =
+        timeout(MS, engine.spawn(ctx("busy"), || async { pending::<Result<u32, Never>>().await }))
+            .await;
     let refused = engine.spawn(ctx("more"), quick).await;
     assert!(matches!(refused, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::TooBusy));
     assert_eq!(engine.spawn(ctx("done"), quick).await.unwrap(), Outcome::Replayed(1));
@@ -226,14 +264,20 @@ async fn run_6_after_max_hold_the_lease_is_lost_and_the_key_goes_on() {
         })
     };
     let outcome = timeout(10_000 * MS, hung).await.unwrap().unwrap().unwrap();
-    assert_eq!(outcome, Outcome::Executed("MaxHold".to_owned()), "nobody took over, so it counts (CMP-2)");
+    assert_eq!(
+        outcome,
+        Outcome::Executed("MaxHold".to_owned()),
+        "nobody took over, so it counts (CMP-2)"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn cmp_2_a_refused_completion_is_answered_with_the_takers_result() {
     let store = MemoryStore::new();
     let engine = IdempotencyEngine::new(store);
-    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
+    let Acquisition::Granted(held) = engine.try_acquire(&ctx("k")).await.unwrap() else {
+        panic!("granted")
+    };
     // The owner hangs beyond its lease without a beat, as a paused process does.
     let config = {
         let mut c = IdempotencyConfig::default();
@@ -275,7 +319,11 @@ async fn fp_1_another_request_under_the_same_key_is_refused() {
     assert_eq!(answer(&engine, with(1), 1).await, Outcome::Executed(1));
     let other = engine.execute(with(2), || async { Ok::<_, Never>(2_u32) }).await;
     assert!(matches!(other, Err(ExecuteError::Mismatch)));
-    assert_eq!(answer(&engine, ctx("k"), 3).await, Outcome::Replayed(1), "only when both carry one");
+    assert_eq!(
+        answer(&engine, ctx("k"), 3).await,
+        Outcome::Replayed(1),
+        "only when both carry one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -362,13 +410,16 @@ impl retryproof_core::IdempotencyStore for Restored {
 async fn acq_5_tokens_that_went_back_do_not_make_a_waiter_spin() {
     let memory = retryproof_core::SharedStore::from(MemoryStore::new());
     let holder = IdempotencyEngine::new(memory.clone());
-    let Acquisition::Granted(held) = holder.try_acquire(&ctx("k")).await.unwrap() else { panic!("granted") };
+    let Acquisition::Granted(held) = holder.try_acquire(&ctx("k")).await.unwrap() else {
+        panic!("granted")
+    };
     let calls = Arc::new(AtomicUsize::new(0));
     let restored = retryproof_core::SharedStore::new(Restored(memory, Arc::clone(&calls)));
     let waiter = IdempotencyEngine::new(restored);
     let waiting = tokio::spawn(async move { answer(&waiter, ctx("k"), 2).await });
     sleep(3_000 * MS).await;
-    // The first look, one that meets the smaller token, and one at each end of the lease that the beats push on.
+    // The first look, one that meets the smaller token, and one at each end of the lease that the
+    // beats push on.
     assert!(calls.load(Ordering::SeqCst) < 12, "{} acquires", calls.load(Ordering::SeqCst));
     held.release().await.unwrap();
     assert_eq!(waiting.await.unwrap(), Outcome::Executed(2));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine on a store that fails: every n-th call, lost answers, drops at every await, outages. All under paused time.
+//! The engine on a store that fails: every n-th call, lost answers, drops at every await, outages.
+//! All under paused time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +9,8 @@ use std::time::Duration;
 use retryproof_core::observe::Counters;
 use retryproof_core::store::Fenced;
 use retryproof_core::{
-    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Recorded,
-    Report, SharedStore,
+    ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
+    Recorded, Report, SharedStore,
 };
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder, Said};
 use tokio::time::{Instant, sleep};
@@ -98,8 +99,9 @@ impl Lab {
 
     /// Completions that took effect.
     fn completions(&self) -> usize {
-        self.log
-            .count_of(|call| call.operation == Operation::Complete && call.said == Said::Fenced(Fenced::Done))
+        self.log.count_of(|call| {
+            call.operation == Operation::Complete && call.said == Said::Fenced(Fenced::Done)
+        })
     }
 
     /// Nothing is left running once every call has ended (L6, L9).
@@ -170,12 +172,13 @@ impl Ended {
         self.result.as_ref().ok().map(|report| report.recorded)
     }
 
-    /// The outcome is true (S10): Executed ran once here; Replayed and in flight ran nothing here, unless the completion was
-    /// refused; an error of the store before the action ran nothing.
+    /// The outcome is true (S10): Executed ran once here; Replayed and in flight ran nothing here,
+    /// unless the completion was refused; an error of the store before the action ran nothing.
     #[track_caller]
     fn is_true(&self, what: &str) {
         let runs = match &self.result {
-            Ok(Report { fenced: true, .. }) | Err(ExecuteError::Action(_) | ExecuteError::Completion(_)) => 1,
+            Ok(Report { fenced: true, .. })
+            | Err(ExecuteError::Action(_) | ExecuteError::Completion(_)) => 1,
             Ok(Report { outcome: Outcome::Executed(_), .. }) => 1,
             Ok(_) | Err(_) => 0,
         };

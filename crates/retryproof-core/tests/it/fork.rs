@@ -10,7 +10,8 @@ use fork::{Fork, fork, waitpid_nohang};
 use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore, OwnerId, SharedStore};
 use retryproof_testkit::{CallLog, FaultStore, Faults, Operation, Recorder};
 
-/// Draws, as one side of a fork: an engine on a store that other processes share, then the id itself.
+/// Draws, as one side of a fork: an engine on a store that other processes share, then the id
+/// itself.
 fn draw() -> Vec<u8> {
     let log = CallLog::new();
     let store = Recorder::new(FaultStore::new(MemoryStore::new(), Faults::none()), log.clone());
@@ -30,13 +31,15 @@ fn draw() -> Vec<u8> {
 
 #[test]
 fn acq_9_owner_ids_are_unique_on_all_sides_of_a_fork() {
-    // Warmed up before it forks: ids were drawn on this thread, and a replay had no use for its own.
+    // Warmed up before it forks: ids were drawn on this thread, and a replay had no use for its
+    // own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = IdempotencyEngine::new(MemoryStore::new());
         let ctx = IdempotencyContext::builder("fork", "warm-up").build().unwrap();
         for _ in 0..3 {
-            let _ = engine.execute(ctx.clone(), || async { Ok::<_, std::io::Error>(1) }).await.unwrap();
+            let _ =
+                engine.execute(ctx.clone(), || async { Ok::<_, std::io::Error>(1) }).await.unwrap();
             drop(engine.try_acquire_tracked_now(&ctx));
         }
     });

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use retryproof_core::listener::{Reason, Verdict};
 use retryproof_core::{
-    Attempt, ExecuteError, IdempotencyContext, IdempotencyEngine, Lease, MemoryStore, OnDrop, Outcome,
+    Attempt, ExecuteError, IdempotencyContext, IdempotencyEngine, Lease, MemoryStore, OnDrop,
+    Outcome,
 };
 use tokio::time::{advance, timeout};
 
@@ -17,7 +18,11 @@ fn engine() -> IdempotencyEngine {
 }
 
 fn ctx(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("hold", key).lease(9_000 * MS).wait_timeout(Duration::ZERO).build().unwrap()
+    IdempotencyContext::builder("hold", key)
+        .lease(9_000 * MS)
+        .wait_timeout(Duration::ZERO)
+        .build()
+        .unwrap()
 }
 
 #[derive(Debug, PartialEq)]
@@ -31,11 +36,17 @@ async fn times_out(lease: Lease) -> Result<bool, PayError> {
 }
 
 /// Runs, and says whether it took over.
-async fn attempt(engine: &IdempotencyEngine, key: &str) -> Result<Outcome<bool>, ExecuteError<PayError>> {
-    engine.execute_with(ctx(key), |lease| async move { Ok(lease.attempt() == Attempt::Takeover) }).await
+async fn attempt(
+    engine: &IdempotencyEngine,
+    key: &str,
+) -> Result<Outcome<bool>, ExecuteError<PayError>> {
+    engine
+        .execute_with(ctx(key), |lease| async move { Ok(lease.attempt() == Attempt::Takeover) })
+        .await
 }
 
-/// The key is taken for what is left of the lease, and the next run knows that the last one may have done something.
+/// The key is taken for what is left of the lease, and the next run knows that the last one may
+/// have done something.
 async fn is_held(engine: &IdempotencyEngine, key: &str) {
     assert!(attempt(engine, key).await.unwrap().is_in_flight(), "{key}");
     advance(9_001 * MS).await;
@@ -56,7 +67,9 @@ async fn run_4_an_error_of_unknown_effect_is_unchanged_and_leaves_the_key_to_the
             "{key}: {verdict:?}"
         );
         assert!(verdict.is_failure(), "it spends one of the message's attempts");
-        let Err(ExecuteError::Held { error, remaining }) = failed else { panic!("{key}: {failed:?}") };
+        let Err(ExecuteError::Held { error, remaining }) = failed else {
+            panic!("{key}: {failed:?}")
+        };
         assert_eq!((error, remaining), (PayError::TimedOut, 9_000 * MS), "{key}");
     }
     assert!(attempt(&engine, "spawn").await.unwrap().is_in_flight());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal event for each lease.
+//! CMP-7 at the engine, over a toy database: the order of steps, every way to end, and one terminal
+//! event for each lease.
 //!
 //! Over 400 lines because the toy database stands beside the tests that read its log.
 
@@ -9,14 +10,14 @@ use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts, LeaseEvent, Observer, Phase};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param, Standing,
-    StoreProfile, TxPort, TxSource,
+    AcquireRequest, Acquired, Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param,
+    Standing, StoreProfile, TxPort, TxSource,
 };
 use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
-    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, JoinError,
-    JoinedEngine, Lease, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded, Result, SharedStore,
-    Tombstone,
+    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    JoinError, JoinedEngine, Lease, MemoryStore, Opened, Outcome, OwnerId, Payload, Recorded,
+    Result, SharedStore, Tombstone,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -35,7 +36,8 @@ impl Dialect for Other {
     const NAME: &'static str = "other";
 }
 
-/// Records in a memory store, rows in a list, a log of what happened in which order. A joined completion is kept aside until the commit.
+/// Records in a memory store, rows in a list, a log of what happened in which order. A joined
+/// completion is kept aside until the commit.
 #[derive(Debug, Clone, Default)]
 struct Db(Arc<Inner>);
 
@@ -44,7 +46,8 @@ struct Inner {
     records: MemoryStore,
     rows: Mutex<Vec<String>>,
     log: Mutex<Vec<&'static str>>,
-    /// What statements were made for, each found by the owner that its first parameter names: calls come from many threads.
+    /// What statements were made for, each found by the owner that its first parameter names: calls
+    /// come from many threads.
     offered: Mutex<Vec<(Identity, OwnerId, Completion)>>,
     fault: Mutex<Fault>,
     /// How leases ended otherwise than by a completion.
@@ -201,7 +204,8 @@ impl TxPort<Toy> for Tx {
             let at = all.iter().rposition(|one| one.1.as_bytes() == owner).unwrap();
             all.swap_remove(at)
         };
-        // Fenced by owner: what an extension answers. It makes the lease longer, which no test here looks at.
+        // Fenced by owner: what an extension answers. It makes the lease longer, which no test here
+        // looks at.
         let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
         self.record = Some(offered);
         Ok(u64::from(ours == Fenced::Done))
@@ -332,7 +336,11 @@ impl World {
 }
 
 fn ctx(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("joined", key).lease(100 * MS).wait_timeout(Duration::ZERO).build().unwrap()
+    IdempotencyContext::builder("joined", key)
+        .lease(100 * MS)
+        .wait_timeout(Duration::ZERO)
+        .build()
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,7 +358,8 @@ async fn cmp_7_record_and_writes_are_one_commit_and_waiters_are_woken_after_it()
 async fn run_7_each_joined_call_tells_its_outcome_once() {
     let (told, _listening) = crate::outcomes::Told::listen();
     let world = world();
-    let told_of = IdempotencyContext::builder("told", "k").wait_timeout(Duration::ZERO).build().unwrap();
+    let told_of =
+        IdempotencyContext::builder("told", "k").wait_timeout(Duration::ZERO).build().unwrap();
     let call = async |fails: bool| {
         let action = async |_: &mut Tx| if fails { Err("declined") } else { Ok(1_u32) };
         drop(world.joined.execute(told_of.clone(), action).await);
@@ -471,7 +480,11 @@ async fn cmp_7_run_3_the_heartbeat_has_ended_before_the_record_is_written() {
     let at = |what| log.iter().position(|said| *said == what);
     assert!(at("extend") < at("statement"), "a beat was on its way: {log:?}");
     tokio::time::sleep(500 * MS).await;
-    assert_eq!(world.db.log(), [""; 0], "none after it, and the one on its way was not left running");
+    assert_eq!(
+        world.db.log(),
+        [""; 0],
+        "none after it, and the one on its way was not left running"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -504,7 +517,10 @@ async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
         assert!(world.db.log().ends_with(&["statement", "rollback", "release"]));
         assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 0, 1)));
         let standing = world.db.0.records.look(ctx("k").identity()).await.unwrap();
-        assert!(matches!(standing, Standing::Busy { .. }), "the taker keeps its lease: {standing:?}");
+        assert!(
+            matches!(standing, Standing::Busy { .. }),
+            "the taker keeps its lease: {standing:?}"
+        );
     }
 }
 
@@ -540,7 +556,8 @@ async fn cmp_7_a_commit_that_failed_fails_the_call_and_frees_the_key() {
 #[tokio::test(start_paused = true)]
 async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     let world = world();
-    for (fault, is_free) in [(Fault::Statement, true), (Fault::Commit, true), (Fault::Away, false)] {
+    for (fault, is_free) in [(Fault::Statement, true), (Fault::Commit, true), (Fault::Away, false)]
+    {
         world.db.set(fault);
         let (sink, _guard) = crate::redaction::Sink::start();
         world.pay("a").await.map(drop).expect_err("it is not recorded");
@@ -552,11 +569,13 @@ async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
     }
 }
 
-/// What the driver does in a panic is what it does in an error, and the store knows what became of it.
+/// What the driver does in a panic is what it does in an error, and the store knows what became of
+/// it.
 #[tokio::test(start_paused = true)]
 async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
     let world = world();
-    for (step, stands) in [("begin", false), ("statement", false), ("commit", true), ("wake", true)] {
+    for (step, stands) in [("begin", false), ("statement", false), ("commit", true), ("wake", true)]
+    {
         world.db.set(Fault::Panics(step));
         let paid = world
             .joined
@@ -566,8 +585,12 @@ async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
             })
             .await;
         match (step, &paid) {
-            ("begin", Err(ExecuteError::Store(error))) => assert_eq!(error.kind(), ErrorKind::Unavailable),
-            ("statement", Err(ExecuteError::Completion(failed))) => assert_eq!(failed.recorded, Recorded::No),
+            ("begin", Err(ExecuteError::Store(error))) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable)
+            }
+            ("statement", Err(ExecuteError::Completion(failed))) => {
+                assert_eq!(failed.recorded, Recorded::No)
+            }
             ("commit" | "wake", Ok(Outcome::Executed(_))) => {}
             _ => panic!("{step}: {paid:?}"),
         }
@@ -578,7 +601,8 @@ async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
         assert!(stands || matches!(standing, Standing::Absent), "{step}: {standing:?}");
     }
     world.db.set(Fault::Panics("rollback"));
-    let failed = world.joined.execute(ctx("r"), async |_: &mut Tx| Err::<String, _>("declined")).await;
+    let failed =
+        world.joined.execute(ctx("r"), async |_: &mut Tx| Err::<String, _>("declined")).await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
     let standing = world.db.0.records.look(ctx("r").identity()).await.unwrap();
     assert!(matches!(standing, Standing::Absent), "{standing:?}");
@@ -617,7 +641,8 @@ async fn cmp_7_a_transaction_on_another_database_is_told_and_not_taken_for_a_los
 async fn cmp_7_cmp_9_a_value_over_the_limit_commits_as_a_tombstone() {
     let (db, counters) = (Db::default(), Counters::new());
     db.0.limit.store(20, Ordering::SeqCst);
-    let engine = IdempotencyEngine::builder(db.shared()).observer(Arc::clone(&counters)).build().unwrap();
+    let engine =
+        IdempotencyEngine::builder(db.shared()).observer(Arc::clone(&counters)).build().unwrap();
     let world = World { joined: engine.joined(db.clone()).unwrap(), counters, db };
     let long = async |tx: &mut Tx| {
         tx.write("a");
@@ -641,13 +666,18 @@ async fn cmp_7_a_store_that_cannot_join_is_refused_at_start_up() {
     assert_eq!(engine.joined(Db::default()).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
     let action = async |_: &mut Tx| -> Result<u8, &'static str> { panic!("it does not run") };
     let refused = engine.execute_joined(ctx("k"), Db::default(), action).await;
-    assert!(matches!(&refused, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Unsupported));
+    assert!(
+        matches!(&refused, Err(ExecuteError::Store(error)) if error.kind() == ErrorKind::Unsupported)
+    );
     // The transaction of another database.
     let db = Db::default();
     let engine = IdempotencyEngine::new(db.shared());
     let refused = engine.joined(Foreign).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("store_speaks = toy, transaction_speaks = other"), "{refused}");
+    assert!(
+        refused.to_string().contains("store_speaks = toy, transaction_speaks = other"),
+        "{refused}"
+    );
     assert_eq!(db.log(), [""; 0], "nothing ran");
 }
 
@@ -701,7 +731,8 @@ async fn cmp_7_complete_in_is_told_how_the_transaction_ended() {
     // In doubt, both ways.
     for fault in [Fault::Reply, Fault::Commit] {
         world.db.set(fault);
-        let (held, mut tx) = (held(&world, &format!("{fault:?}")).await, world.db.begin().await.unwrap());
+        let (held, mut tx) =
+            (held(&world, &format!("{fault:?}")).await, world.db.begin().await.unwrap());
         let pending = held.complete_in(&mut tx, value()).await.unwrap();
         tx.commit_tx().await.unwrap_err();
         assert_eq!(pending.in_doubt().await.unwrap(), fault == Fault::Reply);
@@ -787,7 +818,8 @@ async fn cmp_7_cmp_9_a_tombstone_whose_detail_is_over_the_limit_commits_without_
     let pending = held.complete_tombstone_in(&mut tx, detail).await.unwrap();
     tx.commit_tx().await.unwrap();
     pending.committed();
-    let Standing::Complete(stored) = world.db.0.records.look(ctx("k").identity()).await.unwrap() else {
+    let Standing::Complete(stored) = world.db.0.records.look(ctx("k").identity()).await.unwrap()
+    else {
         panic!("complete")
     };
     let Opened::Tombstone(left) = stored.open(None).unwrap() else { panic!("a tombstone") };
@@ -837,7 +869,9 @@ fn cmp_7_the_blocking_form_does_the_same() {
     assert!(matches!(pay("b", true), Err(ExecuteError::Action("declined"))));
     assert_eq!(pay("b", false).unwrap(), Outcome::Executed("b".to_owned()));
     assert_eq!(db.rows(), ["a", "b"]);
-    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("c")).unwrap() else { panic!() };
+    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("c")).unwrap() else {
+        panic!()
+    };
     let mut tx = Tx { db: db.clone(), rows: vec!["c".to_owned()], record: None, ended: false };
     let pending = held.complete_in(&mut tx, value()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observers: every lease has exactly one terminal event, whatever its end, and a panicking observer harms nothing.
+//! Observers: every lease has exactly one terminal event, whatever its end, and a panicking
+//! observer harms nothing.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
 use retryproof_core::{
-    Acquisition, CodecId, FencingToken, Held, IdempotencyContext, IdempotencyEngine, Identity, MemoryStore,
-    OnDrop, Payload, Recorded, Tombstone,
+    Acquisition, CodecId, FencingToken, Held, IdempotencyContext, IdempotencyEngine, Identity,
+    MemoryStore, OnDrop, Payload, Recorded, Tombstone,
 };
 use tokio::time::{sleep, timeout};
 
@@ -71,7 +72,11 @@ impl Observer for Grumpy {
 }
 
 fn ctx(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("observe", key).lease(100 * MS).wait_timeout(300 * MS).build().unwrap()
+    IdempotencyContext::builder("observe", key)
+        .lease(100 * MS)
+        .wait_timeout(300 * MS)
+        .build()
+        .unwrap()
 }
 
 fn name(held: &Held) -> (Identity, FencingToken) {
@@ -88,7 +93,8 @@ async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
 #[tokio::test(start_paused = true)]
 async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     let ends = Arc::new(Ends::default());
-    let engine = IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&ends)).build().unwrap();
+    let engine =
+        IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&ends)).build().unwrap();
     let value = || Payload::new(CodecId::BYTES, 0, b"v");
     let mut expected = Vec::new();
 
@@ -145,7 +151,8 @@ async fn run_2_acq_12_each_lease_has_exactly_one_terminal_event() {
     expected.push((lost, "lost"));
 
     // Dropped in the middle.
-    for (on_drop, end) in [(OnDrop::Release, "failed Released"), (OnDrop::Expire, "failed Dropped")] {
+    for (on_drop, end) in [(OnDrop::Release, "failed Released"), (OnDrop::Expire, "failed Dropped")]
+    {
         let hang = |lease: retryproof_core::Lease| {
             tokens.push((lease.identity().clone(), lease.token()));
             pending::<Result<u32, &str>>()
@@ -185,8 +192,10 @@ async fn run_2_a_panicking_observer_harms_nothing() {
 #[tokio::test(start_paused = true)]
 async fn acq_13_above_the_bounds_a_duplicate_is_in_flight_at_once() {
     let counters = Counters::new();
-    let engine =
-        IdempotencyEngine::builder(MemoryStore::new()).observer(Arc::clone(&counters)).build().unwrap();
+    let engine = IdempotencyEngine::builder(MemoryStore::new())
+        .observer(Arc::clone(&counters))
+        .build()
+        .unwrap();
     let held = granted(&engine, "k").await;
     let waiters: Vec<_> = (0..1_100)
         .map(|_| {
@@ -229,7 +238,8 @@ async fn acq_13_what_waiters_keep_in_memory_has_a_bound_over_all_identities() {
     let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build().unwrap();
     let (_a, _b) = (granted(&engine, "a").await, granted(&engine, "b").await);
     let keeping = |key: &str, bytes: usize| {
-        let ctx = IdempotencyContext::builder("observe", key).wait_timeout(300 * MS).held_bytes(bytes);
+        let ctx =
+            IdempotencyContext::builder("observe", key).wait_timeout(300 * MS).held_bytes(bytes);
         let (engine, ctx) = (engine.clone(), ctx.build().unwrap());
         async move { engine.try_acquire(&ctx).await.unwrap() }
     };

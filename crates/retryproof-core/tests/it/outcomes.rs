@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::{
-    Acquisition, CodecId, Fingerprint, Held, IdempotencyContext, IdempotencyEngine, MemoryStore, OnDrop,
-    Payload, SharedStore, Tombstone,
+    Acquisition, CodecId, Fingerprint, Held, IdempotencyContext, IdempotencyEngine, MemoryStore,
+    OnDrop, Payload, SharedStore, Tombstone,
 };
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::time::{sleep, timeout};
@@ -33,19 +33,22 @@ impl Told {
         (told, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The outcomes since the last question, with the fields that stand between outcome and durations.
+    /// The outcomes since the last question, with the fields that stand between outcome and
+    /// durations.
     pub(crate) fn outcomes(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock())).unwrap();
-        let lines =
-            text.lines().filter(|line| line.contains(" DEBUG retryproof::outcome: a call has ended "));
+        let lines = text
+            .lines()
+            .filter(|line| line.contains(" DEBUG retryproof::outcome: a call has ended "));
         lines.map(Self::fields).collect()
     }
 
     fn fields(line: &str) -> String {
         assert!(!line.contains("canary"), "ID-4: {line}");
         let fields = line.split_once("a call has ended ").unwrap().1;
-        let named =
-            |name: &str| fields.split(' ').find_map(|field| field.strip_prefix(name)).map(str::to_owned);
+        let named = |name: &str| {
+            fields.split(' ').find_map(|field| field.strip_prefix(name)).map(str::to_owned)
+        };
         assert_eq!(named("scope=").as_deref(), Some("told"), "{line}");
         assert!(named("identity=").unwrap().starts_with("told#"), "{line}");
         let seconds = named("held=").or_else(|| named("waited=")).unwrap();
@@ -53,7 +56,9 @@ impl Told {
         let rest = fields.split(' ').filter(|field| {
             !["scope=", "identity=", "held=", "waited="].iter().any(|name| field.starts_with(name))
         });
-        rest.map(|field| field.replace('"', "").replace("outcome=", "")).collect::<Vec<_>>().join(" ")
+        rest.map(|field| field.replace('"', "").replace("outcome=", ""))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -96,8 +101,10 @@ async fn fail() -> Result<u32, &'static str> {
 async fn run_7_each_call_of_the_engine_tells_its_outcome_once() {
     let (told, _listening) = Told::listen();
     let faults = Faults::none();
-    let engine =
-        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
+        MemoryStore::new(),
+        faults.clone(),
+    )));
     for (fingerprint, expected) in
         [(1, "executed attempt=first recorded=yes"), (1, "replayed"), (2, "mismatch")]
     {

@@ -48,17 +48,24 @@ async fn id_4_no_key_and_no_value_in_any_log_line_or_debug_output() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let ctx = |key: &str| {
         let lease = Duration::from_millis(100);
-        IdempotencyContext::builder("scope", key).lease(lease).wait_timeout(lease / 2).build().unwrap()
+        IdempotencyContext::builder("scope", key)
+            .lease(lease)
+            .wait_timeout(lease / 2)
+            .build()
+            .unwrap()
     };
     let mut printed = String::new();
     let mut print = |thing: &dyn std::fmt::Debug| printed.push_str(&format!("{thing:?}\n"));
-    let run =
-        |key: &'static str| engine.execute(ctx(key), || async { Ok::<_, &str>("canary-value".to_owned()) });
+    let run = |key: &'static str| {
+        engine.execute(ctx(key), || async { Ok::<_, &str>("canary-value".to_owned()) })
+    };
     assert!(run("canary-key").await.unwrap().is_executed());
     assert!(run("canary-key").await.unwrap().is_replayed());
     let wrong = engine.execute(ctx("canary-key"), || async { Ok::<_, &str>(7_u32) }).await;
     print(&wrong);
-    let Acquisition::Granted(held) = engine.try_acquire(&ctx("canary-held")).await.unwrap() else { panic!() };
+    let Acquisition::Granted(held) = engine.try_acquire(&ctx("canary-held")).await.unwrap() else {
+        panic!()
+    };
     print(&held);
     print(&held.lease());
     held.hold();

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile,
+};
 use retryproof_core::{
-    Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    MemoryStore, OwnerId, Result, SharedStore,
+    Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Identity, MemoryStore, OwnerId, Result, SharedStore,
 };
 use retryproof_testkit::{CallLog, Operation, Recorder};
 use tokio::runtime::{Builder, Runtime};
@@ -16,26 +18,33 @@ fn runtime() -> Runtime {
 }
 
 fn ctx(key: &str) -> IdempotencyContext {
-    IdempotencyContext::builder("runtimes", key).lease(Duration::from_secs(2)).build().expect("a context")
+    IdempotencyContext::builder("runtimes", key)
+        .lease(Duration::from_secs(2))
+        .build()
+        .expect("a context")
 }
 
 /// As in a server with a runtime for each worker, of which one ends while another's handler runs.
 #[test]
 fn run_1_a_lease_beats_on_when_the_runtime_of_an_earlier_one_has_ended() {
     let log = CallLog::new();
-    let engine = IdempotencyEngine::new(SharedStore::new(Recorder::new(MemoryStore::new(), log.clone())));
+    let engine =
+        IdempotencyEngine::new(SharedStore::new(Recorder::new(MemoryStore::new(), log.clone())));
     let (first, second) = (runtime(), runtime());
-    let granted = |runtime: &Runtime, key: &str| match runtime.block_on(engine.try_acquire(&ctx(key))) {
-        Ok(Acquisition::Granted(held)) => held,
-        other => panic!("{other:?}"),
-    };
+    let granted =
+        |runtime: &Runtime, key: &str| match runtime.block_on(engine.try_acquire(&ctx(key))) {
+            Ok(Acquisition::Granted(held)) => held,
+            other => panic!("{other:?}"),
+        };
     let early = granted(&first, "early");
     let late = granted(&second, "late");
     drop(first);
     drop(early);
-    let of_late = |identity: Option<&Identity>| identity.is_some_and(|id| id.key().expose() == "late");
-    let beats =
-        || log.count_of(|call| call.operation == Operation::Extend && of_late(call.identity.as_ref()));
+    let of_late =
+        |identity: Option<&Identity>| identity.is_some_and(|id| id.key().expose() == "late");
+    let beats = || {
+        log.count_of(|call| call.operation == Operation::Extend && of_late(call.identity.as_ref()))
+    };
     second.block_on(async {
         let two = async {
             while beats() < 2 {

@@ -54,7 +54,9 @@ mod page {
 
         /// The record, if `owner` is at work on it: its lease may be over (CMP-2).
         fn running(&mut self, id: &Identity, owner: OwnerId) -> Option<&mut Record> {
-            self.records.get_mut(id).filter(|record| record.owner == owner && record.value.is_none())
+            self.records
+                .get_mut(id)
+                .filter(|record| record.owner == owner && record.value.is_none())
         }
     }
 
@@ -76,12 +78,14 @@ mod page {
                 }
                 (None, Standing::Absent) => {
                     state.last_token += 1; // under the lock that grants (ACQ-10)
-                    let expired = state.records.get(id).is_some_and(|record| record.value.is_none());
+                    let expired =
+                        state.records.get(id).is_some_and(|record| record.value.is_none());
                     (FencingToken::new(state.last_token), expired)
                 }
             };
             let AcquireRequest { owner, lease, fingerprint, .. } = *req;
-            let record = Record { owner, token, took_over, until: now + lease, value: None, fingerprint };
+            let record =
+                Record { owner, token, took_over, until: now + lease, value: None, fingerprint };
             state.records.insert(id.clone(), record);
             Ok(Acquired::Granted(Grant::new(token, lease, took_over)))
         }
@@ -90,7 +94,12 @@ mod page {
             Ok(self.state().standing(id, Instant::now()))
         }
 
-        async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+        async fn changed(
+            &self,
+            id: &Identity,
+            seen: FencingToken,
+            at_most: Duration,
+        ) -> Result<()> {
             let standing = self.look(id).await?;
             if matches!(standing, Standing::Busy { token, .. } if token == seen) {
                 tokio::time::sleep(at_most.min(Duration::from_millis(50))).await; // nothing to subscribe to
@@ -105,7 +114,12 @@ mod page {
             Ok(Fenced::Done)
         }
 
-        async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+        async fn complete(
+            &self,
+            id: &Identity,
+            owner: OwnerId,
+            done: &Completion,
+        ) -> Result<Fenced> {
             let mut state = self.state();
             if let Some(record) = state.running(id, owner) {
                 record.value = Some(done.value.clone());
@@ -145,7 +159,8 @@ fn sto_2_the_page_shows_the_store_that_was_judged() {
         let inside = text.lines().skip_while(|line| line.trim() != from).skip(1);
         inside.take_while(|line| line.trim() != to).map(|line| line.trim().to_owned()).collect()
     };
-    let judged = lines(include_str!("toy.rs"), "// The page begins here.", "// The page ends here.");
+    let judged =
+        lines(include_str!("toy.rs"), "// The page begins here.", "// The page ends here.");
     let shown = lines(include_str!("../../src/store/toy.md"), "```", "```");
     assert!(judged.len() > 60);
     assert_eq!(shown, judged);

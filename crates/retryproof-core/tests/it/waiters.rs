@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiters that may not act, or whose leader does not: what they cost the store, and what they find.
+//! Waiters that may not act, or whose leader does not: what they cost the store, and what they
+//! find.
 
 use std::time::Duration;
 
 use retryproof_core::store::SharedStore;
 use retryproof_core::{
-    Acquisition, CodecId, ErrorKind, Held, IdempotencyConfig, IdempotencyContext, IdempotencyEngine,
-    MemoryStore, Payload,
+    Acquisition, CodecId, ErrorKind, Held, IdempotencyConfig, IdempotencyContext,
+    IdempotencyEngine, MemoryStore, Payload,
 };
 use retryproof_testkit::{CallLog, Operation, Recorder, Said};
 use tokio::time::{Instant, sleep, timeout};
@@ -14,7 +15,8 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// An engine with so many permits, another process on the same records, and the log of the first one's calls.
+/// An engine with so many permits, another process on the same records, and the log of the first
+/// one's calls.
 fn engines(max_running: usize) -> (IdempotencyEngine, IdempotencyEngine, CallLog) {
     let (store, log) = (SharedStore::from(MemoryStore::new()), CallLog::new());
     let mut config = IdempotencyConfig::default();
@@ -126,7 +128,8 @@ async fn run_5_a_shutdown_ends_those_that_wait_for_a_permit() {
     drop(busy);
 }
 
-/// A leader that was polled once and is kept: a future that lost a `select!` and lives on, or that waits behind other work.
+/// A leader that was polled once and is kept: a future that lost a `select!` and lives on, or that
+/// waits behind other work.
 #[tokio::test(start_paused = true)]
 async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_polled() {
     for end in ["completed", "released", "held"] {
@@ -154,11 +157,14 @@ async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_poll
         match (end, &found) {
             ("completed", Acquisition::Complete(_)) => {}
             ("released", Acquisition::Granted(_)) => {}
-            ("held", Acquisition::InFlight(busy)) => assert!(busy.remaining > Duration::from_secs(50)),
+            ("held", Acquisition::InFlight(busy)) => {
+                assert!(busy.remaining > Duration::from_secs(50))
+            }
             _ => panic!("{end}: {found:?}"),
         }
-        let asked =
-            |call: &retryproof_testkit::Entry| matches!(call.operation, Operation::Acquire | Operation::Look);
+        let asked = |call: &retryproof_testkit::Entry| {
+            matches!(call.operation, Operation::Acquire | Operation::Look)
+        };
         assert_eq!(log.count_of(asked), 1, "{end}: {log:?}");
         drop((leader, kept));
     }

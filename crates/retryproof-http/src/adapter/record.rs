@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Record`]: a stored answer as a framework reads it, in one pass and without a copy of its bytes.
+//! [`Record`]: a stored answer as a framework reads it, in one pass and without a copy of its
+//! bytes.
 
 use std::fmt;
 
@@ -16,9 +17,10 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Reads it in one pass: `start` is called with the status and the number of fields, then `field` with each, its code
-    /// among the [`COMMON_NAMES`] or its name, and its value; at the end there is the body. Trailers are passed over.
-    /// Values share the record's allocation, as the body does.
+    /// Reads it in one pass: `start` is called with the status and the number of fields, then
+    /// `field` with each, its code among the [`COMMON_NAMES`] or its name, and its value; at the
+    /// end there is the body. Trailers are passed over. Values share the record's allocation, as
+    /// the body does.
     ///
     /// # Errors
     /// [`Corrupt`], also where `field` has none for a field.
@@ -53,7 +55,8 @@ impl Record<'_> {
 }
 
 impl Record<'_> {
-    /// Whether a field does not go to this request: the length that a HEAD was told, of a body that is not there.
+    /// Whether a field does not go to this request: the length that a HEAD was told, of a body that
+    /// is not there.
     pub(crate) fn drops(&self, code: u8) -> bool {
         !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The application's `DefaultBodyLimit` and the filter's own limit: the smaller of the two holds (HTTP-4).
+//! The application's `DefaultBodyLimit` and the filter's own limit: the smaller of the two holds
+//! (HTTP-4).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +12,8 @@ use bytes::Bytes;
 use http::{Extensions, Request};
 use http_body::{Body as _, Frame};
 
-/// What axum's extractors take where the application says nothing. It is a default, and no limit of the application's.
+/// What axum's extractors take where the application says nothing. It is a default, and no limit of
+/// the application's.
 const HOSTS_DEFAULT: usize = 2 << 20;
 
 /// The smaller of the filter's limit and of one that the application has set outside.
@@ -24,8 +26,8 @@ pub(crate) fn body_limit(extensions: &mut Extensions, own: usize) -> usize {
     }
 }
 
-/// Lets the extractors take what the guard has let in, where axum's default would refuse it: behind a layer that answer would
-/// be stored.
+/// Lets the extractors take what the guard has let in, where axum's default would refuse it: behind
+/// a layer that answer would be stored.
 pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Request<B> {
     if length > HOSTS_DEFAULT {
         DefaultBodyLimit::max(length).apply(&mut request);
@@ -33,7 +35,8 @@ pub(crate) fn lift_body_limit<B>(mut request: Request<B>, length: usize) -> Requ
     request
 }
 
-/// The limit that is in force; `None` where it is disabled. axum does not tell it, but gives a body that has it.
+/// The limit that is in force; `None` where it is disabled. axum does not tell it, but gives a body
+/// that has it.
 fn limit_of(extensions: &mut Extensions) -> Option<usize> {
     let mut probe = Request::new(Body::new(Unmeasured));
     std::mem::swap(probe.extensions_mut(), extensions);

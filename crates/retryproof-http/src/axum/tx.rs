@@ -12,12 +12,13 @@ use super::{ADMITTED, NotGuarded};
 use crate::guard::Guarded;
 use crate::joined::GuardedTx;
 
-/// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from which one can be taken by `FromRef`.
+/// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from
+/// which one can be taken by `FromRef`.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `JoinedEngine<{T}>`",
     label = "`GuardedTx<{T}>` wants to know where its transactions come from",
-    note = "derive `FromRef` for the state and give it a field of type `JoinedEngine<{T}>`, made at start-up by \
-            `engine.joined(source)?`"
+    note = "derive `FromRef` for the state and give it a field of type `JoinedEngine<{T}>`, made \
+         at start-up by `engine.joined(source)?`"
 )]
 pub trait HasJoinedEngine<T> {
     /// The engine.
@@ -48,9 +49,9 @@ impl fmt::Display for GuardedTxRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotGuarded(rejection) => write!(f, "{rejection}"),
-            Self::Another => {
-                f.write_str("a guarded request has one transaction; two arguments ask for different ones")
-            }
+            Self::Another => f.write_str(
+                "a guarded request has one transaction; two arguments ask for different ones",
+            ),
         }
     }
 }
@@ -63,7 +64,8 @@ impl IntoResponse for GuardedTxRejection {
             Self::NotGuarded(rejection) => rejection.into_response(),
             Self::Another => {
                 tracing::error!("{self}");
-                (http::StatusCode::INTERNAL_SERVER_ERROR, "the request has two transactions").into_response()
+                (http::StatusCode::INTERNAL_SERVER_ERROR, "the request has two transactions")
+                    .into_response()
             }
         }
     }
@@ -83,7 +85,9 @@ where
             Err(_) if parts.extensions.get::<Guarded>().is_none() => {
                 Err(GuardedTxRejection::NotGuarded(NotGuarded(())))
             }
-            Err(_) => Self::of(&parts.extensions, &state.joined()).ok_or(GuardedTxRejection::Another),
+            Err(_) => {
+                Self::of(&parts.extensions, &state.joined()).ok_or(GuardedTxRejection::Another)
+            }
         }
     }
 }
@@ -95,7 +99,10 @@ where
 {
     type Rejection = GuardedTxRejection;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Option<Self>, GuardedTxRejection> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &S,
+    ) -> Result<Option<Self>, GuardedTxRejection> {
         match <Self as FromRequestParts<S>>::from_request_parts(parts, state).await {
             Ok(tx) => Ok(Some(tx)),
             Err(GuardedTxRejection::NotGuarded(_)) => Ok(None),

@@ -16,8 +16,8 @@ use super::BoxError;
 use crate::decide::BodyRead;
 use crate::digest::Hasher;
 
-/// Bytes gathered from frames: a single frame is kept as it came, more are copied together, so that a body in many
-/// tiny frames does not pin a read buffer for each.
+/// Bytes gathered from frames: a single frame is kept as it came, more are copied together, so that
+/// a body in many tiny frames does not pin a read buffer for each.
 #[derive(Default)]
 pub(crate) struct Gathered {
     first: Bytes,
@@ -66,13 +66,15 @@ pub(crate) enum CollectError {
     Unreadable,
 }
 
-/// Whether the length that a body declares is over the limit: then not a byte of it is read (HTTP-4).
+/// Whether the length that a body declares is over the limit: then not a byte of it is read
+/// (HTTP-4).
 pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
     body.size_hint().lower() > limit as u64
 }
 
-/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that comes in one piece, as most do, is not hashed here:
-/// it is hashed in one go with the rest of the request. Any other is hashed as it comes.
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that comes in one piece, as most
+/// do, is not hashed here: it is hashed in one go with the rest of the request. Any other is hashed
+/// as it comes.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
 pub(crate) fn collect<B>(
     body: B,
@@ -109,8 +111,9 @@ struct Collecting {
 }
 
 impl Collecting {
-    /// The first poll, and each as long as nothing came: some servers poll a service before they look at the body. An `Err`
-    /// goes on; it is on the heap, so that the future of a body that comes in one piece has no room for it.
+    /// The first poll, and each as long as nothing came: some servers poll a service before they
+    /// look at the body. An `Err` goes on; it is on the heap, so that the future of a body that
+    /// comes in one piece has no room for it.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
@@ -126,12 +129,18 @@ impl Collecting {
         match reading.poll(body.as_mut(), cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(Ok(reading.end()))),
             Poll::Ready(Err(error)) => Poll::Ready(Ok(Err(error))),
-            Poll::Pending if reading.gathered.len() == 0 && reading.trailers.is_none() => Poll::Pending,
+            Poll::Pending if reading.gathered.len() == 0 && reading.trailers.is_none() => {
+                Poll::Pending
+            }
             Poll::Pending => Poll::Ready(Err(Box::new(reading))),
         }
     }
 
-    fn poll<B>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Result<(), CollectError>>
+    fn poll<B>(
+        &mut self,
+        mut body: Pin<&mut B>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), CollectError>>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
@@ -172,7 +181,8 @@ impl Collecting {
     }
 }
 
-/// Whether a limit of somebody outside was met: its error arrives wrapped, so the whole chain is searched.
+/// Whether a limit of somebody outside was met: its error arrives wrapped, so the whole chain is
+/// searched.
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

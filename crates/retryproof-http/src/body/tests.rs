@@ -47,7 +47,11 @@ impl Body for Halting {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.polls += 1;
-        if (self.halts)(self.polls - 1) { Poll::Pending } else { Pin::new(&mut self.frames).poll_frame(cx) }
+        if (self.halts)(self.polls - 1) {
+            Poll::Pending
+        } else {
+            Pin::new(&mut self.frames).poll_frame(cx)
+        }
     }
 }
 
@@ -62,7 +66,11 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn http_4_exactly_the_limit_passes_and_one_byte_more_does_not() {
     for (limit, fits) in [(6, true), (5, false), (0, false)] {
         let collected = now(collect(Frames::of([b"abc", b"", b"def"]), limit, || None));
-        assert_eq!(collected.map(|c| c.data).ok(), fits.then(|| Bytes::from_static(b"abcdef")), "{limit}");
+        assert_eq!(
+            collected.map(|c| c.data).ok(),
+            fits.then(|| Bytes::from_static(b"abcdef")),
+            "{limit}"
+        );
     }
     assert!(now(collect(Frames::of([]), 0, || None)).is_ok_and(|c| c.data.is_empty()));
     assert!(declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 2));
@@ -85,7 +93,10 @@ fn http_4_a_limit_outside_is_found_through_the_source_chain() {
     }
     let limited = Limited::new(Frames::of([b"abc", b"def"]), 4);
     let body = limited.map_err(|error| Box::new(Wrapped(Box::new(Wrapped(error)))) as BoxError);
-    assert_eq!(now(collect(body, 100, || None)).err(), Some(CollectError::TooLarge(BodyRead::Partly)));
+    assert_eq!(
+        now(collect(body, 100, || None)).err(),
+        Some(CollectError::TooLarge(BodyRead::Partly))
+    );
 }
 
 #[test]
@@ -116,8 +127,11 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     let there = now(collect(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
     assert_eq!(there.digest, None, "it is hashed in one go");
     // Before each frame, and before the end.
-    let body =
-        Halting { frames: Frames::of([b"abc", b"de", b"f"]), polls: 0, halts: |before| before % 2 == 0 };
+    let body = Halting {
+        frames: Frames::of([b"abc", b"de", b"f"]),
+        polls: 0,
+        halts: |before| before % 2 == 0,
+    };
     let mut reading = pin!(collect(body, 100, hasher));
     let mut polls = 0;
     let collected = loop {
@@ -138,10 +152,12 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
 #[test]
 fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
     let whole = Bytes::from_static(b"abc");
-    // Not there at the first poll, as in a server that asks its service before it looks at the body.
+    // Not there at the first poll, as in a server that asks its service before it looks at the
+    // body.
     let frames = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
     let body = Halting { frames, polls: 0, halts: |before| before == 0 };
-    let mut reading = pin!(collect(body, 3, || -> Option<Hasher> { panic!("nothing came piece by piece") }));
+    let mut reading =
+        pin!(collect(body, 3, || -> Option<Hasher> { panic!("nothing came piece by piece") }));
     let cx = &mut Context::from_waker(std::task::Waker::noop());
     assert!(reading.as_mut().poll(cx).is_pending());
     let Poll::Ready(collected) = reading.poll(cx) else { panic!("it is there") };
@@ -156,7 +172,10 @@ fn http_9_a_body_with_trailers_has_no_exact_length() {
     let body = ReplayBody::new(Bytes::from_static(b"ab"), Some(Box::new(trailers)));
     assert_eq!(body.size_hint().exact(), None);
     assert!(!body.is_end_stream());
-    assert_eq!(ReplayBody::new(Bytes::from_static(b"ab"), Some(Box::default())).size_hint().exact(), Some(2));
+    assert_eq!(
+        ReplayBody::new(Bytes::from_static(b"ab"), Some(Box::default())).size_hint().exact(),
+        Some(2)
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Canonical JSON (RFC 8785) of a body that is I-JSON (RFC 7493), for the fingerprint `json` (FP-3).
+//! Canonical JSON (RFC 8785) of a body that is I-JSON (RFC 7493), for the fingerprint `json`
+//! (FP-3).
 //!
-//! Stricter than either where a doubt would let two different bodies meet: a number that a double cannot carry in
-//! full (`9007199254740993`) makes the body "not I-JSON", so that it is compared byte for byte.
+//! Stricter than either where a doubt would let two different bodies meet: a number that a double
+//! cannot carry in full (`9007199254740993`) makes the body "not I-JSON", so that it is compared
+//! byte for byte.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -31,15 +33,16 @@ pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     (writer.at == text.len()).then_some(writer.out)
 }
 
-/// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects whose members
-/// are out of order are moved afterwards. What a string or an object needs meanwhile stands in buffers that all of them
-/// share, so that a small one allocates nothing.
+/// Reads one document from `text` and writes it canonically to `out` in the same pass; only objects
+/// whose members are out of order are moved afterwards. What a string or an object needs meanwhile
+/// stands in buffers that all of them share, so that a small one allocates nothing.
 struct Writer<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
     out: Vec<u8>,
-    /// The names of the members of all open objects, without escapes, and the string that is being read.
+    /// The names of the members of all open objects, without escapes, and the string that is being
+    /// read.
     decoded: String,
     /// The members of all open objects.
     members: Vec<Member>,
@@ -186,8 +189,10 @@ impl Writer<'_> {
             }
         }
         let string = &self.decoded[start..];
-        // I-JSON admits no noncharacters (RFC 7493 section 2.1), all of which begin with one of these bytes.
-        let noncharacter = |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
+        // I-JSON admits no noncharacters (RFC 7493 section 2.1), all of which begin with one of
+        // these bytes.
+        let noncharacter =
+            |c| matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
         if string.bytes().any(|byte| byte >= 0xef) && string.chars().any(noncharacter) {
             return None;
         }
@@ -212,7 +217,8 @@ impl Writer<'_> {
                         if first >= 0xdc00 || self.next()? != b'\\' || self.next()? != b'u' {
                             return None;
                         }
-                        let low = self.four_digits()?.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+                        let low =
+                            self.four_digits()?.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
                         char::from_u32(0x1_0000 + ((first - 0xd800) << 10) + low)?
                     }
                 }
@@ -224,7 +230,9 @@ impl Writer<'_> {
     fn four_digits(&mut self) -> Option<u32> {
         let digits = self.text.as_bytes().get(self.at..self.at + 4)?;
         self.at += 4;
-        digits.iter().try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
+        digits
+            .iter()
+            .try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
     }
 
     fn number(&mut self) -> Option<()> {
@@ -269,13 +277,14 @@ impl Writer<'_> {
         }
     }
 
-    /// Puts the members of the innermost open object, those from `members` on, whose text ends the output from `first` on,
-    /// in the order of their UTF-16 code units (RFC 8785 section 3.2.3); `None` when a name stands twice (RFC 7493 section
-    /// 2.3).
+    /// Puts the members of the innermost open object, those from `members` on, whose text ends the
+    /// output from `first` on, in the order of their UTF-16 code units (RFC 8785 section 3.2.3);
+    /// `None` when a name stands twice (RFC 7493 section 2.3).
     fn sort(&mut self, members: usize, first: usize) -> Option<()> {
         let Self { out, decoded, unsorted, .. } = self;
         let members = self.members.get_mut(members..)?;
-        let name = |member: &Member| decoded.as_bytes().get(member.name.clone()).unwrap_or_default();
+        let name =
+            |member: &Member| decoded.as_bytes().get(member.name.clone()).unwrap_or_default();
         let by_name = |a: &Member, b: &Member| utf16_order(name(a), name(b));
         if members.is_sorted_by(|a, b| by_name(a, b).is_lt()) {
             return Some(());
@@ -291,14 +300,17 @@ impl Writer<'_> {
             if n > 0 {
                 out.push(b',');
             }
-            out.extend_from_slice(&unsorted[member.written.start - first..member.written.end - first]);
+            out.extend_from_slice(
+                &unsorted[member.written.start - first..member.written.end - first],
+            );
         }
         Some(())
     }
 }
 
-/// The order of two texts by their UTF-16 code units. That of their bytes, which are UTF-8, is another only where a character
-/// beyond U+FFFF, which UTF-16 writes with surrogates, meets one from U+E000 on.
+/// The order of two texts by their UTF-16 code units. That of their bytes, which are UTF-8, is
+/// another only where a character beyond U+FFFF, which UTF-16 writes with surrogates, meets one
+/// from U+E000 on.
 fn utf16_order(a: &[u8], b: &[u8]) -> Ordering {
     let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) else { return a.len().cmp(&b.len()) };
     match (*a, *b) {
@@ -327,7 +339,14 @@ fn write_string(string: &str, out: &mut Vec<u8>) {
             b'\r' => out.extend_from_slice(b"\\r"),
             byte => {
                 let digit = |d: u8| b"0123456789abcdef"[usize::from(d)];
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+                out.extend_from_slice(&[
+                    b'\\',
+                    b'u',
+                    b'0',
+                    b'0',
+                    digit(byte >> 4),
+                    digit(byte & 15),
+                ]);
             }
         }
         rest = &rest[plain + 1..];

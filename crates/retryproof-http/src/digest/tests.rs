@@ -41,7 +41,10 @@ fn fp_3_json_meets_across_spellings_and_is_raw_otherwise() {
     assert_eq!(base, of(Algorithm::Json, "POST", "/a", "{ \"b\": [2], \"\\u0061\":1e0 }"));
     assert_ne!(base, of(Algorithm::Json, "POST", "/b", r#"{"a":1,"b":[2.0]}"#));
     assert_ne!(base, of(Algorithm::Json, "POST", "/a", r#"{"a":1,"b":[2.1]}"#));
-    assert_ne!(of(Algorithm::Json, "POST", "/a", "not json"), of(Algorithm::Json, "POST", "/a", "not  json"));
+    assert_ne!(
+        of(Algorithm::Json, "POST", "/a", "not json"),
+        of(Algorithm::Json, "POST", "/a", "not  json")
+    );
     // Beyond 2^53 two ids must not meet in one double.
     assert_ne!(
         of(Algorithm::Json, "POST", "/a", "9007199254740993"),

@@ -9,8 +9,9 @@ use crate::fate::AnswerFate;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
-/// Takes the fate that a status carries off its metadata, which are header fields or trailers. An unknown word is a mistake of the program, and counts as the safe
-/// one: nothing is known, so the key is not freed.
+/// Takes the fate that a status carries off its metadata, which are header fields or trailers. An
+/// unknown word is a mistake of the program, and counts as the safe one: nothing is known, so the
+/// key is not freed.
 pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     let fate = match headers.get(&FATE_NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,
@@ -19,7 +20,8 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
         b"stream" => AnswerFate::Stream,
         _ => {
             tracing::error!(
-                "the fate of a gRPC answer is none of `store`, `release`, `hold` and `stream`; it is held (HTTP-7)"
+                "the fate of a gRPC answer is none of `store`, `release`, `hold` and `stream`; \
+                 it is held (HTTP-7)"
             );
             AnswerFate::Hold
         }

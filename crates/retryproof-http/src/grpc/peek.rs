@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether an answer is one message or a stream of them: nothing but its bytes tells. A message is a flag, four bytes of
-//! length and that many bytes; what follows the first one is another, or the trailers.
+//! Whether an answer is one message or a stream of them: nothing but its bytes tells. A message is
+//! a flag, four bytes of length and that many bytes; what follows the first one is another, or the
+//! trailers.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,7 +25,8 @@ use crate::fate::AnswerFate;
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: Rest<B>,
-    /// Not begun yet, and known to be a stream: longer than any limit, so that the guard lets it pass (HTTP-13).
+    /// Not begun yet, and known to be a stream: longer than any limit, so that the guard lets it
+    /// pass (HTTP-13).
     endless: bool,
 }
 
@@ -33,7 +35,8 @@ enum Rest<B: Body> {
     /// Boxed: it was read in part already, or its type is not known to be movable.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
-    /// Goes on where the body is read: there it counts as one that breaks off, and not as a handler that failed.
+    /// Goes on where the body is read: there it counts as one that breaks off, and not as a handler
+    /// that failed.
     Panic(Option<Panic>),
 }
 
@@ -48,8 +51,8 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         Self { endless: true, ..Self::passed(body) }
     }
 
-    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes. One that takes longer than
-    /// `patience` is a stream.
+    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes. One
+    /// that takes longer than `patience` is a stream.
     pub(super) async fn peek(body: B, limit: usize, patience: Duration) -> Self {
         let mut body = Box::pin(body);
         let mut gathered = Gathered::default();
@@ -94,7 +97,11 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
                     }
                 },
             };
-            return Self { first: ReplayBody::new(gathered.into_bytes(), trailers), rest, endless: false };
+            return Self {
+                first: ReplayBody::new(gathered.into_bytes(), trailers),
+                rest,
+                endless: false,
+            };
         }
     }
 
@@ -155,7 +162,9 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             Rest::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
                 // Too late to count (HTTP-13), and not for the client all the same.
-                if let Some(trailers) = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut()) {
+                if let Some(trailers) =
+                    frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
+                {
                     strip(trailers, &FATE_NAME);
                 }
                 Poll::Ready(frame)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The filter's own answers as gRPC statuses. The three messages of `google.rpc` are small enough to be written by hand.
+//! The filter's own answers as gRPC statuses. The three messages of `google.rpc` are small enough
+//! to be written by hand.
 
 use std::fmt::Write as _;
 
@@ -12,9 +13,10 @@ use crate::problem::{Code, Problem};
 const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";
 
-/// Renders a problem as a gRPC status, in an answer without a body. What [`GrpcLayer`](super::GrpcLayer) uses; for
-/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) where the layer is not used. Which code it is says the
-/// [module's page](super).
+/// Renders a problem as a gRPC status, in an answer without a body. What
+/// [`GrpcLayer`](super::GrpcLayer) uses; for
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections) where the layer is not used.
+/// Which code it is says the [module's page](super).
 #[must_use]
 pub fn refusal(problem: &Problem) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
@@ -59,7 +61,11 @@ fn details(problem: &Problem) -> Vec<u8> {
     put_varint(1, status(problem).into(), &mut out);
     put_bytes(2, problem.detail.as_bytes(), &mut out);
     let mut info = Vec::new();
-    put_bytes(1, problem.code.as_str().to_ascii_uppercase().replace('-', "_").as_bytes(), &mut info);
+    put_bytes(
+        1,
+        problem.code.as_str().to_ascii_uppercase().replace('-', "_").as_bytes(),
+        &mut info,
+    );
     put_bytes(2, DOMAIN.as_bytes(), &mut info);
     let mut entry = Vec::new();
     put_bytes(1, b"retryable", &mut entry);
@@ -122,8 +128,8 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let group =
-            chunk.iter().fold(0, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let group = chunk.iter().fold(0, |group, byte| group << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for digit in 0..=chunk.len() {
             let sextet = group >> (18 - 6 * digit) & 0x3f;
             out.push(char::from(ALPHABET[sextet as usize]));

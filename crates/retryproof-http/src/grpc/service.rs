@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GrpcLayer`]: the guard in gRPC's form. One service outside of it makes the request one that can be replayed, one inside
-//! of it looks at the answer.
+//! [`GrpcLayer`]: the guard in gRPC's form. One service outside of it makes the request one that
+//! can be replayed, one inside of it looks at the answer.
 
 use std::fmt;
 use std::future::Future;
@@ -31,8 +31,9 @@ use crate::route::GrpcMethod;
 use crate::service::IdempotencyService;
 
 impl IdempotencyFilter {
-    /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and hooks; its own answers are gRPC statuses. See
-    /// the [module `grpc`](crate::grpc). A policy without a scope has that of each method: `pay.v1.Payments/Charge`.
+    /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and
+    /// hooks; its own answers are gRPC statuses. See the [module `grpc`](crate::grpc). A policy
+    /// without a scope has that of each method: `pay.v1.Payments/Charge`.
     #[must_use]
     pub fn grpc(&self, policy: Policy) -> GrpcLayer {
         GrpcLayer { guard: self.with_rejections(refusal).guard(policy), streaming: Arc::default() }
@@ -47,8 +48,8 @@ pub struct GrpcLayer {
 }
 
 impl GrpcLayer {
-    /// Names a streaming method, `/pay.v1.Payments/Watch`: once it answers it is recorded as "done, not replayable", and its messages flow in both
-    /// directions as they come (HTTP-13).
+    /// Names a streaming method, `/pay.v1.Payments/Watch`: once it answers it is recorded as "done,
+    /// not replayable", and its messages flow in both directions as they come (HTTP-13).
     #[must_use]
     pub fn streaming(mut self, path: &'static str) -> Self {
         Arc::make_mut(&mut self.streaming).push(path);
@@ -71,7 +72,10 @@ impl<S> Layer<S> for GrpcLayer {
 
 impl fmt::Debug for GrpcLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GrpcLayer").field("guard", &self.guard).field("streaming", &self.streaming).finish()
+        f.debug_struct("GrpcLayer")
+            .field("guard", &self.guard)
+            .field("streaming", &self.streaming)
+            .finish()
     }
 }
 
@@ -88,7 +92,8 @@ impl<S> fmt::Debug for GrpcService<S> {
     }
 }
 
-/// The future of a [`GrpcService`]. Dropped, it is as that of the guard: what was granted runs to its end (HTTP-12).
+/// The future of a [`GrpcService`]. Dropped, it is as that of the guard: what was granted runs to
+/// its end (HTTP-12).
 pub type GrpcFuture<R, E> = ResponseFuture<InsideFuture<R, E>, GrpcBody<R>, E>;
 
 impl<S, B, R> Service<Request<B>> for GrpcService<S>
@@ -143,7 +148,8 @@ struct Inside<S> {
 }
 
 /// The future of the inner service, and of a look at its answer.
-pub(crate) type InsideFuture<R, E> = Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
+pub(crate) type InsideFuture<R, E> =
+    Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
 
 impl<S, B, R> Service<Request<GuardedBody<B>>> for Inside<S>
 where
@@ -166,7 +172,8 @@ where
         let is_guarded = request.extensions().get::<Guarded>().is_some();
         let live = request.extensions_mut().remove::<Live<B>>();
         let is_stream = live.is_some();
-        if let Some(body) = live.and_then(|live| live.0.lock().unwrap_or_else(PoisonError::into_inner).take())
+        if let Some(body) =
+            live.and_then(|live| live.0.lock().unwrap_or_else(PoisonError::into_inner).take())
         {
             *request.body_mut() = GuardedBody::inner(body);
         }
@@ -208,7 +215,8 @@ where
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Plain,
-    /// For browsers: the trailers are a second frame of the body, and not to be taken for a second message.
+    /// For browsers: the trailers are a second frame of the body, and not to be taken for a second
+    /// message.
     Web,
 }
 

@@ -10,7 +10,9 @@ fn key(line: &str) -> Result<String, KeyError> {
 
 #[test]
 fn http_2_bare_and_quoted_spell_one_key() {
-    for line in ["abc", "\"abc\"", "  abc\t", " \"abc\" ", "\"abc\";v=1", "\"abc\"; a;b=?1;c=\"x\\\"y\""] {
+    for line in
+        ["abc", "\"abc\"", "  abc\t", " \"abc\" ", "\"abc\";v=1", "\"abc\"; a;b=?1;c=\"x\\\"y\""]
+    {
         assert_eq!(key(line).as_deref(), Ok("abc"), "{line:?}");
     }
     let uuid = "8e03978e-40d5-43e8-bc93-6894a57f9324";
@@ -133,8 +135,8 @@ proptest! {
         }
     }
 
-    /// The strict parser of another hand agrees on every quoted line (it refuses most bare ones, which is why
-    /// ours is written by hand).
+    /// The strict parser of another hand agrees on every quoted line (it refuses most bare ones,
+    /// which is why ours is written by hand).
     #[test]
     fn http_2_agrees_with_a_strict_parser_on_the_quoted_form(tail in "[ -~\\\\\";a=?1:@%]{0,40}") {
         let line = format!("\"{tail}");

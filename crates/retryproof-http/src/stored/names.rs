@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one-byte codes of common field names. Frozen: the table is part of the record's version 1, so entries are
-//! neither moved nor removed, and new ones go to the end (an older reader then fails closed, CMP-8).
+//! The one-byte codes of common field names. Frozen: the table is part of the record's version 1,
+//! so entries are neither moved nor removed, and new ones go to the end (an older reader then fails
+//! closed, CMP-8).
 
 macro_rules! common_names {
     ($($code:literal $name:literal)*) => {

@@ -30,7 +30,8 @@ impl<'a> Reader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// How many lines follow. A line has two bytes at least, so a false count makes nobody reserve much.
+    /// How many lines follow. A line has two bytes at least, so a false count makes nobody reserve
+    /// much.
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
         if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
@@ -38,7 +39,11 @@ impl<'a> Reader<'a> {
 
     /// Checks that a body of the length that the record says is all that is left.
     pub(crate) fn ends_after(&self, body_len: usize) -> Result<(), Corrupt> {
-        if self.rest.len() == body_len { Ok(()) } else { Err(Corrupt("has another length than it says")) }
+        if self.rest.len() == body_len {
+            Ok(())
+        } else {
+            Err(Corrupt("has another length than it says"))
+        }
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
@@ -85,7 +90,10 @@ impl<'a> Reader<'a> {
         for _ in 0..count {
             let (_, value) = self.named_line()?;
             // Without an early exit, so that it is done on many bytes at once.
-            if !value.iter().fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f)))) {
+            if !value
+                .iter()
+                .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
+            {
                 return Err(Corrupt("has a malformed field value"));
             }
         }

@@ -13,8 +13,12 @@ fn lines(of: &Lines) -> impl Iterator<Item = Line<'_>> + Clone {
 
 fn response(status: u16, headers: &Lines, trailers: &Lines, body: &[&[u8]]) -> Bytes {
     let mut out = Vec::new();
-    let draft =
-        Draft { status, headers: lines(headers), trailers: lines(trailers), body: body.iter().copied() };
+    let draft = Draft {
+        status,
+        headers: lines(headers),
+        trailers: lines(trailers),
+        body: body.iter().copied(),
+    };
     encode_response(&draft, &mut out);
     assert_eq!(draft.len(), out.len(), "the size is computed exactly");
     out.into()
@@ -42,8 +46,13 @@ fn http_8_order_equal_lines_and_raw_bytes_survive() {
         line("x-b", "2"),
         ("x-raw".into(), vec![0xe9, b'\t', 0xff]),
     ];
-    let stored =
-        StoredResponse::decode(response(201, &headers, &vec![line("x-t", "")], &[b"ab", b"", b"c"])).unwrap();
+    let stored = StoredResponse::decode(response(
+        201,
+        &headers,
+        &vec![line("x-t", "")],
+        &[b"ab", b"", b"c"],
+    ))
+    .unwrap();
     assert_eq!(stored.status(), 201);
     assert!(!stored.is_tombstone());
     assert_eq!(owned(stored.headers()), headers);
@@ -53,7 +62,8 @@ fn http_8_order_equal_lines_and_raw_bytes_survive() {
 
 #[test]
 fn cmp_8_the_layout_of_version_1_is_frozen() {
-    let record = response(201, &vec![line("content-type", "a/b"), line("x-y", "z")], &vec![], &[b"hi"]);
+    let record =
+        response(201, &vec![line("content-type", "a/b"), line("x-y", "z")], &vec![], &[b"hi"]);
     assert_eq!(record, &b"\x01\x00\x00\xc9\x02\x00\x03a/b\x43x-y\x01z\x00\x02hi"[..]);
 }
 
@@ -69,7 +79,12 @@ fn http_13_a_tombstone_keeps_location_first_and_8_kib_of_headers() {
     let big = "v".repeat(5000);
     let stored = tombstone(
         201,
-        &vec![line("x-a", &big), line("x-b", &big), line("x-c", "c"), line("location", "/payments/1")],
+        &vec![
+            line("x-a", &big),
+            line("x-b", &big),
+            line("x-c", "c"),
+            line("location", "/payments/1"),
+        ],
     );
     assert!(stored.is_tombstone());
     assert_eq!(stored.status(), 201);
@@ -114,8 +129,14 @@ fn cmp_8_foreign_records_are_refused() {
         (b"\x01\x00\x00\xc8\x01\x00\x01\x0a\x00\x00", "line feed in a value"),
         (b"\x01\x00\x00\xc8\x01\x00\x01\x7f\x00\x00", "delete in a value"),
         (b"\x01\x00\x00\xc8\x80\x00\x00\x00", "number not in shortest form"),
-        (b"\x01\x00\x00\xc8\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "number beyond 64 bits"),
-        (b"\x01\x00\x00\xc8\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00", "count beyond the record"),
+        (
+            b"\x01\x00\x00\xc8\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+            "number beyond 64 bits",
+        ),
+        (
+            b"\x01\x00\x00\xc8\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00",
+            "count beyond the record",
+        ),
         (b"\x01\x01\x00\xc8\x00\x00\x00", "tombstone with a body"),
     ] {
         assert!(StoredResponse::decode(Bytes::from_static(record)).is_err(), "{what}");

@@ -100,7 +100,9 @@ async fn http_16_a_missing_caller_is_sent_the_challenge_of_the_filter() {
 #[test]
 fn http_16_a_challenge_that_cannot_be_sent_stops_the_start() {
     let builder = || IdempotencyFilter::builder(engine()).caller(tenant_of);
-    for refused in [builder().challenge("Bearer\n"), builder().challenge("Bearer").absent_callers_share()] {
+    for refused in
+        [builder().challenge("Bearer\n"), builder().challenge("Bearer").absent_callers_share()]
+    {
         assert_eq!(refused.build().unwrap_err().kind(), ErrorKind::Config);
     }
 }
@@ -109,7 +111,11 @@ fn http_16_a_challenge_that_cannot_be_sent_stops_the_start() {
 async fn http_16_absent_callers_never_meet_the_records_of_callers_that_share_keys() {
     let engine = engine();
     let shared = IdempotencyFilter::builder(engine.clone()).callers_share_keys().build().unwrap();
-    let hooked = IdempotencyFilter::builder(engine).caller(tenant_of).absent_callers_share().build().unwrap();
+    let hooked = IdempotencyFilter::builder(engine)
+        .caller(tenant_of)
+        .absent_callers_share()
+        .build()
+        .unwrap();
     let (shared, hooked) = (on(&shared).0, on(&hooked).0);
     assert!(!send(&shared, from(None, "k")).await.is_replay());
     assert!(!send(&hooked, from(None, "k")).await.is_replay());
@@ -138,7 +144,10 @@ async fn http_16_a_hook_may_wait() {
         assert_eq!(send(&app, from(Some(tenant), "k")).await.text(), answer);
     }
     // Dropped while the hook waits, nothing was acquired.
-    let left = tokio::time::timeout(std::time::Duration::from_millis(10), send(&app, from(Some("c"), "k")));
+    let left = tokio::time::timeout(
+        std::time::Duration::from_millis(10),
+        send(&app, from(Some("c"), "k")),
+    );
     assert!(left.await.is_err());
     assert_eq!(send(&app, from(Some("c"), "k")).await.text(), "3");
 }
@@ -164,8 +173,9 @@ async fn http_16_a_caller_with_control_characters_is_hashed() {
 
 #[tokio::test(start_paused = true)]
 async fn http_16_a_hook_may_refuse_with_a_response_of_its_own() {
-    let refusal =
-        || Response::builder().status(StatusCode::FORBIDDEN).header("x-why", "no tenant").body("who?");
+    let refusal = || {
+        Response::builder().status(StatusCode::FORBIDDEN).header("x-why", "no tenant").body("who?")
+    };
     let (app, runs) = app(move |parts: &Parts| {
         tenant_of(parts).map_or_else(|| Caller::refuse(refusal().unwrap()), Caller::Named)
     });
@@ -182,9 +192,13 @@ async fn http_16_a_bare_tower_service_needs_a_named_scope() {
         Ok::<_, std::convert::Infallible>(Response::new(axum::body::Body::from("ran")))
     });
     let filter = filter();
-    let Ok(unnamed) = filter.guard(Policy::unnamed()).layer(service).oneshot(post("/pay", "k", "")).await;
+    let Ok(unnamed) =
+        filter.guard(Policy::unnamed()).layer(service).oneshot(post("/pay", "k", "")).await;
     let answer = Answer::of(unnamed).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::INTERNAL_SERVER_ERROR, "scope-invalid"));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "scope-invalid")
+    );
     let Ok(named) = filter.guard(STD).layer(service).oneshot(post("/pay", "k", "")).await;
     assert_eq!(Answer::of(named).await.text(), "ran");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Annotated axum handlers: arguments before the acquire (ANN-6), the filter from the state (ANN-3), extractors.
+//! Annotated axum handlers: arguments before the acquire (ANN-6), the filter from the state
+//! (ANN-3), extractors.
 
 use std::convert::Infallible;
 
@@ -58,7 +59,11 @@ fn app() -> App {
 #[tokio::test(start_paused = true)]
 async fn ann_3_an_annotated_handler_is_guarded_by_the_filter_in_the_state() {
     let state = app();
-    let pay = Annotated(&POLICY, |runs: Runs, body: String| async move { format!("{} {body}", runs.run()) });
+    let pay =
+        Annotated(
+            &POLICY,
+            |runs: Runs, body: String| async move { format!("{} {body}", runs.run()) },
+        );
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
     assert_eq!(send(&app, post("/pay", "k", "a")).await.text(), "1 a");
     let again = send(&app, post("/pay", "k", "a")).await;
@@ -80,13 +85,12 @@ async fn ann_3_the_filter_itself_is_state_enough() {
 async fn ann_6_an_extractor_that_authenticates_stands_before_a_replay() {
     let state = app();
     let runs = state.runs.clone();
-    let pay =
-        Annotated(
-            &POLICY,
-            move |User(user): User, _: String| async move { format!("{} {user}", runs.run()) },
-        );
+    let pay = Annotated(&POLICY, move |User(user): User, _: String| async move {
+        format!("{} {user}", runs.run())
+    });
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
-    let with_user = || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "a");
+    let with_user =
+        || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "a");
     // Refused first: unstored, so the key stays free.
     assert_eq!(send(&app, post("/pay", "k", "a")).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(send(&app, with_user()).await.text(), "1 ann");
@@ -101,9 +105,11 @@ async fn ann_6_an_extractor_that_authenticates_stands_before_a_replay() {
 async fn ann_6_a_last_argument_that_reads_no_body_authenticates_too() {
     let state = app();
     let runs = state.runs.clone();
-    let pay = Annotated(&POLICY, move |User(user): User| async move { format!("{} {user}", runs.run()) });
+    let pay =
+        Annotated(&POLICY, move |User(user): User| async move { format!("{} {user}", runs.run()) });
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
-    let with_user = || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "");
+    let with_user =
+        || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "");
     assert_eq!(send(&app, with_user()).await.text(), "1 ann");
     assert_eq!(send(&app, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
     assert!(send(&app, with_user()).await.is_replay());
@@ -117,7 +123,12 @@ async fn ann_6_a_rejected_body_is_answered_unstored_and_the_key_is_free() {
     });
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
     let json = |body: &'static str| {
-        request(Method::POST, "/pay", &[("idempotency-key", "k"), ("content-type", "application/json")], body)
+        request(
+            Method::POST,
+            "/pay",
+            &[("idempotency-key", "k"), ("content-type", "application/json")],
+            body,
+        )
     };
     let refused = send(&app, json("[nonsense")).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
@@ -140,12 +151,15 @@ async fn http_4_the_filters_limit_is_the_one_knob_behind_an_annotated_handler() 
 #[tokio::test(start_paused = true)]
 async fn http_16_the_default_scope_is_method_and_route_with_names_erased() {
     let filter = filter();
-    let handler = Annotated(&BY_ROUTE, |lease: Lease| async move { lease.identity().scope().to_string() });
+    let handler =
+        Annotated(&BY_ROUTE, |lease: Lease| async move { lease.identity().scope().to_string() });
     let app = Router::new()
         .route("/orders/{order}", any(handler.clone()))
         .nest("/api", Router::new().route("/v1/{id}/{*rest}", any(handler.clone())))
         .with_state(filter);
-    let scope = async |method, path| send(&app, request(method, path, &[("idempotency-key", "k")], "")).await;
+    let scope = async |method, path| {
+        send(&app, request(method, path, &[("idempotency-key", "k")], "")).await
+    };
     assert_eq!(scope(Method::POST, "/orders/1").await.text(), "POST /orders/{}");
     assert_eq!(scope(Method::PUT, "/orders/1").await.text(), "PUT /orders/{}");
     assert_eq!(scope(Method::POST, "/api/v1/7/x/y").await.text(), "POST /api/v1/{}/{*}");
@@ -160,7 +174,10 @@ async fn http_16_a_route_too_long_for_a_scope_is_an_error_of_the_program() {
         .route(&long, any(Annotated(&BY_ROUTE, |_: String| async { "ran" })))
         .with_state(filter());
     let answer = send(&app, post(&long, "k", "")).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::INTERNAL_SERVER_ERROR, "scope-invalid"));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "scope-invalid")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +196,10 @@ async fn http_12_key_and_lease_are_at_the_handlers_hand() {
         .route("/pay", on_post(handler))
         .route("/layered", on_post(layered).layer(filter.guard(Policy::new("layered"))))
         .with_state(filter);
-    assert_eq!(send(&app, post("/pay", "\"a b\"", "")).await.text(), "a b IdempotencyKey(3 bytes) 64");
+    assert_eq!(
+        send(&app, post("/pay", "\"a b\"", "")).await.text(),
+        "a b IdempotencyKey(3 bytes) 64"
+    );
     assert_eq!(send(&app, post("/layered", "k", "")).await.text(), "k true");
 }
 
@@ -190,8 +210,10 @@ async fn http_3_without_a_key_the_extractors_are_optional() {
         format!("{} {}", key.is_some(), lease.is_some())
     });
     let strict = Annotated(&BY_ROUTE, |_: Lease| async { "ran" });
-    let app =
-        Router::new().route("/open", on_post(open)).route("/strict", on_post(strict)).with_state(filter);
+    let app = Router::new()
+        .route("/open", on_post(open))
+        .route("/strict", on_post(strict))
+        .with_state(filter);
     let keyless = |path| request(Method::POST, path, &[], "");
     assert_eq!(send(&app, keyless("/open")).await.text(), "false false");
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "true true");
@@ -205,8 +227,12 @@ async fn ann_6_a_callers_hook_sees_what_the_extractors_put_there() {
     impl<S: Sync> FromRequestParts<S> for Tenant {
         type Rejection = Infallible;
         async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-            let tenant =
-                parts.headers.get("x-tenant").and_then(|t| t.to_str().ok()).unwrap_or_default().to_owned();
+            let tenant = parts
+                .headers
+                .get("x-tenant")
+                .and_then(|t| t.to_str().ok())
+                .unwrap_or_default()
+                .to_owned();
             parts.extensions.insert(tenant);
             Ok(Self)
         }
@@ -219,10 +245,13 @@ async fn ann_6_a_callers_hook_sees_what_the_extractors_put_there() {
     let runs = Runs::default();
     let app = {
         let runs = runs.clone();
-        let pay = Annotated(&POLICY, move |_: Tenant, _: String| async move { runs.run().to_string() });
+        let pay =
+            Annotated(&POLICY, move |_: Tenant, _: String| async move { runs.run().to_string() });
         Router::new().route("/pay", on_post(pay)).with_state(filter)
     };
-    let of = |tenant| request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-tenant", tenant)], "");
+    let of = |tenant| {
+        request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-tenant", tenant)], "")
+    };
     assert_eq!(send(&app, of("a")).await.text(), "1");
     assert_eq!(send(&app, of("b")).await.text(), "2");
     assert!(send(&app, of("a")).await.is_replay());
@@ -230,16 +259,21 @@ async fn ann_6_a_callers_hook_sees_what_the_extractors_put_there() {
 
 #[tokio::test(start_paused = true)]
 async fn ann_6_path_and_extensions_are_extracted_on_replays_too() {
-    let handler =
-        Annotated(&POLICY, |Path(id): Path<u32>, Extension(tag): Extension<&'static str>| async move {
+    let handler = Annotated(
+        &POLICY,
+        |Path(id): Path<u32>, Extension(tag): Extension<&'static str>| async move {
             format!("{id} {tag}").into_response()
-        });
+        },
+    );
     let routes = Router::new().route("/orders/{id}", on_post(handler)).with_state(filter());
     let app = routes.clone().layer(Extension("tag"));
     assert_eq!(send(&app, post("/orders/7", "k", "")).await.text(), "7 tag");
     assert!(send(&app, post("/orders/7", "k", "")).await.is_replay());
     // Without the layer the extractor fails, whatever is stored.
-    assert_eq!(send(&routes, post("/orders/7", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(
+        send(&routes, post("/orders/7", "k", "")).await.status,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +289,8 @@ async fn http_2_the_key_is_the_clients_whatever_an_extractor_does_to_the_header(
     }
     let state = app();
     let runs = state.runs.clone();
-    let pay = Annotated(&POLICY, move |_: Careless, _: String| async move { runs.run().to_string() });
+    let pay =
+        Annotated(&POLICY, move |_: Careless, _: String| async move { runs.run().to_string() });
     let app = Router::new().route("/pay", on_post(pay)).with_state(state.clone());
     assert_eq!(send(&app, post("/pay", "a", "")).await.text(), "1");
     assert_eq!(send(&app, post("/pay", "b", "")).await.text(), "2");
@@ -268,9 +303,11 @@ async fn http_12_two_lease_arguments_are_one_lease_and_a_copied_extension_is_not
     let inner = Annotated(&BY_ROUTE, |key: IdempotencyKey, lease: Lease| async move {
         format!("{} {}", key.as_str(), lease.identity().scope())
     });
-    let inner: Router = Router::new().route("/inner/{id}", on_post(inner)).with_state(filter.clone());
-    let outer =
-        Annotated(&POLICY, move |lease: (Lease, Lease), request: axum::extract::Request| async move {
+    let inner: Router =
+        Router::new().route("/inner/{id}", on_post(inner)).with_state(filter.clone());
+    let outer = Annotated(
+        &POLICY,
+        move |lease: (Lease, Lease), request: axum::extract::Request| async move {
             assert_eq!(lease.0.token(), lease.1.token());
             let (mut parts, _) = request.into_parts();
             parts.uri = "/inner/1".parse().unwrap();
@@ -278,7 +315,8 @@ async fn http_12_two_lease_arguments_are_one_lease_and_a_copied_extension_is_not
             let request = axum::extract::Request::from_parts(parts, axum::body::Body::empty());
             let Ok(response) = tower::ServiceExt::oneshot(inner, request).await;
             response
-        });
+        },
+    );
     let app = Router::new().route("/outer", on_post(outer)).with_state(filter);
     let answer = send(&app, post("/outer", "outer-key", "")).await;
     assert_eq!(answer.text(), "inner-key POST /outer/inner/{}");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When store, engine or completion fail: closed, typed, and nothing runs twice in silence (HTTP-14, CMP-2 to CMP-9).
+//! When store, engine or completion fail: closed, typed, and nothing runs twice in silence
+//! (HTTP-14, CMP-2 to CMP-9).
 //!
-//! Over 400 lines because every way in which store, engine or completion fail stands here beside the one world that they share.
+//! Over 400 lines because every way in which store, engine or completion fail stands here beside
+//! the one world that they share.
 
 use std::time::Duration;
 
@@ -33,7 +35,8 @@ fn filter_on(store: &Faulty, with: impl FnOnce(&mut IdempotencyConfig)) -> Idemp
     IdempotencyFilter::builder(engine(store, with)).callers_share_keys().build().unwrap()
 }
 
-/// A handler that takes as long as the request's body says (in ms) and answers with its run's number.
+/// A handler that takes as long as the request's body says (in ms) and answers with its run's
+/// number.
 fn timed(filter: &IdempotencyFilter) -> (Router, Runs) {
     let runs = Runs::default();
     let handler = {
@@ -95,8 +98,14 @@ async fn http_14_other_store_errors_are_500_and_not_retryable() {
     ] {
         store.fault("acquire", Fault::Fails(kind));
         let answer = send(&app, post("/pay", "k", "")).await;
-        assert_eq!((answer.status, answer.code()), (StatusCode::INTERNAL_SERVER_ERROR, code), "{kind:?}");
-        assert!(answer.text().contains("\"retryable\":false") && answer.header("retry-after").is_none());
+        assert_eq!(
+            (answer.status, answer.code()),
+            (StatusCode::INTERNAL_SERVER_ERROR, code),
+            "{kind:?}"
+        );
+        assert!(
+            answer.text().contains("\"retryable\":false") && answer.header("retry-after").is_none()
+        );
     }
     store.fault("acquire", Fault::Fails(ErrorKind::Full));
     expect_later(&send(&app, post("/pay", "k", "")).await, Code::StoreUnavailable);
@@ -175,8 +184,14 @@ async fn fp_3_a_duplicate_is_judged_under_the_algorithm_of_the_record() {
             let key = format!("{first:?}-{later:?}");
             let (before, _) = timed(&filter(first));
             let (after, runs) = timed(&filter(later));
-            assert_eq!(send(&before, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.status, StatusCode::OK);
-            assert!(send(&after, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.is_replay(), "{key}");
+            assert_eq!(
+                send(&before, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.status,
+                StatusCode::OK
+            );
+            assert!(
+                send(&after, post("/pay", &key, r#"{"a":1,"b":2}"#)).await.is_replay(),
+                "{key}"
+            );
             // The spelling is judged as the record was made.
             let respelled = send(&after, post("/pay", &key, r#"{"b":2, "a":1}"#)).await;
             assert_eq!(respelled.is_replay(), first == FingerprintMode::Json, "{key}");
@@ -274,7 +289,10 @@ async fn cmp_4_propagate_fails_the_call_and_sends_nothing_of_the_handlers() {
     let (app, runs) = timed(&filter_on(&store, propagate));
     store.fault("complete", Fault::Fails(ErrorKind::Unexpected));
     let answer = send(&app, post("/pay", "k", "")).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::INTERNAL_SERVER_ERROR, "completion-failed"));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "completion-failed")
+    );
     assert!(answer.text().contains("\"retryable\":true"));
     // The lease is not released.
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "in-flight");
@@ -298,7 +316,8 @@ async fn cmp_9_a_value_that_the_store_refuses_for_its_size_is_a_tombstone() {
         (CompletionFailurePolicy::Propagate, Some("completion-failed")),
     ] {
         let store = Faulty::new();
-        let (app, runs) = timed(&filter_on(&store, |config| config.completion_failure_policy = policy));
+        let (app, runs) =
+            timed(&filter_on(&store, |config| config.completion_failure_policy = policy));
         store.fault("complete", Fault::Fails(ErrorKind::TooLarge));
         // The tombstone is refused too: a failed completion.
         let (answer, told) = recorded(&app, "k", "").await;
@@ -313,8 +332,9 @@ async fn cmp_9_a_value_that_the_store_refuses_for_its_size_is_a_tombstone() {
 #[tokio::test(start_paused = true)]
 async fn http_13_the_stores_own_limit_counts_if_it_is_lower() {
     let store = Faulty::new().with_max_value(300);
-    let filter =
-        filter_on(&store, |config| config.completion_failure_policy = CompletionFailurePolicy::Propagate);
+    let filter = filter_on(&store, |config| {
+        config.completion_failure_policy = CompletionFailurePolicy::Propagate
+    });
     let runs = Runs::default();
     let handler = {
         let runs = runs.clone();
@@ -391,8 +411,9 @@ async fn cmp_2_a_fenced_holder_is_in_flight_while_the_taker_is_at_work() {
 #[tokio::test(start_paused = true)]
 async fn cmp_2_a_fenced_holder_without_a_record_is_a_completion_failure() {
     // The taker releases, so its record is gone when the holder looks.
-    let run =
-        |run: usize| if run == 2 { (Release, "2").into_response() } else { run.to_string().into_response() };
+    let run = |run: usize| {
+        if run == 2 { (Release, "2").into_response() } else { run.to_string().into_response() }
+    };
     let (holder, _) = overtaken("500", CompletionFailurePolicy::LogAndReturn, run).await;
     assert_eq!((holder.text(), holder.is_replay()), ("1", false));
     let (holder, _) = overtaken("500", CompletionFailurePolicy::Propagate, run).await;

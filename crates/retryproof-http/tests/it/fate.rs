@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What becomes of an answer: stored, released, held, or a tombstone (HTTP-6, HTTP-7, HTTP-13).
 //!
-//! Over 400 lines because every end of an answer stands here beside the scripted bodies that provoke it.
+//! Over 400 lines because every end of an answer stands here beside the scripted bodies that
+//! provoke it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -81,8 +82,9 @@ impl http_body::Body for Stream {
 async fn http_7_whatever_is_returned_is_stored_4xx_and_5xx_included() {
     for status in [200, 204, 301, 400, 404, 409, 422, 500, 503] {
         let status = StatusCode::from_u16(status).unwrap();
-        let (app, runs) =
-            app(&filter(), move |run| (status, if status == 204 { String::new() } else { run.to_string() }));
+        let (app, runs) = app(&filter(), move |run| {
+            (status, if status == 204 { String::new() } else { run.to_string() })
+        });
         let first = send(&app, post("/pay", "k", "")).await;
         let again = send(&app, post("/pay", "k", "")).await;
         assert_eq!((first.status, again.status), (status, status));
@@ -271,7 +273,11 @@ async fn http_13_a_response_of_known_length_over_the_limit_goes_out_whole_as_a_t
     let (app, runs) = app(&filter, move |_| (StatusCode::CREATED, headers, "x".repeat(1001)));
     let (first, again) = expect_tombstone(&app, &runs).await;
     assert_eq!((first.status, first.body.len()), (StatusCode::CREATED, 1001));
-    assert!(again.text().contains(r#""original-status":201,"location":"/payments/17""#), "{}", again.text());
+    assert!(
+        again.text().contains(r#""original-status":201,"location":"/payments/17""#),
+        "{}",
+        again.text()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +296,12 @@ async fn http_13_a_streamed_response_over_the_limit_goes_out_whole_with_its_trai
     let (app, runs) = app(&filter, |_| {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", "1300".parse().unwrap());
-        Stream::of([Piece::Data(600), Piece::Data(600), Piece::Data(100), Piece::Trailers(trailers)])
+        Stream::of([
+            Piece::Data(600),
+            Piece::Data(600),
+            Piece::Data(100),
+            Piece::Trailers(trailers),
+        ])
     });
     let (first, _) = expect_tombstone(&app, &runs).await;
     assert_eq!(first.body.len(), 1300);
@@ -354,11 +365,14 @@ async fn http_13_an_endless_stream_is_not_waited_for() {
             Poll::Pending
         }
     }
-    let (app, runs) = app(&filter(), |_| ([("content-type", "text/event-stream")], Body::new(Endless)));
+    let (app, runs) =
+        app(&filter(), |_| ([("content-type", "text/event-stream")], Body::new(Endless)));
     let Ok(response) = app.clone().oneshot(post("/pay", "k", "")).await;
     let mut body = response.into_body();
-    let pending =
-        poll_fn(|cx| Poll::Ready(http_body::Body::poll_frame(Pin::new(&mut body), cx).is_pending())).await;
+    let pending = poll_fn(|cx| {
+        Poll::Ready(http_body::Body::poll_frame(Pin::new(&mut body), cx).is_pending())
+    })
+    .await;
     assert!(pending, "the client has the head, and waits for events");
     assert_eq!(send(&app, post("/pay", "k", "")).await.code(), "result-not-replayable");
     assert_eq!(runs.count(), 1);
@@ -367,10 +381,14 @@ async fn http_13_an_endless_stream_is_not_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn http_13_a_body_that_breaks_off_is_a_tombstone_and_500() {
     for pieces in [|| [Piece::Data(5), Piece::Broken], || [Piece::Data(5), Piece::Panic]] {
-        let (app, runs) =
-            app(&filter(), move |_| (StatusCode::CREATED, [("location", "/p/1")], Stream::of(pieces())));
+        let (app, runs) = app(&filter(), move |_| {
+            (StatusCode::CREATED, [("location", "/p/1")], Stream::of(pieces()))
+        });
         let (first, again) = expect_tombstone(&app, &runs).await;
-        assert_eq!((first.status, first.code()), (StatusCode::INTERNAL_SERVER_ERROR, "response-failed"));
+        assert_eq!(
+            (first.status, first.code()),
+            (StatusCode::INTERNAL_SERVER_ERROR, "response-failed")
+        );
         assert!(first.text().contains("\"retryable\":false"));
         assert!(again.text().contains(r#""original-status":201,"location":"/p/1""#));
     }
@@ -448,7 +466,11 @@ async fn http_13_a_tombstone_tells_the_status_though_its_hook_panics() {
         .build()
         .unwrap();
     let (app, runs) = app(&filter, |_| {
-        (StatusCode::ACCEPTED, [("content-type", "text/event-stream"), ("location", "/p/1")], "data: 1\n\n")
+        (
+            StatusCode::ACCEPTED,
+            [("content-type", "text/event-stream"), ("location", "/p/1")],
+            "data: 1\n\n",
+        )
     });
     let (first, again) = expect_tombstone(&app, &runs).await;
     assert_eq!(first.text(), "data: 1\n\n");

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile,
+};
 use retryproof_core::{
-    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, MemoryStore, OwnerId, Result, SharedStore,
+    Error, ErrorKind, FencingToken, IdempotencyStore, Identity, MemoryStore, OwnerId, Result,
+    SharedStore,
 };
 
 /// What happens to the calls of one operation.
@@ -61,7 +64,11 @@ impl Faulty {
         calls
     }
 
-    async fn call<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let fault = {
             let mut script = self.script.lock();
             *script.calls.entry(operation).or_default() += 1;

@@ -23,6 +23,9 @@ async fn http_1_http_8_a_layered_route_runs_once_and_replays() {
     assert!(again.is_replay());
     assert_eq!(again.header("cache-control"), Some("no-store"));
     let other = send(&app, post("/pay", "k1", "b")).await;
-    assert_eq!((other.status, other.code()), (StatusCode::UNPROCESSABLE_ENTITY, "fingerprint-mismatch"));
+    assert_eq!(
+        (other.status, other.code()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "fingerprint-mismatch")
+    );
     assert_eq!(runs.count(), 1);
 }

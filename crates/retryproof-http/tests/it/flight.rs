@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duplicates: those that come while the first runs (HTTP-10), and the design's table of what others get wrong.
+//! Duplicates: those that come while the first runs (HTTP-10), and the design's table of what
+//! others get wrong.
 
 use std::time::Duration;
 
@@ -67,7 +68,8 @@ async fn http_10_past_the_wait_a_duplicate_is_told_when_to_come_back() {
 #[tokio::test(start_paused = true)]
 async fn http_10_a_zero_wait_turns_away_at_once_with_the_configured_status() {
     let filter = filter_with(|config| config.web.in_flight_status = 425);
-    let policy = Policy::new("now").with_wait_timeout(Duration::ZERO).with_lease(Duration::from_secs(90));
+    let policy =
+        Policy::new("now").with_wait_timeout(Duration::ZERO).with_lease(Duration::from_secs(90));
     let (app, _) = slow(&filter, policy, 1_000);
     let first = spawn(&app, "k");
     sleep(100 * MS).await;
@@ -81,8 +83,9 @@ async fn http_10_a_zero_wait_turns_away_at_once_with_the_configured_status() {
 
 #[tokio::test(start_paused = true)]
 async fn http_12_an_action_longer_than_its_lease_keeps_it() {
-    let policy =
-        Policy::new("short").with_lease(Duration::from_secs(1)).with_wait_timeout(Duration::from_secs(10));
+    let policy = Policy::new("short")
+        .with_lease(Duration::from_secs(1))
+        .with_wait_timeout(Duration::from_secs(10));
     let (app, runs) = slow(&filter(), policy, 3_500);
     let (first, again) = (spawn(&app, "k"), spawn(&app, "k"));
     assert_eq!(first.await.unwrap().text(), "1");
@@ -129,11 +132,16 @@ async fn peers_same_key_at_another_endpoint_is_a_separate_record() {
 
 #[tokio::test(start_paused = true)]
 async fn peers_nothing_but_the_key_is_needed_to_be_recognised() {
-    // Not the connection, no cookie, no user agent: a retry may come from anywhere with other headers.
+    // Not the connection, no cookie, no user agent: a retry may come from anywhere with other
+    // headers.
     let (app, runs) = slow(&filter(), STD, 1);
     let from = |agent: &'static str, trace: &'static str| {
-        let headers =
-            [("idempotency-key", "k"), ("user-agent", agent), ("traceparent", trace), ("accept", agent)];
+        let headers = [
+            ("idempotency-key", "k"),
+            ("user-agent", agent),
+            ("traceparent", trace),
+            ("accept", agent),
+        ];
         request(Method::POST, "/pay", &headers, "")
     };
     assert_eq!(send(&app, from("a", "1")).await.text(), "1");

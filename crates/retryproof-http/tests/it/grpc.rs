@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gRPC form over hand-made frames: what tonic would not send, and what its own services never do. Calls through tonic
-//! and real sockets are tested in `examples/grpc`.
+//! The gRPC form over hand-made frames: what tonic would not send, and what its own services never
+//! do. Calls through tonic and real sockets are tested in `examples/grpc`.
 //!
 //! Over 400 lines because each shape of an answer is made by hand.
 
@@ -83,8 +83,12 @@ fn method(
     runs: &Runs,
     headers: &'static [(&'static str, &'static str)],
     pieces: Vec<Piece>,
-) -> impl tower::Service<Request<GuardedBody<Body>>, Response = Response<Script>, Error = Infallible, Future: Send>
-+ Clone
+) -> impl tower::Service<
+    Request<GuardedBody<Body>>,
+    Response = Response<Script>,
+    Error = Infallible,
+    Future: Send,
+> + Clone
 + Send
 + 'static {
     let runs = runs.clone();
@@ -130,9 +134,11 @@ const OK: Piece = Piece::Trailers(&[("grpc-status", "0")]);
 #[tokio::test(start_paused = true)]
 async fn http_8_a_unary_answer_is_replayed_with_its_metadata_and_every_line_of_its_trailers() {
     let runs = Runs::default();
-    let trailers = &[("grpc-status", "0"), ("x-cost", "3"), ("x-cost", "4"), ("idempotent-replayed", "true")];
+    let trailers =
+        &[("grpc-status", "0"), ("x-cost", "3"), ("x-cost", "4"), ("idempotent-replayed", "true")];
     let pieces = vec![Piece::Data(b"\0\0\0"), Piece::Data(b"\0\x03abc"), Piece::Trailers(trailers)];
-    let inner = method(&runs, &[("x-receipt-bin", "AAEC"), ("x-twice", "a"), ("x-twice", "b")], pieces);
+    let inner =
+        method(&runs, &[("x-receipt-bin", "AAEC"), ("x-twice", "a"), ("x-twice", "b")], pieces);
     let service = filter().grpc(STD).layer(inner);
     let first = answer!(service, call(PATH, "k"));
     let again = answer!(service, call(PATH, "k"));
@@ -140,7 +146,10 @@ async fn http_8_a_unary_answer_is_replayed_with_its_metadata_and_every_line_of_i
         assert_eq!((answer.status, answer.is_replay()), (StatusCode::OK, is_replay));
         assert_eq!(answer.body, MESSAGE);
         assert_eq!(answer.header("content-type"), Some("application/grpc"));
-        assert_eq!((answer.header("x-receipt-bin"), answer.header("x-run")), (Some("AAEC"), Some("1")));
+        assert_eq!(
+            (answer.header("x-receipt-bin"), answer.header("x-run")),
+            (Some("AAEC"), Some("1"))
+        );
         assert_eq!(answer.headers.get_all("x-twice").iter().collect::<Vec<_>>(), ["a", "b"]);
         let trailers = answer.trailers.as_ref().expect("trailers");
         assert_eq!(trailers["grpc-status"], "0");
@@ -153,7 +162,8 @@ async fn http_8_a_unary_answer_is_replayed_with_its_metadata_and_every_line_of_i
 #[tokio::test(start_paused = true)]
 async fn http_7_a_status_returned_normally_is_stored_and_replayed() {
     let runs = Runs::default();
-    let refused = &[("grpc-status", "9"), ("grpc-message", "no%20funds"), ("grpc-status-details-bin", "CAk")];
+    let refused =
+        &[("grpc-status", "9"), ("grpc-message", "no%20funds"), ("grpc-status-details-bin", "CAk")];
     let service = filter().grpc(STD).layer(method(&runs, refused, Vec::new()));
     for is_replay in [false, true, true] {
         let answer = answer!(service, call(PATH, "k"));
@@ -171,7 +181,8 @@ async fn http_7_a_status_says_its_fate_by_metadata_that_does_not_leave_the_serve
         [("store", "1", "14"), ("release", "2", "14"), ("hold", "", "10"), ("relase", "", "10")]
     {
         let runs = Runs::default();
-        let headers: &'static [_] = vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
+        let headers: &'static [_] =
+            vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
         let policy = STD.with_wait_timeout(Duration::ZERO);
         let service = filter().grpc(policy).layer(method(&runs, headers, Vec::new()));
         let first = answer!(service, call(PATH, "k"));
@@ -200,7 +211,10 @@ async fn http_7_a_fate_of_an_inner_call_frees_no_outer_key() {
     };
     let order = filter().grpc(Policy::unnamed()).layer(order);
     for _ in 0..3 {
-        assert_eq!(answer!(order, call("/pay.v1.Pay/Order", "k")).header("grpc-status"), Some("14"));
+        assert_eq!(
+            answer!(order, call("/pay.v1.Pay/Order", "k")).header("grpc-status"),
+            Some("14")
+        );
     }
     assert_eq!(runs.count(), 1);
 }
@@ -211,9 +225,11 @@ async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
         [("store", "1", "14"), ("release", "2", "14"), ("hold", "", "10"), ("relase", "", "10")]
     {
         let runs = Runs::default();
-        let trailers: &'static [_] = vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
+        let trailers: &'static [_] =
+            vec![("grpc-status", "14"), (FATE, word), ("x-last", "z")].leak();
         let policy = STD.with_wait_timeout(Duration::ZERO);
-        let service = filter().grpc(policy).layer(method(&runs, &[], vec![Piece::Trailers(trailers)]));
+        let service =
+            filter().grpc(policy).layer(method(&runs, &[], vec![Piece::Trailers(trailers)]));
         let first = answer!(service, call(PATH, "k"));
         let told = first.trailers.expect("trailers");
         assert_eq!(
@@ -223,7 +239,8 @@ async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
         );
         assert!(!told.contains_key(FATE), "{word}");
         let second = answer!(service, call(PATH, "k"));
-        let status = |trailers: &HeaderMap| trailers["grpc-status"].to_str().map(str::to_owned).unwrap();
+        let status =
+            |trailers: &HeaderMap| trailers["grpc-status"].to_str().map(str::to_owned).unwrap();
         let ended = second.trailers.as_ref().map(status);
         let ended = ended.or_else(|| second.header("grpc-status").map(str::to_owned));
         assert_eq!(ended.as_deref(), Some(ends_in), "{word}");
@@ -232,11 +249,14 @@ async fn http_7_a_status_in_trailers_says_its_fate_by_its_metadata_too() {
     }
 }
 
-/// What is recorded before its status is known is done, whatever the status says; the entry stays inside all the same.
+/// What is recorded before its status is known is done, whatever the status says; the entry stays
+/// inside all the same.
 #[tokio::test(start_paused = true)]
-async fn http_7_http_13_the_fate_at_the_end_of_a_stream_comes_too_late_and_does_not_leave_the_server() {
+async fn http_7_http_13_the_fate_at_the_end_of_a_stream_comes_too_late_and_does_not_leave_the_server()
+ {
     let ending = Piece::Trailers(&[("grpc-status", "14"), (FATE, "release"), ("x-last", "z")]);
-    let unnamed = (filter().grpc(STD), vec![Piece::Data(MESSAGE), Piece::Data(MESSAGE), ending.clone()]);
+    let unnamed =
+        (filter().grpc(STD), vec![Piece::Data(MESSAGE), Piece::Data(MESSAGE), ending.clone()]);
     let named = (filter().grpc(STD).streaming(PATH), vec![Piece::Data(MESSAGE), ending]);
     for (layer, pieces) in [unnamed, named] {
         let runs = Runs::default();
@@ -317,8 +337,11 @@ async fn http_7_http_13_a_stream_that_falls_silent_after_its_first_message_reach
 async fn http_7_a_message_marked_as_a_stream_is_not_replayable() {
     let runs = Runs::default();
     let headers = &[("retryproof-fate", "stream")];
-    let service =
-        filter().grpc(Policy::unnamed()).layer(method(&runs, headers, vec![Piece::Data(MESSAGE), OK]));
+    let service = filter().grpc(Policy::unnamed()).layer(method(
+        &runs,
+        headers,
+        vec![Piece::Data(MESSAGE), OK],
+    ));
     let first = answer!(service, call("/pay.v1.Pay/Export", "k"));
     assert_eq!((&first.body[..], first.header("retryproof-fate")), (MESSAGE, None));
     let again = answer!(service, call("/pay.v1.Pay/Export", "k"));
@@ -343,14 +366,21 @@ async fn http_13_a_named_stream_flows_from_its_first_byte_on() {
     );
     // Another method of the same service is a call like any other.
     go_on.notify_one();
-    assert_eq!(answer!(service, call("/pay.v1.Payments/Refund", "other")).header("x-run"), Some("2"));
+    assert_eq!(
+        answer!(service, call("/pay.v1.Payments/Refund", "other")).header("x-run"),
+        Some("2")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn http_13_an_answer_over_the_limit_arrives_whole_and_is_not_replayable() {
     let runs = Runs::default();
-    let pieces =
-        vec![Piece::Data(b"\0\0\0\0\x14"), Piece::Data(b"0123456789"), Piece::Data(b"0123456789"), OK];
+    let pieces = vec![
+        Piece::Data(b"\0\0\0\0\x14"),
+        Piece::Data(b"0123456789"),
+        Piece::Data(b"0123456789"),
+        OK,
+    ];
     let filter = filter_with(|config| config.web.max_response_bytes = 12);
     let service = filter.grpc(STD).layer(method(&runs, &[], pieces));
     let first = answer!(service, call(PATH, "k"));
@@ -362,7 +392,8 @@ async fn http_13_an_answer_over_the_limit_arrives_whole_and_is_not_replayable() 
 #[tokio::test(start_paused = true)]
 async fn http_16_without_a_named_scope_each_method_has_its_own() {
     let runs = Runs::default();
-    let service = filter().grpc(Policy::unnamed()).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
+    let service =
+        filter().grpc(Policy::unnamed()).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
     for (path, run) in [(PATH, "1"), ("/pay.v1.Payments/Refund", "2"), (PATH, "1")] {
         let answer = answer!(service, call(path, "k"));
         assert_eq!(answer.header("x-run"), Some(run), "{path}");
@@ -370,7 +401,10 @@ async fn http_16_without_a_named_scope_each_method_has_its_own() {
     // Under one name, another method is another request.
     let service = filter().grpc(STD).layer(method(&runs, &[], vec![Piece::Data(MESSAGE), OK]));
     assert_eq!(answer!(service, call(PATH, "k")).header("x-run"), Some("3"));
-    assert_eq!(answer!(service, call("/pay.v1.Payments/Refund", "k")).header("grpc-status"), Some("3"));
+    assert_eq!(
+        answer!(service, call("/pay.v1.Payments/Refund", "k")).header("grpc-status"),
+        Some("3")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -430,7 +464,8 @@ const WEB: &[u8] = b"\0\0\0\0\x03abc\x80\0\0\0\x0fgrpc-status:0\r\n";
 
 #[tokio::test(start_paused = true)]
 async fn http_8_an_answer_of_grpc_web_is_replayed_though_its_trailers_are_a_second_frame() {
-    for form in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text"] {
+    for form in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text"]
+    {
         let runs = Runs::default();
         let headers: &'static [_] = vec![("content-type", form)].leak();
         let service = filter().grpc(STD).layer(method(&runs, headers, vec![Piece::Data(WEB)]));
@@ -444,7 +479,9 @@ async fn http_8_an_answer_of_grpc_web_is_replayed_though_its_trailers_are_a_seco
 
 #[tokio::test(start_paused = true)]
 async fn http_13_a_second_message_is_seen_in_every_encoding_of_grpc() {
-    for form in ["application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC ; a=b"] {
+    for form in
+        ["application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC ; a=b"]
+    {
         let runs = Runs::default();
         let headers: &'static [_] = vec![("content-type", form)].leak();
         let pieces = vec![Piece::Data(MESSAGE), Piece::Data(MESSAGE), OK];

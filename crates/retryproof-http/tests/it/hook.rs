@@ -27,7 +27,8 @@ fn app(
     (Router::new().route("/pay", any(handler).layer(filter.guard(STD))), runs)
 }
 
-/// What the first duplicate gets: `None` for a replay, or the code of a refusal; and how often the handler ran.
+/// What the first duplicate gets: `None` for a replay, or the code of a refusal; and how often the
+/// handler ran.
 async fn duplicate(app: &Router, runs: &Runs) -> (Option<String>, usize) {
     send(app, post("/pay", "k", "")).await;
     let again = send(app, post("/pay", "k", "")).await;

@@ -22,7 +22,8 @@ fn numbers(size: usize) -> String {
     format!("[{}0]", "5e-324,".repeat(size / 7))
 }
 
-/// Whether the request waits for something when it is first polled. A store at hand and a body that is there give no cause.
+/// Whether the request waits for something when it is first polled. A store at hand and a body that
+/// is there give no cause.
 fn waits(app: &Router, body: String) -> bool {
     let mut call = pin!(app.clone().oneshot(post("/pay", "k", body)));
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()

@@ -52,8 +52,10 @@ async fn layers_timeout_outside_lets_the_action_finish_and_the_retry_replays() {
 async fn layers_timeout_inside_stores_its_408_as_the_manual_says() {
     let runs = Runs::default();
     let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, SEC);
-    let app =
-        Router::new().route("/pay", any(slow(&runs, 3 * SEC))).layer(timeout).layer(filter().guard(STD));
+    let app = Router::new()
+        .route("/pay", any(slow(&runs, 3 * SEC)))
+        .layer(timeout)
+        .layer(filter().guard(STD));
     assert_eq!(send(&app, post("/pay", "k", "")).await.status, StatusCode::REQUEST_TIMEOUT);
     let again = send(&app, post("/pay", "k", "")).await;
     assert_eq!((again.status, again.is_replay()), (StatusCode::REQUEST_TIMEOUT, true));
@@ -65,13 +67,22 @@ async fn layers_catch_panic_outside_releases_inside_stores() {
         sleep(SEC).await;
         assert!(STD.scope().is_none(), "panics");
     };
-    let outside =
-        Router::new().route("/pay", any(panics).layer(filter().guard(STD))).layer(CatchPanicLayer::new());
-    assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    let outside = Router::new()
+        .route("/pay", any(panics).layer(filter().guard(STD)))
+        .layer(CatchPanicLayer::new());
+    assert_eq!(
+        send(&outside, post("/pay", "k", "")).await.status,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
     assert!(!send(&outside, post("/pay", "k", "")).await.is_replay());
-    let inside =
-        Router::new().route("/pay", any(panics)).layer(CatchPanicLayer::new()).layer(filter().guard(STD));
-    assert_eq!(send(&inside, post("/pay", "k", "")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    let inside = Router::new()
+        .route("/pay", any(panics))
+        .layer(CatchPanicLayer::new())
+        .layer(filter().guard(STD));
+    assert_eq!(
+        send(&inside, post("/pay", "k", "")).await.status,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
     assert!(send(&inside, post("/pay", "k", "")).await.is_replay());
 }
 
@@ -86,11 +97,15 @@ async fn layers_what_is_computed_outside_is_fresh_on_a_replay_and_stored_inside(
         }
         response
     }
-    let from = |origin| request(Method::POST, "/pay", &[("idempotency-key", "k"), ("origin", origin)], "");
-    let outside =
-        Router::new().route("/pay", any(|| async {}).layer(filter().guard(STD))).layer(from_fn(origin));
-    let inside =
-        Router::new().route("/pay", any(|| async {})).layer(from_fn(origin)).layer(filter().guard(STD));
+    let from =
+        |origin| request(Method::POST, "/pay", &[("idempotency-key", "k"), ("origin", origin)], "");
+    let outside = Router::new()
+        .route("/pay", any(|| async {}).layer(filter().guard(STD)))
+        .layer(from_fn(origin));
+    let inside = Router::new()
+        .route("/pay", any(|| async {}))
+        .layer(from_fn(origin))
+        .layer(filter().guard(STD));
     for (app, second) in [(outside, "https://b"), (inside, "https://a")] {
         assert_eq!(
             send(&app, from("https://a")).await.header("access-control-allow-origin"),
@@ -103,7 +118,8 @@ async fn layers_what_is_computed_outside_is_fresh_on_a_replay_and_stored_inside(
 }
 
 #[tokio::test(start_paused = true)]
-async fn layers_authentication_outside_refuses_before_the_key_is_touched_inside_its_401_is_stored() {
+async fn layers_authentication_outside_refuses_before_the_key_is_touched_inside_its_401_is_stored()
+{
     async fn authenticate(request: Request, next: Next) -> Response {
         if request.headers().contains_key("x-user") {
             next.run(request).await
@@ -111,14 +127,18 @@ async fn layers_authentication_outside_refuses_before_the_key_is_touched_inside_
             StatusCode::UNAUTHORIZED.into_response()
         }
     }
-    let known = || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "");
-    let outside =
-        Router::new().route("/pay", any(|| async {}).layer(filter().guard(STD))).layer(from_fn(authenticate));
+    let known =
+        || request(Method::POST, "/pay", &[("idempotency-key", "k"), ("x-user", "ann")], "");
+    let outside = Router::new()
+        .route("/pay", any(|| async {}).layer(filter().guard(STD)))
+        .layer(from_fn(authenticate));
     assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(send(&outside, known()).await.status, StatusCode::OK);
     assert_eq!(send(&outside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
-    let inside =
-        Router::new().route("/pay", any(|| async {})).layer(from_fn(authenticate)).layer(filter().guard(STD));
+    let inside = Router::new()
+        .route("/pay", any(|| async {}))
+        .layer(from_fn(authenticate))
+        .layer(filter().guard(STD));
     assert_eq!(send(&inside, post("/pay", "k", "")).await.status, StatusCode::UNAUTHORIZED);
     let stored = send(&inside, known()).await;
     assert_eq!((stored.status, stored.is_replay()), (StatusCode::UNAUTHORIZED, true));
@@ -129,10 +149,16 @@ async fn layers_a_smaller_body_limit_outside_is_413_unstored_inside_it_is_stored
     let echo = |body: String| async move { body };
     let limit = RequestBodyLimitLayer::new(4);
     let outside = Router::new().route("/pay", any(echo).layer(filter().guard(STD))).layer(limit);
-    assert_eq!(send(&outside, post("/pay", "k", "12345")).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(
+        send(&outside, post("/pay", "k", "12345")).await.status,
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
     assert_eq!(send(&outside, post("/pay", "k", "1234")).await.text(), "1234");
     let inside = Router::new().route("/pay", any(echo)).layer(limit).layer(filter().guard(STD));
-    assert_eq!(send(&inside, post("/pay", "k", "12345")).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(
+        send(&inside, post("/pay", "k", "12345")).await.status,
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
     assert!(send(&inside, post("/pay", "k", "12345")).await.is_replay());
 }
 
@@ -151,7 +177,10 @@ async fn layers_the_hosts_own_body_limit_outside_is_413_unstored() {
 async fn layers_a_concurrency_limit_inside_bounds_work_whose_clients_left() {
     let runs = Runs::default();
     let limit = tower::limit::GlobalConcurrencyLimitLayer::new(1);
-    let app = Router::new().route("/pay", any(slow(&runs, 10 * SEC))).layer(limit).layer(filter().guard(STD));
+    let app = Router::new()
+        .route("/pay", any(slow(&runs, 10 * SEC)))
+        .layer(limit)
+        .layer(filter().guard(STD));
     for key in ["a", "b", "c"] {
         let gone = tokio::time::timeout(SEC, send(&app, post("/pay", key, ""))).await;
         assert!(gone.is_err(), "the client leaves");
@@ -215,7 +244,9 @@ async fn http_15_a_request_made_in_process_to_another_route_is_guarded_there() {
     let inner: Router =
         Router::new().route("/charge/{id}", charge).layer(filter.guard(Policy::new("charge")));
     // With the outer request's extensions copied, as a careless proxy would.
-    let pay = |Extension(inner): Extension<Router>, State(_): State<IdempotencyFilter>, request: Request| async move {
+    let pay = |Extension(inner): Extension<Router>,
+               State(_): State<IdempotencyFilter>,
+               request: Request| async move {
         let (mut parts, _) = request.into_parts();
         parts.uri = "/charge/1".parse().unwrap();
         let Ok(response) = inner.oneshot(http::Request::from_parts(parts, Body::empty())).await;
@@ -242,7 +273,8 @@ async fn http_15_a_request_made_in_process_to_another_path_of_the_same_route_is_
         any(move || async move { runs.run().to_string() }).layer(guard.clone())
     };
     let inner: Router = Router::new().route("/orders/{id}", order);
-    // Asks for another order under another key, with the extensions copied but for the route, which a router would add to.
+    // Asks for another order under another key, with the extensions copied but for the route, which
+    // a router would add to.
     let forward = |Extension(inner): Extension<Router>, request: Request| async move {
         let (mut parts, _) = request.into_parts();
         parts.uri = "/orders/2".parse().unwrap();
@@ -278,7 +310,8 @@ async fn http_15_a_nested_route_with_a_template_is_guarded_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_15_a_request_made_in_process_to_the_same_route_with_a_key_of_its_own_is_guarded_there() {
+async fn http_15_a_request_made_in_process_to_the_same_route_with_a_key_of_its_own_is_guarded_there()
+ {
     let (runs, me) = (Runs::default(), Arc::<OnceLock<Router>>::default());
     let rpc = {
         let (runs, me) = (runs.clone(), Arc::clone(&me));

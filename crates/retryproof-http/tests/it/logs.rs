@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! No key, body, caller or cookie in any log line, whatever goes wrong (ID-4); and what is said once is said once.
+//! No key, body, caller or cookie in any log line, whatever goes wrong (ID-4); and what is said
+//! once is said once.
 
 use std::io;
 use std::sync::Arc;
@@ -63,8 +64,10 @@ async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
     let mut config = IdempotencyConfig::default();
     config.completion_failure_policy = CompletionFailurePolicy::Propagate;
     let engine = IdempotencyEngine::builder(store.clone()).config(config).build().unwrap();
-    let filter =
-        IdempotencyFilter::builder(engine).caller(|_: &Parts| "canary-caller".to_owned()).build().unwrap();
+    let filter = IdempotencyFilter::builder(engine)
+        .caller(|_: &Parts| "canary-caller".to_owned())
+        .build()
+        .unwrap();
     let handler = |headers: HeaderMap, body: String| async move {
         assert!(body == "canary-body" || body.is_empty());
         match headers.get("x-do").map(|what| what.to_str().unwrap_or_default()) {
@@ -74,8 +77,13 @@ async fn id_4_nothing_of_a_request_or_an_answer_stands_in_a_log_line() {
                 sleep(3 * SEC).await;
                 "canary-answer".into_response()
             }
-            Some("sse") => ([("content-type", "text/event-stream")], "canary-answer").into_response(),
-            _ => ([("set-cookie", "canary-cookie"), ("location", "/canary-location")], "canary-answer")
+            Some("sse") => {
+                ([("content-type", "text/event-stream")], "canary-answer").into_response()
+            }
+            _ => (
+                [("set-cookie", "canary-cookie"), ("location", "/canary-location")],
+                "canary-answer",
+            )
                 .into_response(),
         }
     };
@@ -133,13 +141,16 @@ async fn http_9_an_unstored_field_is_warned_about_once_per_scope() {
     let handler = || async { ([("set-cookie", "a=1"), ("www-authenticate", "Basic")], "") };
     let route = |scope| any(handler).layer(filter.guard(Policy::new(scope)));
     let trailing = || async {
-        let trailers =
-            async { Some(Ok(HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static("a=1"))]))) };
+        let trailers = async {
+            Some(Ok(HeaderMap::from_iter([(SET_COOKIE, HeaderValue::from_static("a=1"))])))
+        };
         Body::new(Body::from("abc").with_trailers(trailers))
     };
     let in_trailers = any(trailing).layer(filter.guard(Policy::new("scope-c")));
-    let app =
-        Router::new().route("/a", route("scope-a")).route("/b", route("scope-b")).route("/c", in_trailers);
+    let app = Router::new()
+        .route("/a", route("scope-a"))
+        .route("/b", route("scope-b"))
+        .route("/c", in_trailers);
     for key in ["1", "2", "3"] {
         send(&app, post("/a", key, "")).await;
         send(&app, post("/b", key, "")).await;
@@ -159,8 +170,10 @@ async fn http_15_a_layer_around_an_annotated_handler_is_warned_about_once() {
     let (log, _guard) = Log::start();
     let filter = filter();
     let pay = Annotated(&POLICY, |_: Body| async {});
-    let app =
-        Router::new().route("/pay", any(pay)).layer(filter.guard(Policy::new("outer"))).with_state(filter);
+    let app = Router::new()
+        .route("/pay", any(pay))
+        .layer(filter.guard(Policy::new("outer")))
+        .with_state(filter);
     for key in ["1", "2"] {
         send(&app, post("/pay", key, "")).await;
     }

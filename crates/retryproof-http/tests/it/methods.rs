@@ -29,7 +29,8 @@ async fn http_1_a_layer_lets_methods_pass_that_change_nothing() {
     let (app, runs) = refunds(Policy::new("refunds"));
     for method in ["GET", "HEAD", "OPTIONS", "TRACE"] {
         for headers in [&[][..], KEY] {
-            let answer = send(&app, request(method.parse().unwrap(), "/refunds", headers, "")).await;
+            let answer =
+                send(&app, request(method.parse().unwrap(), "/refunds", headers, "")).await;
             assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{method} {headers:?}");
             assert_eq!(answer.header("allow"), Some("POST"), "{method} {headers:?}");
             assert!(!answer.is_replay());
@@ -86,13 +87,21 @@ async fn http_1_a_405_is_stored_where_the_answer_says_so_and_at_an_annotated_end
 async fn http_1_what_the_router_did_not_match_passes() {
     let hello = || get(|| async { "hello" }).post(|| async { "a" });
     for policy in [Policy::unnamed(), Policy::new("named")] {
-        let own = Router::new().route("/a", hello()).fallback(|| async { (StatusCode::NOT_FOUND, "own") });
+        let own = Router::new()
+            .route("/a", hello())
+            .fallback(|| async { (StatusCode::NOT_FOUND, "own") });
         for app in [Router::new().route("/a", hello()), own] {
             let app = app.layer(filter().guard(policy));
-            for (method, headers) in [(Method::POST, KEY), (Method::POST, &[][..]), (Method::GET, &[][..])] {
+            for (method, headers) in
+                [(Method::POST, KEY), (Method::POST, &[][..]), (Method::GET, &[][..])]
+            {
                 for _ in 0..2 {
                     let answer = send(&app, request(method.clone(), "/nowhere", headers, "")).await;
-                    assert_eq!(answer.status, StatusCode::NOT_FOUND, "{policy:?} {method} {headers:?}");
+                    assert_eq!(
+                        answer.status,
+                        StatusCode::NOT_FOUND,
+                        "{policy:?} {method} {headers:?}"
+                    );
                     assert!(!answer.is_replay());
                 }
             }
@@ -160,7 +169,8 @@ async fn http_1_a_policy_names_the_methods_of_its_layer() {
         ("put", [true, false, true]),
     ] {
         for (app, guarded) in [&all, &put, &changing].into_iter().zip(guarded) {
-            let request = || request(method.parse().unwrap(), "/x", &[("idempotency-key", method)], "");
+            let request =
+                || request(method.parse().unwrap(), "/x", &[("idempotency-key", method)], "");
             let first = send(app, request()).await;
             assert_eq!(first.status, StatusCode::OK, "{method}");
             assert_eq!(send(app, request()).await.is_replay(), guarded, "{method}");
@@ -176,8 +186,10 @@ async fn http_1_what_a_layer_lets_pass_an_annotated_handler_inside_still_guards(
         Annotated(&crate::world::STD, move |_: String| async move { runs.run().to_string() })
     };
     let filter = filter();
-    let app =
-        Router::new().route("/x", get(read)).layer(filter.guard(Policy::new("outer"))).with_state(filter);
+    let app = Router::new()
+        .route("/x", get(read))
+        .layer(filter.guard(Policy::new("outer")))
+        .with_state(filter);
     for replayed in [false, true] {
         let answer = send(&app, keyed("GET", "/x")).await;
         assert_eq!((answer.text(), answer.is_replay()), ("1", replayed));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A handler that calls another endpoint in process and returns its answer: what the inner call was told of its own answer
-//! says nothing about the outer one (HTTP-7).
+//! A handler that calls another endpoint in process and returns its answer: what the inner call was
+//! told of its own answer says nothing about the outer one (HTTP-7).
 
 use axum::Router;
 use axum::body::Body;
@@ -38,8 +38,8 @@ async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
     let keyed = || post("/mail", "m", "");
     let keyless = || request(http::Method::POST, "/mail", &[], "");
     let optional = filter_with(|config| config.web.required = false);
-    let layered =
-        Router::new().route("/mail", on_post(|| async { busy(Release) }).layer(optional.guard(MAIL)));
+    let layered = Router::new()
+        .route("/mail", on_post(|| async { busy(Release) }).layer(optional.guard(MAIL)));
     let annotated = Annotated(&MAIL, |_: String| async { busy(Release) });
     let annotated = Router::new().route("/mail", on_post(annotated)).with_state(optional);
     for (what, inner, mail) in [
@@ -59,7 +59,8 @@ async fn http_7_a_mark_of_an_inner_guarded_call_frees_no_outer_key() {
 
 #[tokio::test(start_paused = true)]
 async fn http_7_a_mark_that_the_outer_handler_sets_on_an_inner_answer_is_its_own() {
-    let inner = Router::new().route("/mail", on_post(|| async { "sent" }).layer(filter().guard(MAIL)));
+    let inner =
+        Router::new().route("/mail", on_post(|| async { "sent" }).layer(filter().guard(MAIL)));
     let runs = Runs::default();
     let order = {
         let runs = runs.clone();
@@ -72,7 +73,8 @@ async fn http_7_a_mark_that_the_outer_handler_sets_on_an_inner_answer_is_its_own
     let app = Router::new().route("/order", on_post(order).layer(filter().guard(STD)));
     for _ in 0..2 {
         let Ok(answer) = app.clone().oneshot(post("/order", "k", "")).await;
-        // What was recorded of the inner answer is not said of the outer one, which was released (CMP-4).
+        // What was recorded of the inner answer is not said of the outer one, which was released
+        // (CMP-4).
         assert_eq!(answer.extensions().get::<Recorded>(), None);
         assert_eq!(answer.extensions().get::<AnswerFate>(), None, "the mark was read");
     }
@@ -103,7 +105,8 @@ async fn http_7_http_15_a_mark_of_the_handler_reaches_the_guard_outside_of_its_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_7_http_15_a_layer_inside_that_lets_the_method_pass_leaves_the_mark_to_the_one_outside() {
+async fn http_7_http_15_a_layer_inside_that_lets_the_method_pass_leaves_the_mark_to_the_one_outside()
+ {
     let filter = filter();
     let runs = Runs::default();
     let handler = {

@@ -13,7 +13,10 @@ use retryproof_http::{AnswerFate, IdempotencyFilter, Methods};
 
 use crate::world::{Answer, STD, filter, filter_with, post, request, send};
 
-fn app(filter: &IdempotencyFilter, answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> Router {
+fn app(
+    filter: &IdempotencyFilter,
+    answer: impl Fn() -> Response + Clone + Send + Sync + 'static,
+) -> Router {
     Router::new().route("/pay", any(move || async move { answer() }).layer(filter.guard(STD)))
 }
 
@@ -93,7 +96,10 @@ async fn http_8_cache_control_is_replaced_and_the_neighbours_stay() {
     let (first, again) = twice(&app).await;
     assert_eq!(first.headers.get_all("cache-control").iter().count(), 2);
     assert_eq!(again.headers.get_all("cache-control").iter().collect::<Vec<_>>(), ["no-store"]);
-    assert_eq!(names(&again.headers), ["age", "cache-control", "expires", "pragma", "idempotent-replayed"]);
+    assert_eq!(
+        names(&again.headers),
+        ["age", "cache-control", "expires", "pragma", "idempotent-replayed"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,8 +135,10 @@ async fn http_8_a_handler_cannot_forge_the_mark_in_a_trailer_of_an_answer_that_i
         Some(Ok(map))
     };
     let body = move || Body::new(Body::from("abc").with_trailers(trailers()));
-    let marked = |fate: AnswerFate| app(&filter(), move || (fate, with_lines(&[], body())).into_response());
-    let open_ended = app(&filter(), move || with_lines(&[("content-type", b"text/event-stream")], body()));
+    let marked =
+        |fate: AnswerFate| app(&filter(), move || (fate, with_lines(&[], body())).into_response());
+    let open_ended =
+        app(&filter(), move || with_lines(&[("content-type", b"text/event-stream")], body()));
     for app in [marked(AnswerFate::Release), marked(AnswerFate::Hold), open_ended] {
         let first = send(&app, post("/pay", "k", "")).await;
         assert_eq!(names(&first.trailers.unwrap()), ["x-sum"]);
@@ -192,7 +200,10 @@ async fn http_9_one_switch_each_way_and_a_hook() {
     });
     let (first, again) = twice(&app).await;
     assert!(!first.headers.contains_key("x-from-hook"));
-    assert_eq!(names(&again.headers), ["set-cookie", "x-from-hook", "cache-control", "idempotent-replayed"]);
+    assert_eq!(
+        names(&again.headers),
+        ["set-cookie", "x-from-hook", "cache-control", "idempotent-replayed"]
+    );
     assert_eq!(again.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
     assert_eq!(again.headers.get_all("idempotent-replayed").iter().collect::<Vec<_>>(), ["true"]);
 }
@@ -224,13 +235,17 @@ async fn http_9_connection_bound_and_sensitive_trailers_are_not_replayed() {
     let answer = || {
         let trailers = async {
             let mut map = HeaderMap::new();
-            for name in ["set-cookie", "authentication-info", "x-hop", "x-own-hop", "date", "x-sum"] {
+            for name in ["set-cookie", "authentication-info", "x-hop", "x-own-hop", "date", "x-sum"]
+            {
                 map.append(name, HeaderValue::from_static("canary"));
             }
             map.append("connection", HeaderValue::from_static("X-Own-Hop"));
             Some(Ok(map))
         };
-        with_lines(&[("connection", b"X-Hop")], Body::new(Body::from("abc").with_trailers(trailers)))
+        with_lines(
+            &[("connection", b"X-Hop")],
+            Body::new(Body::from("abc").with_trailers(trailers)),
+        )
     };
     let (first, again) = twice(&app(&filter(), answer)).await;
     assert_eq!(first.trailers.expect("trailers").len(), 7, "the first answer is the handler's own");
@@ -284,7 +299,8 @@ async fn http_8_the_length_that_a_head_was_told_is_not_said_to_a_get() {
         Ok::<_, std::convert::Infallible>(response)
     });
     let guarded = tower::Layer::layer(&filter.guard(STD.methods(Methods::All)), service);
-    for (method, length) in [(Method::HEAD, Some("1234")), (Method::GET, None), (Method::HEAD, Some("1234"))]
+    for (method, length) in
+        [(Method::HEAD, Some("1234")), (Method::GET, None), (Method::HEAD, Some("1234"))]
     {
         let request = request(method.clone(), "/pay", &[("idempotency-key", "k")], "");
         let Ok(response) = tower::ServiceExt::oneshot(guarded.clone(), request).await;

@@ -31,7 +31,8 @@ fn echo(filter: &IdempotencyFilter) -> (Router, Runs) {
     (Router::new().route("/pay", any(handler).layer(filter.guard(STD.methods(Methods::All)))), runs)
 }
 
-/// A body of frames as they come, then an error if there is one; it has no known length and counts what is read.
+/// A body of frames as they come, then an error if there is one; it has no known length and counts
+/// what is read.
 struct Frames {
     frames: VecDeque<Result<Frame<Bytes>, std::io::Error>>,
     read: Runs,
@@ -69,27 +70,39 @@ async fn http_2_hostile_keys_are_refused_and_nothing_runs() {
     let long = "k".repeat(256);
     let very_long = "k".repeat(1025);
     for hostile in [
-        "", " ", "\"\"", "\"  \"", "a,b", "a b", "\"a", "\"a\"b", "\"a\" b", "\"a\\n\"", "\u{e9}", "k\u{ff}",
-        &long, &very_long, "\"a\";;", "\t", "k\tk",
+        "", " ", "\"\"", "\"  \"", "a,b", "a b", "\"a", "\"a\"b", "\"a\" b", "\"a\\n\"", "\u{e9}",
+        "k\u{ff}", &long, &very_long, "\"a\";;", "\t", "k\tk",
     ] {
         let answer = send(&app, post("/pay", hostile, "")).await;
-        assert_eq!((answer.status, answer.code()), (StatusCode::BAD_REQUEST, "key-invalid"), "{hostile:?}");
+        assert_eq!(
+            (answer.status, answer.code()),
+            (StatusCode::BAD_REQUEST, "key-invalid"),
+            "{hostile:?}"
+        );
         assert!(
             hostile.trim().len() < 3 || !answer.text().contains(hostile),
             "the key is echoed: {hostile:?}"
         );
     }
-    let twice = request(Method::POST, "/pay", &[("idempotency-key", "a"), ("idempotency-key", "a")], "");
+    let twice =
+        request(Method::POST, "/pay", &[("idempotency-key", "a"), ("idempotency-key", "a")], "");
     assert_eq!(send(&app, twice).await.code(), "key-invalid");
     assert_eq!(runs.count(), 0);
-    assert!(matches!(filter.engine().activity(), Activity { running: 0, waiting: 0, beating: 0, .. }));
+    assert!(matches!(
+        filter.engine().activity(),
+        Activity { running: 0, waiting: 0, beating: 0, .. }
+    ));
 }
 
 #[tokio::test(start_paused = true)]
 async fn http_2_every_legal_spelling_is_one_key() {
     let (app, runs) = echo(&filter());
     for spelling in ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";v=2"] {
-        assert_eq!(send(&app, post("/pay", spelling, "")).await.status, StatusCode::OK, "{spelling:?}");
+        assert_eq!(
+            send(&app, post("/pay", spelling, "")).await.status,
+            StatusCode::OK,
+            "{spelling:?}"
+        );
     }
     assert_eq!(runs.count(), 1);
     for longest in ["k".repeat(255), format!("\"{}\"", "\\\\".repeat(255))] {
@@ -130,14 +143,18 @@ async fn http_3_where_keys_are_optional_a_keyless_request_passes_unbuffered() {
     // Longer than the limit: whatever has no key is not the filter's concern.
     let answer = send(&app, request(Method::POST, "/pay", &[], "longer than four")).await;
     assert_eq!(answer.text(), "longer than four");
-    assert!(answer.header("idempotent-replayed").is_none() && answer.header("cache-control").is_none());
+    assert!(
+        answer.header("idempotent-replayed").is_none() && answer.header("cache-control").is_none()
+    );
     // A stream that never ends would never be answered by a filter that buffers.
-    let endless =
-        tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let endless = tower::service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
     let guarded = tower::Layer::layer(&filter.guard(STD), endless);
     let (_open, pending) = tokio::io::duplex(64);
     let body = Body::new(StreamOf(pending));
-    let passed = tower::ServiceExt::oneshot(guarded, Request::post("/pay").body(body).unwrap()).await;
+    let passed =
+        tower::ServiceExt::oneshot(guarded, Request::post("/pay").body(body).unwrap()).await;
     assert!(passed.is_ok());
     // With a key enforcement is in full.
     assert_eq!(send(&app, post("/pay", "k", "longer than four")).await.code(), "body-too-large");
@@ -186,7 +203,10 @@ async fn http_4_a_declared_body_over_the_limit_is_refused_before_a_byte_is_read(
 async fn http_4_a_streamed_body_is_cut_off_at_the_limit() {
     let filter = filter_with(|config| config.web.max_body_bytes = 8);
     let (app, runs) = echo(&filter);
-    assert_eq!(send(&app, post("/pay", "k", Body::new(Frames::of([3, 5])))).await.text(), "x".repeat(8));
+    assert_eq!(
+        send(&app, post("/pay", "k", Body::new(Frames::of([3, 5])))).await.text(),
+        "x".repeat(8)
+    );
     let over = Frames::of([3, 5, 1, 1, 1]);
     let read = over.read.clone();
     let refused = send(&app, post("/pay", "l", Body::new(over))).await;
@@ -249,9 +269,10 @@ async fn http_1_routes_without_a_guard_pass_with_a_key() {
         let runs = runs.clone();
         move || async move { runs.run().to_string() }
     };
-    let app = Router::new()
-        .route("/open", any(handler.clone()))
-        .route("/pay", any(handler).layer(filter().guard(Policy::new("pay").methods(Methods::All))));
+    let app = Router::new().route("/open", any(handler.clone())).route(
+        "/pay",
+        any(handler).layer(filter().guard(Policy::new("pay").methods(Methods::All))),
+    );
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "1");
     assert_eq!(send(&app, post("/open", "k", "")).await.text(), "2");
     // Any method may be guarded.
@@ -268,8 +289,9 @@ async fn http_1_routes_without_a_guard_pass_with_a_key() {
 #[tokio::test(start_paused = true)]
 async fn http_11_a_head_request_gets_the_fields_of_a_problem_without_its_body() {
     let filter = filter();
-    let service =
-        tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let service = tower::service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
     let guarded = tower::Layer::layer(&filter.guard(STD.methods(Methods::All)), service);
     let request = Request::head("/pay").body(Body::empty()).unwrap();
     let Ok(response) = tower::ServiceExt::oneshot(guarded, request).await;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Over real sockets, HTTP/1.1 and HTTP/2 in clear text: clients that go away, uploads, framing (HTTP-5, HTTP-12, HTTP-17).
+//! Over real sockets, HTTP/1.1 and HTTP/2 in clear text: clients that go away, uploads, framing
+//! (HTTP-5, HTTP-12, HTTP-17).
 //!
-//! Over 400 lines because every case drives the one raw client that stands here, over both protocols.
+//! Over 400 lines because every case drives the one raw client that stands here, over both
+//! protocols.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -71,7 +73,8 @@ impl Client {
                 Self { kind: Kind::Http1(sender), connection, authority }
             }
             Protocol::H2c => {
-                let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.expect("h2c");
+                let (sender, connection) =
+                    http2::handshake(TokioExecutor::new(), io).await.expect("h2c");
                 let connection = tokio::spawn(async { drop(connection.await) });
                 Self { kind: Kind::H2c(sender), connection, authority }
             }
@@ -95,8 +98,8 @@ impl Client {
     }
 
     fn request(&self, key: &str, body: impl Into<Body>) -> http::Request<Body> {
-        let builder =
-            http::Request::post(format!("http://{}/pay", self.authority)).header("idempotency-key", key);
+        let builder = http::Request::post(format!("http://{}/pay", self.authority))
+            .header("idempotency-key", key);
         let builder = match self.kind {
             Kind::Http1(_) => builder.header("host", &self.authority).version(Version::HTTP_11),
             Kind::H2c(_) => builder.version(Version::HTTP_2),
@@ -110,7 +113,8 @@ impl Client {
     }
 }
 
-/// A handler that waits for the test, behind a layer that tells when the connection dropped its request.
+/// A handler that waits for the test, behind a layer that tells when the connection dropped its
+/// request.
 #[derive(Clone)]
 struct Gate {
     runs: Runs,
@@ -162,7 +166,9 @@ impl Gate {
             }
         };
         let route = if annotated {
-            Router::new().route("/pay", on_post(Annotated(&POLICY, handler))).with_state(filter.clone())
+            Router::new()
+                .route("/pay", on_post(Annotated(&POLICY, handler)))
+                .with_state(filter.clone())
         } else {
             Router::new().route("/pay", any(handler)).layer(filter.guard(STD))
         };
@@ -266,7 +272,11 @@ async fn http_5_an_upload_that_breaks_off_leaves_no_record() {
         let request = client.request("k", Body::new(Pieces(pieces)));
         let sent = tokio::time::timeout(Duration::from_millis(50), client.try_send(request)).await;
         assert!(sent.is_err(), "the server waits for the rest");
-        assert_eq!(filter.engine().activity().running, 0, "nothing is acquired until the body is whole");
+        assert_eq!(
+            filter.engine().activity().running,
+            0,
+            "nothing is acquired until the body is whole"
+        );
         client.connection.abort();
         drop((client, first_read));
         let mut client = Client::to(address, protocol).await;
@@ -352,12 +362,14 @@ async fn http_4_an_early_413_saves_the_upload() {
     let (app, _) = measuring(&filter_with(|config| config.web.max_body_bytes = 10));
     let address = serve(app).await;
     // Not a byte of the body is ever sent: the server neither asks for it nor waits.
-    let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 11\r\nexpect: 100-continue\r\n\r\n";
+    let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: \
+         11\r\nexpect: 100-continue\r\n\r\n";
     let answer = raw(address, head).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
     // A declared length within the limit is asked for.
-    let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\nok";
+    let head = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ncontent-length: \
+         2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\nok";
     let answer = raw(address, head).await;
     assert!(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 "), "{answer}");
 }
@@ -374,8 +386,9 @@ async fn http_2_malformed_lines_on_the_wire_are_refused() {
         "idempotency-key: \"open\r\n",
         "idempotency-key: caf\u{e9}\r\n",
     ] {
-        let request =
-            format!("POST /pay HTTP/1.1\r\nhost: x\r\n{lines}content-length: 0\r\nconnection: close\r\n\r\n");
+        let request = format!(
+            "POST /pay HTTP/1.1\r\nhost: x\r\n{lines}content-length: 0\r\nconnection: close\r\n\r\n"
+        );
         let answer = raw(address, &request).await;
         assert!(
             answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"code\":\"key-invalid\""),
@@ -383,7 +396,8 @@ async fn http_2_malformed_lines_on_the_wire_are_refused() {
         );
     }
     // Framing that does not hold is hyper's to refuse, or ends the upload.
-    let chunk = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\nzz\r\n";
+    let chunk = "POST /pay HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ntransfer-encoding: \
+         chunked\r\nconnection: close\r\n\r\nzz\r\n";
     let answer = raw(address, chunk).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert_eq!(runs.count(), 0);
@@ -393,13 +407,17 @@ async fn http_2_malformed_lines_on_the_wire_are_refused() {
 async fn http_9_http_17_trailers_reach_the_client_first_and_replayed() {
     async fn handler() -> Response {
         let trailers = async {
-            Some(Ok(HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("7"))])))
+            Some(Ok(HeaderMap::from_iter([(
+                "x-sum".parse().unwrap(),
+                HeaderValue::from_static("7"),
+            )])))
         };
         let body = Body::new(Body::from("abc").with_trailers(trailers));
         ([("trailer", "x-sum")], body).into_response()
     }
     for protocol in BOTH {
-        let address = serve(Router::new().route("/pay", any(handler)).layer(filter().guard(STD))).await;
+        let address =
+            serve(Router::new().route("/pay", any(handler)).layer(filter().guard(STD))).await;
         let mut client = Client::to(address, protocol).await;
         for replayed in [false, true] {
             let mut request = client.request("k", "");
@@ -413,9 +431,11 @@ async fn http_9_http_17_trailers_reach_the_client_first_and_replayed() {
 
 #[tokio::test]
 async fn http_17_a_first_answer_and_its_replay_are_alike_on_both_protocols() {
-    let handler = || async { (StatusCode::CREATED, [("location", "/p/1"), ("x-a", "1")], "receipt") };
+    let handler =
+        || async { (StatusCode::CREATED, [("location", "/p/1"), ("x-a", "1")], "receipt") };
     for protocol in BOTH {
-        let address = serve(Router::new().route("/pay", any(handler)).layer(filter().guard(STD))).await;
+        let address =
+            serve(Router::new().route("/pay", any(handler)).layer(filter().guard(STD))).await;
         let mut client = Client::to(address, protocol).await;
         let first = client.send(client.request("k", "")).await;
         let again = client.send(client.request("k", "")).await;

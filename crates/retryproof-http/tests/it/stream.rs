@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies that are sent as they come: those that are marked so, and those whose end takes too long (HTTP-7, HTTP-13).
+//! Bodies that are sent as they come: those that are marked so, and those whose end takes too long
+//! (HTTP-7, HTTP-13).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -74,12 +75,17 @@ impl http_body::Body for Ticks {
 
     /// The length, where it is known.
     fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::new, |left| SizeHint::with_exact((left * LINE.len()) as u64))
+        self.left
+            .map_or_else(SizeHint::new, |left| SizeHint::with_exact((left * LINE.len()) as u64))
     }
 }
 
 /// A guarded route that answers with NDJSON, collected for at most a second.
-fn app(fate: AnswerFate, lines: Option<usize>, max_response_bytes: usize) -> (Router, Runs, Arc<Seen>) {
+fn app(
+    fate: AnswerFate,
+    lines: Option<usize>,
+    max_response_bytes: usize,
+) -> (Router, Runs, Arc<Seen>) {
     let filter = filter_with(|config| {
         config.web.collect_timeout = Duration::from_secs(1);
         config.web.max_response_bytes = max_response_bytes;

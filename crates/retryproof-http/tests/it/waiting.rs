@@ -10,7 +10,9 @@ use axum::body::Body;
 use axum::routing::any;
 use bytes::Bytes;
 use http::StatusCode;
-use retryproof_http::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, IdempotencyFilter, Policy, RequestParts};
+use retryproof_http::{
+    FIRST_CUSTOM_ALGORITHM, FingerprintRequest, IdempotencyFilter, Policy, RequestParts,
+};
 use tokio::time::sleep;
 
 use crate::world::{Answer, filter_with, post, send};
@@ -54,16 +56,22 @@ impl FingerprintRequest for Same {
     }
 }
 
-/// Starts a first request that takes 5 s, and then so many duplicates with so long bodies; hands out their answers, and how many bytes of bodies there
-/// were when all of them had had their first look.
-async fn storm(max_waiting_bytes: Option<usize>, duplicates: usize, length: usize) -> (Vec<Answer>, usize) {
+/// Starts a first request that takes 5 s, and then so many duplicates with so long bodies; hands
+/// out their answers, and how many bytes of bodies there were when all of them had had their first
+/// look.
+async fn storm(
+    max_waiting_bytes: Option<usize>,
+    duplicates: usize,
+    length: usize,
+) -> (Vec<Answer>, usize) {
     let filter = filter_with(|config| {
         config.max_waiting_bytes = max_waiting_bytes.unwrap_or(config.max_waiting_bytes);
     });
     let filter = IdempotencyFilter::builder(filter.engine().clone());
     let filter = filter.callers_share_keys().fingerprint(Same).build().unwrap();
-    let policy =
-        Policy::new("slow").with_lease(Duration::from_secs(30)).with_wait_timeout(Duration::from_secs(60));
+    let policy = Policy::new("slow")
+        .with_lease(Duration::from_secs(30))
+        .with_wait_timeout(Duration::from_secs(60));
     let handler = || async {
         sleep(Duration::from_secs(5)).await;
         "done"
@@ -95,7 +103,9 @@ async fn acq_13_nine_hundred_waiters_with_a_mebibyte_each_do_not_keep_nine_hundr
     assert_eq!(done, 65, "those that waited have the result");
     let refused = answers.iter().filter(|answer| answer.status == StatusCode::CONFLICT);
     assert!(
-        refused.clone().all(|answer| answer.code() == "in-flight" && answer.header("retry-after").is_some())
+        refused
+            .clone()
+            .all(|answer| answer.code() == "in-flight" && answer.header("retry-after").is_some())
     );
     assert_eq!(refused.count(), 900 + 1 - 65);
 }

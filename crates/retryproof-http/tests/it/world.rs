@@ -28,8 +28,10 @@ pub(crate) const STD: Policy = Policy::new("std")
 pub(crate) fn filter_with(with: impl FnOnce(&mut IdempotencyConfig)) -> IdempotencyFilter {
     let mut config = IdempotencyConfig::default();
     with(&mut config);
-    let engine =
-        IdempotencyEngine::builder(MemoryStore::new()).config(config).build().expect("valid settings");
+    let engine = IdempotencyEngine::builder(MemoryStore::new())
+        .config(config)
+        .build()
+        .expect("valid settings");
     IdempotencyFilter::builder(engine).callers_share_keys().build().expect("valid settings")
 }
 
@@ -117,7 +119,8 @@ pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
     Answer::of(response).await
 }
 
-/// A closure mounted as the attribute's expansion mounts a function: `on_post(Annotated(&POLICY, handler))`.
+/// A closure mounted as the attribute's expansion mounts a function:
+/// `on_post(Annotated(&POLICY, handler))`.
 #[derive(Clone)]
 pub(crate) struct Annotated<F>(pub(crate) &'static Policy, pub(crate) F);
 
@@ -148,6 +151,8 @@ where
     type Future = EndpointFuture;
 
     fn call(self, request: axum::extract::Request, state: S) -> EndpointFuture {
-        run_endpoint::<S, M, (A1,), A2, _, _, _>(self.0, request, state, |(a1,), a2| (self.1)(a1, a2))
+        run_endpoint::<S, M, (A1,), A2, _, _, _>(self.0, request, state, |(a1,), a2| {
+            (self.1)(a1, a2)
+        })
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what lies with the dead letters.
+//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what lies with the dead
+//! letters.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,9 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until, waiting};
+use crate::support::{
+    COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until, waiting,
+};
 
 /// Of work that somebody else holds: renewed many times before a busy machine could lose it.
 const LEASE: Duration = Duration::from_secs(10);
@@ -93,7 +96,8 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
     let runs = Arc::new(AtomicUsize::new(0));
     mock.publish_with(0, OwnedHeaders::new(), "{\"number\":1}").await;
     mock.publish(0, &"k".repeat(513), "{\"number\":2}").await;
-    let bytes = OwnedHeaders::new().insert(Header { key: "event-id", value: Some(&[0xff_u8, 0xfe][..]) });
+    let bytes =
+        OwnedHeaders::new().insert(Header { key: "event-id", value: Some(&[0xff_u8, 0xfe][..]) });
     mock.publish_with(0, bytes, "{\"number\":3}").await;
     mock.publish(0, "o-4", "{\"number\":").await;
     mock.publish(0, "o-5", "{\"number\":5}").await;
@@ -115,13 +119,20 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
     let letters = mock.letters(5).await;
-    let said: Vec<_> = letters.iter().map(|letter| header(letter, "retryproof-why").expect("why")).collect();
-    assert_eq!(said, ["no-key", "bad-key", "bad-key", "unreadable-message", "fingerprint-mismatch"]);
+    let said: Vec<_> =
+        letters.iter().map(|letter| header(letter, "retryproof-why").expect("why")).collect();
+    assert_eq!(
+        said,
+        ["no-key", "bad-key", "bad-key", "unreadable-message", "fingerprint-mismatch"]
+    );
     let (last, of) = (&letters[4], |name| header(&letters[4], name));
     assert_eq!((last.payload(), last.key()), (Some(&b"{\"number\":6}"[..]), Some(&b"alice"[..])));
     assert_eq!(of("event-id").as_deref(), Some("o-5"));
     assert_eq!(of("retryproof-topic").as_deref(), Some(TOPIC));
-    assert_eq!((of("retryproof-partition"), of("retryproof-offset")), (Some("0".into()), Some("5".into())));
+    assert_eq!(
+        (of("retryproof-partition"), of("retryproof-offset")),
+        (Some("0".into()), Some("5".into()))
+    );
     assert_eq!((mock.buried().await, tally.read().dead_letters), (5, 5));
 }
 
@@ -140,7 +151,10 @@ async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_
             let offset = delivery.offset();
             let work = async || {
                 noted.lock().expect("noted").push(offset);
-                assert!(offset != 1 || noted.lock().expect("noted").len() != 2, "the second run panics");
+                assert!(
+                    offset != 1 || noted.lock().expect("noted").len() != 2,
+                    "the second run panics"
+                );
                 if offset == 1 { Err("the printer is on fire") } else { Ok(()) }
             };
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
@@ -161,7 +175,9 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     let ctx = IdempotencyContext::builder(SCOPE, "o-1").lease(LEASE);
     let ctx = ctx.fingerprint(body_fingerprint(b"{}")).build().expect("a context");
     let asked = Instant::now();
-    let Ok(Acquisition::Granted(held)) = mock.engine.try_acquire(&ctx).await else { panic!("not granted") };
+    let Ok(Acquisition::Granted(held)) = mock.engine.try_acquire(&ctx).await else {
+        panic!("not granted")
+    };
     mock.publish(0, "o-1", "{}").await;
     mock.publish(0, "o-2", "{}").await;
     mock.publish(1, "o-3", "{}").await;
@@ -203,8 +219,10 @@ async fn lst_2_put_off_without_a_pause_is_no_hot_loop() {
         }
     });
     until("over", || tally.because(Reason::Failed) >= 1).await;
-    let (looks, since) =
-        (tally.because(Reason::InFlight), first.lock().expect("noted").map(|first| first.elapsed()));
+    let (looks, since) = (
+        tally.because(Reason::InFlight),
+        first.lock().expect("noted").map(|first| first.elapsed()),
+    );
     running.stop().await;
     // Each look after a pause, however long the machine took over it.
     let most = since.expect("begun").as_millis() / pause.as_millis() + 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: dead letters that are too large, and a topic for them that is not there.
+//! LST-2 on librdkafka's mock cluster: dead letters that are too large, and a topic for them that
+//! is not there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +18,9 @@ const TOO_LARGE: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO
 async fn lst_2_a_dead_letter_is_as_large_as_its_message() {
     let mock = Mock::new(1);
     mock.publish(0, "o-1", &"x".repeat(2_000_000)).await;
-    let running =
-        start(mock.listener().build().expect("built"), |_| async { Err::<Verdict, _>(Poison::Unreadable) });
+    let running = start(mock.listener().build().expect("built"), |_| async {
+        Err::<Verdict, _>(Poison::Unreadable)
+    });
     mock.until_committed(0, 1).await;
     running.stop().await;
     let letters = mock.letters(1).await;
@@ -32,15 +34,19 @@ async fn lst_2_a_dead_letter_that_is_too_large_for_its_topic_goes_there_without_
     mock.publish(0, "o-1", "not json").await;
     // As a topic with a lower limit than the first one's.
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[TOO_LARGE]);
-    let running =
-        start(mock.listener().build().expect("built"), |_| async { Err::<Verdict, _>(Poison::Unreadable) });
+    let running = start(mock.listener().build().expect("built"), |_| async {
+        Err::<Verdict, _>(Poison::Unreadable)
+    });
     mock.until_committed(0, 1).await;
     mock.publish(0, "o-2", "not json either").await;
     mock.until_committed(0, 2).await;
     running.stop().await;
     let letters = mock.letters(2).await;
     let said = |letter: usize, name| header(&letters[letter], name);
-    assert_eq!((letters[0].payload().unwrap_or_default(), letters[0].key()), (&b""[..], Some(&b"alice"[..])));
+    assert_eq!(
+        (letters[0].payload().unwrap_or_default(), letters[0].key()),
+        (&b""[..], Some(&b"alice"[..]))
+    );
     assert_eq!(said(0, "retryproof-body").as_deref(), Some("left out, 8 bytes"));
     assert_eq!(
         (said(0, "event-id").as_deref(), said(0, "retryproof-offset").as_deref()),
@@ -54,8 +60,9 @@ async fn lst_2_a_dead_letter_whose_headers_are_too_large_says_where_its_message_
     let mock = Mock::new(1);
     mock.publish(0, "o-1", "not json").await;
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[TOO_LARGE; 2]);
-    let running =
-        start(mock.listener().build().expect("built"), |_| async { Err::<Verdict, _>(Poison::Unreadable) });
+    let running = start(mock.listener().build().expect("built"), |_| async {
+        Err::<Verdict, _>(Poison::Unreadable)
+    });
     mock.until_committed(0, 1).await;
     running.stop().await;
     let letters = mock.letters(1).await;
@@ -75,7 +82,8 @@ async fn lst_2_a_listener_without_a_topic_for_its_dead_letters_runs_nothing() {
     mock.publish(0, "o-1", "{}").await;
     let missing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     mock.cluster.topic_error(DEAD, missing).expect("missing");
-    let ended = start(mock.listener().build().expect("built"), counting(&mock, &runs)).ended().await;
+    let ended =
+        start(mock.listener().build().expect("built"), counting(&mock, &runs)).ended().await;
     let error = ended.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("topic = orders.dead"), "{error}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-1 over a rebalance, on librdkafka's mock cluster: what the next member of the group is given again runs nothing.
+//! LST-1 over a rebalance, on librdkafka's mock cluster: what the next member of the group is given
+//! again runs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -27,7 +27,9 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
         (keyed(), "needs a topic for its dead letters"),
         (keyed().dead_letters("orders"), "one of their own"),
         (
-            KafkaListener::builder(client(), &[], "orders.paid").key_header("id").dead_letters("dead"),
+            KafkaListener::builder(client(), &[], "orders.paid")
+                .key_header("id")
+                .dead_letters("dead"),
             "no topic to listen to",
         ),
         (
@@ -41,13 +43,15 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
         assert_eq!(kind, ErrorKind::Config);
         assert!(said.contains(why), "{said}");
     }
-    let scope = KafkaListener::builder(client(), &["orders"], "").key_header("id").dead_letters("dead");
+    let scope =
+        KafkaListener::builder(client(), &["orders"], "").key_header("id").dead_letters("dead");
     assert_eq!(refused(scope).0, ErrorKind::Invalid);
 }
 
 #[test]
 fn lst_2_a_listener_outside_of_a_runtime_is_refused_and_no_panic() {
-    let builder = KafkaListener::builder(client(), &["orders"], "x").key_header("id").dead_letters("dead");
+    let builder =
+        KafkaListener::builder(client(), &["orders"], "x").key_header("id").dead_letters("dead");
     let (kind, said) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
     assert!(said.contains("inside of a tokio runtime"), "{said}");
@@ -57,7 +61,8 @@ fn lst_2_a_listener_outside_of_a_runtime_is_refused_and_no_panic() {
 async fn id_4_a_setting_that_is_refused_is_named_without_its_value() {
     let mut client = client();
     client.set("security.protocol", "hunter2");
-    let builder = KafkaListener::builder(client, &["orders"], "x").key_header("id").dead_letters("dead");
+    let builder =
+        KafkaListener::builder(client, &["orders"], "x").key_header("id").dead_letters("dead");
     let (kind, said) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
     assert!(said.contains("setting = security.protocol") && !said.contains("hunter2"), "{said}");

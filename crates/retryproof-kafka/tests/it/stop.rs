@@ -50,7 +50,8 @@ async fn lst_2_a_stop_waits_for_no_pause() {
     mock.publish(1, "o-2", "not json").await;
     let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
-    let listener = mock.listener().backoff(Backoff::new(HOUR, HOUR)).drain(HOUR).build().expect("built");
+    let listener =
+        mock.listener().backoff(Backoff::new(HOUR, HOUR)).drain(HOUR).build().expect("built");
     let tally = listener.tally();
     let unreadable = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&unreadable);
@@ -59,9 +60,15 @@ async fn lst_2_a_stop_waits_for_no_pause() {
         counted.fetch_add(usize::from(!first), Ordering::SeqCst);
         async move { if first { Ok(Verdict::put_off(HOUR)) } else { Err(Poison::Unreadable) } }
     });
-    until("both wait", || tally.because(Reason::InFlight) == 1 && unreadable.load(Ordering::SeqCst) == 1)
-        .await;
+    until("both wait", || {
+        tally.because(Reason::InFlight) == 1 && unreadable.load(Ordering::SeqCst) == 1
+    })
+    .await;
     running.stop().await;
-    assert_eq!((mock.committed(0).await, mock.committed(1).await), (None, None), "neither is answered");
+    assert_eq!(
+        (mock.committed(0).await, mock.committed(1).await),
+        (None, None),
+        "neither is answered"
+    );
     assert_eq!(mock.buried().await, 0);
 }

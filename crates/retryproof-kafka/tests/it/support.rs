@@ -49,7 +49,9 @@ impl Mock {
         cluster.create_topic(TOPIC, partitions, 1).expect("a topic");
         cluster.create_topic(DEAD, 1, 1).expect("a topic");
         let mut sender = ClientConfig::new();
-        sender.set("bootstrap.servers", cluster.bootstrap_servers()).set("message.max.bytes", "4000000");
+        sender
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .set("message.max.bytes", "4000000");
         let producer = sender.create();
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
@@ -95,7 +97,8 @@ impl Mock {
         self.producer.send(record, Timeout::Never).await.expect("stored");
     }
 
-    /// A message with one header of this name, which need not be text: no client publishes it, so it is told to the broker byte by byte.
+    /// A message with one header of this name, which need not be text: no client publishes it, so
+    /// it is told to the broker byte by byte.
     pub(crate) async fn publish_named(&self, header: &'static [u8]) {
         let broker = self.cluster.bootstrap_servers();
         let sent = spawn_blocking(move || raw::produce(&broker, header));
@@ -136,7 +139,8 @@ impl Mock {
         reader.assign(&list).expect("assigned");
         let mut letters = Vec::new();
         while letters.len() < count {
-            let letter = timeout(PATIENCE, reader.recv()).await.expect("a letter").expect("no error");
+            let letter =
+                timeout(PATIENCE, reader.recv()).await.expect("a letter").expect("no error");
             letters.push(letter.detach());
         }
         letters
@@ -176,7 +180,10 @@ pub(crate) fn counting(
 }
 
 /// The same with an action that waits at the gate.
-pub(crate) fn waiting(mock: &Mock, gate: &Arc<Gate>) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
+pub(crate) fn waiting(
+    mock: &Mock,
+    gate: &Arc<Gate>,
+) -> impl Fn(Delivery) -> Handled + Send + Sync + 'static {
     let (engine, gate) = (mock.engine.clone(), Arc::clone(gate));
     move |delivery: Delivery| {
         let (engine, gate) = (engine.clone(), Arc::clone(&gate));

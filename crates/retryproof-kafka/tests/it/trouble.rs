@@ -42,7 +42,10 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
     until("completed", || down.load(Ordering::SeqCst)).await;
     mock.cluster.broker_down(-1).expect("down");
     go.add_permits(100);
-    until("the second one answered, with nobody there to take its offset", || tally.read().acks >= 2).await;
+    until("the second one answered, with nobody there to take its offset", || {
+        tally.read().acks >= 2
+    })
+    .await;
     mock.cluster.broker_up(-1).expect("up");
     mock.publish(0, "o-4", "{}").await;
     mock.until_committed(0, 4).await;

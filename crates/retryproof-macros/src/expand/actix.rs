@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct around the filter that is a `Handler` of actix, guarded and not
-//! otherwise (ANN-3). A unit struct would have to find its filter at run time: actix's router has no type for its state.
+//! `#[idempotent(http, ..)]` for actix-web: the function becomes a tuple struct around the filter
+//! that is a `Handler` of actix, guarded and not otherwise (ANN-3). A unit struct would have to
+//! find its filter at run time: actix's router has no type for its state.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(http, ..)]`: the function becomes a unit struct that is an axum `Handler`, guarded and not otherwise
-//! (ANN-3). The function itself stays reachable as `call`, and keeps its name inside: other attributes see what was
-//! written, so that a span of `tracing` is named after the endpoint.
+//! `#[idempotent(http, ..)]`: the function becomes a unit struct that is an axum `Handler`, guarded
+//! and not otherwise (ANN-3). The function itself stays reachable as `call`, and keeps its name
+//! inside: other attributes see what was written, so that a span of `tracing` is named after the
+//! endpoint.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -46,8 +47,8 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     }
 }
 
-/// The function and the way to it. It stands beside the `impl`, which may have to be quiet about a deprecated endpoint, and the function
-/// is not to be.
+/// The function and the way to it. It stands beside the `impl`, which may have to be quiet about a
+/// deprecated endpoint, and the function is not to be.
 pub(super) fn guarded(
     vis: &Visibility,
     sig: &Signature,
@@ -70,7 +71,8 @@ pub(super) fn guarded(
 
             #quiet
             impl #name {
-                /// The function itself, without a guard: for unit tests, and for callers that are guarded already.
+                /// The function itself, without a guard: for unit tests, and for callers that are
+                /// guarded already.
                 #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
                 #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
                     #name(#(#names),*)
@@ -96,8 +98,8 @@ fn handler(
     let rp = private(common.root.as_ref());
     let [request, state, last_argument] =
         ["request", "state", "last"].map(|name| local(name, Span::call_site()));
-    // The turbofish carries the places: a future that is not `Send` is the function's fault, an answer that is no
-    // response the return type's.
+    // The turbofish carries the places: a future that is not `Send` is the function's fault, an
+    // answer that is no response the return type's.
     let future = quote_spanned!(name.span()=> _);
     let answer = match output {
         ReturnType::Default => quote!(_),
@@ -127,7 +129,8 @@ fn handler(
     let bounds = early.iter().map(|ty| {
         quote_spanned!(ty.span()=> #ty: #rp::http::axum::FromRequestParts<__State> + ::core::marker::Send + 'static)
     });
-    let last_bound = quote_spanned!(last.span()=> #last: #rp::http::axum::LastArgument<__State, __Via>);
+    let last_bound =
+        quote_spanned!(last.span()=> #last: #rp::http::axum::LastArgument<__State, __Via>);
     quote! {
         #quiet
         impl<__State, __Via> #rp::http::axum::Handler<(__Via, #(#early,)* #last), __State> for #name
@@ -152,9 +155,11 @@ pub(super) fn policy(common: &Common) -> TokenStream {
         Some(scope) => quote!(#rp::http::Policy::new(#scope)),
         None => quote!(#rp::http::Policy::unnamed()),
     };
-    for (method, value) in
-        [("with_ttl", common.ttl), ("with_lease", common.lease), ("with_wait_timeout", common.wait_timeout)]
-    {
+    for (method, value) in [
+        ("with_ttl", common.ttl),
+        ("with_lease", common.lease),
+        ("with_wait_timeout", common.wait_timeout),
+    ] {
         if let Some(value) = value {
             let (method, value) = (Ident::new(method, Span::call_site()), duration(value));
             policy = quote!(#policy.#method(#value));

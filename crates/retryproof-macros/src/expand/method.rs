@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(key = .., ..)]`: the function keeps its signature; its body becomes the action of one engine call.
+//! `#[idempotent(key = .., ..)]`: the function keeps its signature; its body becomes the action of
+//! one engine call.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -16,8 +17,8 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     let Function { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All at one place, the return type: it is what cannot be stored or cannot report in flight, and a mistake that
-    // the compiler meets again at the same place is told once.
+    // All at one place, the return type: it is what cannot be stored or cannot report in flight,
+    // and a mistake that the compiler meets again at the same place is told once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -25,7 +26,8 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
         Some(hold) => quote!(#hold),
         None => quote!(|_| false),
     };
-    // CMP-7: the action is handed the transaction too, which is no argument of the function any more. Its type says which engine is wanted.
+    // CMP-7: the action is handed the transaction too, which is no argument of the function any
+    // more. Its type says which engine is wanted.
     let (kind, lent, tx) = match &tx {
         Some(tx) => {
             let lent = match &*tx.ty {
@@ -74,8 +76,13 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     }
 }
 
-/// The body, with the lease under the name that the function gives it: borrowed or owned, as the argument's type says.
-fn body_with_lease(lease: Option<PatType>, body: &Option<Group>, place: Span) -> (TokenStream, TokenStream) {
+/// The body, with the lease under the name that the function gives it: borrowed or owned, as the
+/// argument's type says.
+fn body_with_lease(
+    lease: Option<PatType>,
+    body: &Option<Group>,
+    place: Span,
+) -> (TokenStream, TokenStream) {
     let Some(PatType { attrs, pat, ty, .. }) = lease else { return (quote!(_), quote!(#body)) };
     let handed = local("lease", place);
     let borrow = matches!(&*ty, Type::Reference(_)).then(|| quote!(&));
@@ -98,8 +105,9 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::Keyed::new(#scope, #key)),
-        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver. The closure is never called: its type has
-        // the path of the place that it stands in, with the trait.
+        // ANN-4. A signature that says `Self` stands in an `impl` even without a receiver. The
+        // closure is never called: its type has the path of the place that it stands in, with the
+        // trait.
         None if sig.receiver().is_some() || mentions(sig, "Self") => {
             quote!(#rp::Keyed::method::<Self, _, _>(#name, #key, || ()))
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Expansions against the files in the facade's `tests/expand`, which its own tests compile.
 //!
-//! `name.in.rs` holds one annotated item, `name.out.rs` its expansion. They are compared as tokens, so the files
-//! may be formatted. `RETRYPROOF_BLESS=1` writes the expansions anew.
+//! `name.in.rs` holds one annotated item, `name.out.rs` its expansion. They are compared as tokens,
+//! so the files may be formatted. `RETRYPROOF_BLESS=1` writes the expansions anew.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,8 @@ fn ann_1_ann_2_ann_3_ann_4_expansions_are_as_recorded() {
     let mut seen = 0;
     for entry in std::fs::read_dir(folder()).expect("the folder of snapshots") {
         let path = entry.expect("an entry").path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".in.rs")) else {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".in.rs"))
+        else {
             continue;
         };
         check(name, &path);
@@ -38,15 +39,21 @@ fn check(name: &str, input: &Path) {
     let input = std::fs::read_to_string(input).expect("a readable input");
     let file = syn::parse_file(&input).expect("an input that parses");
     let framework = if name.starts_with("actix_") { Framework::Actix } else { Framework::Axum };
-    let expansion: TokenStream = file.items.into_iter().map(|item| expand(framework, item)).collect();
+    let expansion: TokenStream =
+        file.items.into_iter().map(|item| expand(framework, item)).collect();
     let recorded = folder().join(format!("{name}.out.rs"));
     if std::env::var_os("RETRYPROOF_BLESS").is_some() {
-        std::fs::write(&recorded, format!("{HEAD}{}", pretty(&expansion))).expect("a writable snapshot");
+        std::fs::write(&recorded, format!("{HEAD}{}", pretty(&expansion)))
+            .expect("a writable snapshot");
         return;
     }
     let text = std::fs::read_to_string(&recorded).unwrap_or_default();
     let recorded: TokenStream = text.parse().expect("a snapshot of tokens");
-    assert_eq!(pretty(&plain(recorded)), pretty(&plain(expansion)), "the expansion of {name} has changed");
+    assert_eq!(
+        pretty(&plain(recorded)),
+        pretty(&plain(expansion)),
+        "the expansion of {name} has changed"
+    );
 }
 
 /// Expands what carries the attribute, within an `impl` too; the rest stays.
@@ -54,11 +61,15 @@ fn expand(framework: Framework, item: Item) -> TokenStream {
     match item {
         Item::Impl(mut item) => {
             let inner = std::mem::take(&mut item.items);
-            let inner = inner.into_iter().map(|inner| annotated(framework, inner.to_token_stream()));
+            let inner =
+                inner.into_iter().map(|inner| annotated(framework, inner.to_token_stream()));
             let attrs = &item.attrs;
             let (_, generics, clause) = item.generics.split_for_impl();
             let ty = &item.self_ty;
-            assert!(item.trait_.is_none() && generics.to_token_stream().is_empty(), "write a plain `impl`");
+            assert!(
+                item.trait_.is_none() && generics.to_token_stream().is_empty(),
+                "write a plain `impl`"
+            );
             quote!(#(#attrs)* impl #ty #clause { #(#inner)* })
         }
         other => annotated(framework, other.to_token_stream()),

@@ -14,11 +14,13 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     match &key {
         None => errors.at_span(
             Span::call_site(),
-            "`key` is missing: give an expression over the parameters, as in `key = order.id`, or write `http` first if this is an HTTP endpoint",
+            "`key` is missing: give an expression over the parameters, as in `key = order.id`, \
+             or write `http` first if this is an HTTP endpoint",
         ),
         Some(key) if is_literal(key) => errors.at(
             key,
-            "a literal key is the same for every call, which would run once in all; write an expression over the parameters, without quotes, as in `key = order.id`",
+            "a literal key is the same for every call, which would run once in all; write an \
+             expression over the parameters, without quotes, as in `key = order.id`",
         ),
         Some(_) => {}
     }
@@ -26,19 +28,26 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     if let Some(text) = fingerprint.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "a literal fingerprint is the same for every call, and tells none apart; write an expression over the parameters, without quotes, as in `fingerprint = (order.amount, &order.currency)`",
+            "a literal fingerprint is the same for every call, and tells none apart; write an \
+             expression over the parameters, without quotes, as in `fingerprint = (order.amount, \
+             &order.currency)`",
         );
     }
     let codec = args.get("codec").map(|arg| arg.value.clone());
     if let Some(text) = codec.as_ref().filter(|codec| is_literal(codec)) {
-        errors.at(text, "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal");
+        errors.at(
+            text,
+            "`codec` is an expression, as in `codec = retryproof::BytesCodec`, not a literal",
+        );
     }
     let completion = args.get("completion").and_then(|arg| {
         let completion = completion(arg, errors)?;
         if completion == Completion::Joined && function.marked(TX_MARK).next().is_none() {
             errors.at(
                 &arg.value,
-                "`completion = \"joined\"` wants a transaction argument: mark one with `#[tx]`, as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and callers do not pass it",
+                "`completion = \"joined\"` wants a transaction argument: mark one with `#[tx]`, \
+                 as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and \
+                 callers do not pass it",
             );
             return None;
         }
@@ -50,14 +59,16 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     if let Some(text) = hold_when.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "`hold_when` is a function of the error, as in `hold_when = PayError::is_unknown` or `hold_when = |error| matches!(error, PayError::TimedOut)`",
+            "`hold_when` is a function of the error, as in `hold_when = PayError::is_unknown` or \
+             `hold_when = |error| matches!(error, PayError::TimedOut)`",
         );
     }
     let engine = args.get("engine").map(|arg| arg.value.clone());
     if engine.is_none() && sig.receiver().is_none() {
         errors.at(
             &sig.ident,
-            "a function without `self` has no engine at hand; name it, as in `engine = ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
+            "a function without `self` has no engine at hand; name it, as in `engine = \
+             ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
         );
     }
     if args.get("scope").is_none() {
@@ -67,10 +78,12 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     Some(Keyed { key: key?, fingerprint, codec, completion, hold_when, engine, returns: returns? })
 }
 
-/// ANN-1: the default scope is the function's path, which its instantiations share. Those of a generic `impl` or trait are told apart by
-/// `Self`; lifetimes make no instantiations.
+/// ANN-1: the default scope is the function's path, which its instantiations share. Those of a
+/// generic `impl` or trait are told apart by `Self`; lifetimes make no instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
-    const ONE_SCOPE: &str = "instantiations of a generic function would share their records: name the scope, as in `scope = \"orders.consume\"`, and put into the key what tells them apart";
+    const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
+         name the scope, as in `scope = \"orders.consume\"`, and put into the key what tells \
+         them apart";
     for param in &sig.generics.params {
         match param {
             GenericParam::Type(param) => errors.at(&param.ident, ONE_SCOPE),
@@ -91,7 +104,12 @@ fn generic(sig: &Signature, errors: &mut Errors) {
 }
 
 /// CMP-7: at most one argument is marked, and it can be lent.
-fn transaction(function: &Function, given: bool, completion: Option<Completion>, errors: &mut Errors) {
+fn transaction(
+    function: &Function,
+    given: bool,
+    completion: Option<Completion>,
+    errors: &mut Errors,
+) {
     let mut marked = function.marked(TX_MARK);
     let Some(tx) = marked.next() else { return };
     for second in marked {
@@ -134,9 +152,15 @@ fn lease(function: &Function, errors: &mut Errors) {
         errors.at(second, "a second `#[lease]`: a call has one lease");
     }
     match lease {
-        FnArg::Receiver(_) => errors.at(lease, "`self` is no lease; mark another argument with `#[lease]`"),
+        FnArg::Receiver(_) => {
+            errors.at(lease, "`self` is no lease; mark another argument with `#[lease]`")
+        }
         FnArg::Typed(_) if is_marked(lease, TX_MARK) => {
-            errors.at(lease, "an argument is the lease or the transaction; mark one with `#[lease]` and another with `#[tx]`");
+            errors.at(
+                lease,
+                "an argument is the lease or the transaction; mark one with \
+                 `#[lease]` and another with `#[tx]`",
+            );
         }
         FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
             errors.at(&argument.ty, "the type of the lease is `&Lease` or `Lease`");
@@ -147,7 +171,8 @@ fn lease(function: &Function, errors: &mut Errors) {
 
 /// The return type, unless it surely is no `Result`; an alias of one is left to the type checker.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
-    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can say that a call is in flight; its error type implements `From<retryproof::Rejected>`";
+    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can say that a \
+         call is in flight; its error type implements `From<retryproof::Rejected>`";
     let ReturnType::Type(_, ty) = output else {
         errors.at_span(name, RESULT);
         return None;
@@ -159,8 +184,10 @@ fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type>
     }
     let possible = match &**ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {
-            const NEVER: [&str; 12] =
-                ["Option", "Vec", "String", "Box", "Pin", "Arc", "bool", "u8", "u32", "u64", "i64", "usize"];
+            const NEVER: [&str; 12] = [
+                "Option", "Vec", "String", "Box", "Pin", "Arc", "bool", "u8", "u32", "u64", "i64",
+                "usize",
+            ];
             !NEVER.iter().any(|never| last.ident == never)
         }),
         Type::Macro(_) | Type::Group(_) | Type::Paren(_) | Type::Verbatim(_) => true,
@@ -180,7 +207,9 @@ fn completion(arg: &Arg, errors: &mut Errors) -> Option<Completion> {
         Some("log-and-return") => return Some(Completion::LogAndReturn),
         Some("propagate") => return Some(Completion::Propagate),
         Some("joined") => return Some(Completion::Joined),
-        Some(other) => errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}")),
+        Some(other) => {
+            errors.at(&arg.value, format!("`completion = {other:?}` is unknown; {KNOWN}"))
+        }
         None => errors.at(&arg.value, format!("`completion` is a string literal; {KNOWN}")),
     }
     None

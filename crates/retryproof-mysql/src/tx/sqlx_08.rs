@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes an `sqlx::MySqlPool` of that version, and `held.complete_in(&mut tx, value)` its `Transaction` and its
-//! `MySqlConnection`. The store itself keeps to the newer sqlx: only the application's transactions are of the older one.
+//! `engine.joined(pool)` takes an `sqlx::MySqlPool` of that version, and
+//! `held.complete_in(&mut tx, value)` its `Transaction` and its `MySqlConnection`. The store itself
+//! keeps to the newer sqlx: only the application's transactions are of the older one.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,7 +28,8 @@ use crate::join::Mysql;
 
 /// In a transaction that was begun by hand, on a connection of the application's.
 ///
-/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before the statement finds that out.
+/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before
+/// the statement finds that out.
 impl TxPort<Mysql> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         self.execute(raw_sql(Mysql::PROBE)).await.map_err(refused)?;
@@ -35,7 +37,8 @@ impl TxPort<Mysql> for MySqlConnection {
     }
 }
 
-/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back, as on a connection.
+/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back,
+/// as on a connection.
 impl TxPort<Mysql> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -43,8 +46,8 @@ impl TxPort<Mysql> for Transaction<'_, MySql> {
     }
 }
 
-/// [`MysqlTx`](crate::MysqlTx) of sqlx 0.8: an open transaction from the application's pool; a `sqlx::MySqlConnection` to write with. All that is
-/// said there holds here.
+/// [`MysqlTx`](crate::MysqlTx) of sqlx 0.8: an open transaction from the application's pool; a
+/// `sqlx::MySqlConnection` to write with. All that is said there holds here.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
     /// Autocommit is as the pool had it, and nothing is open: the connection may go back.
@@ -55,7 +58,8 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), Driver> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of nothing, which leaves with the ping of the pool.
+            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of
+            // nothing, which leaves with the ping of the pool.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -66,7 +70,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // Back in the pool it would keep autocommit off, and the writes of its next user with it.
+            // Back in the pool it would keep autocommit off, and the writes of its next user with
+            // it.
             self.conn.close_on_drop();
         }
     }
@@ -114,8 +119,8 @@ impl OwnedTx<Mysql> for MysqlTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is REPEATABLE READ unless
-/// it was set otherwise.
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
+/// has it, which is REPEATABLE READ unless it was set otherwise.
 impl TxSource<Mysql> for MySqlPool {
     type Tx = MysqlTx;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit (STO-2) on the real server: with rows returned by the acquire, and on the path for servers that cannot.
+//! The kit (STO-2) on the real server: with rows returned by the acquire, and on the path for
+//! servers that cannot.
 
 use std::sync::Arc;
 
@@ -33,8 +34,11 @@ impl Ledger<MysqlTx> for Rows {
 
     async fn rows(&self) -> u64 {
         let (mut conn, table) = (stranger().await, self.table());
-        sql(&mut conn, &format!("CREATE TABLE IF NOT EXISTS {table} (what TEXT NOT NULL) ENGINE=InnoDB"))
-            .await;
+        sql(
+            &mut conn,
+            &format!("CREATE TABLE IF NOT EXISTS {table} (what TEXT NOT NULL) ENGINE=InnoDB"),
+        )
+        .await;
         let row = conn.fetch_one(AssertSqlSafe(format!("SELECT count(*) FROM {table}"))).await;
         row.expect("the rows are counted").get::<i64, _>(0).unsigned_abs()
     }
@@ -43,7 +47,8 @@ impl Ledger<MysqlTx> for Rows {
 async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore> {
     let store = MysqlStore::connect(config.clone()).await.expect("the store connects");
     let table = Arc::new(table);
-    let pool = MySqlPoolOptions::new().max_connections(2).connect_lazy(&url()).expect("a valid URL");
+    let pool =
+        MySqlPoolOptions::new().max_connections(2).connect_lazy(&url()).expect("a valid URL");
     let rows = Rows(Arc::clone(&table));
     let another = {
         let (config, table) = (config.clone(), Arc::clone(&table));
@@ -71,8 +76,10 @@ async fn subject(table: Table, config: MysqlConfig) -> SubjectBuilder<MysqlStore
     let writes = move || {
         let text = format!("CHECKSUM TABLE `{}`", table.name);
         async move {
-            let row =
-                sqlx::query(AssertSqlSafe(text)).fetch_one(&mut stranger().await).await.expect("a checksum");
+            let row = sqlx::query(AssertSqlSafe(text))
+                .fetch_one(&mut stranger().await)
+                .await
+                .expect("a checksum");
             row.try_get::<i64, _>(1).expect("a number").unsigned_abs()
         }
     };

@@ -19,7 +19,8 @@ async fn store(table: &Table) -> (WireProxy, MysqlStore) {
     (proxy, MysqlStore::connect(config).await.expect("the store connects"))
 }
 
-/// A dial takes three round trips, and the first statement of a connection two: one of the calls finds the connection made.
+/// A dial takes three round trips, and the first statement of a connection two: one of the calls
+/// finds the connection made.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;
@@ -27,6 +28,7 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let round_trip = Duration::from_millis(250);
     proxy.delay(round_trip);
     proxy.cut();
-    let reached = async { while timeout(round_trip * 11 / 4, store.look(&id("k"))).await.is_err() {} };
+    let reached =
+        async { while timeout(round_trip * 11 / 4, store.look(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
 }

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many at once on few rows, rows that somebody else has locked, and how soon a waiter in another process knows.
+//! Many at once on few rows, rows that somebody else has locked, and how soon a waiter in another
+//! process knows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
-use retryproof_core::{ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, OwnerId};
+use retryproof_core::{
+    ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, OwnerId,
+};
 use retryproof_mysql::MysqlStore;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::time::Instant;
 
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, body, completion, execute, grant, id, replay, request, sql,
-    stranger,
+    CANARY, DAY, LONG, Table, assert_masked, body, completion, execute, grant, id, replay, request,
+    sql, stranger,
 };
 
 const MS: Duration = Duration::from_millis(1);
 
-/// 16 tasks on 4 keys that are granted, completed, released, taken over and purged over and over: no deadlock and no lock time-out ever
-/// surfaces, and nobody holds a key twice.
+/// 16 tasks on 4 keys that are granted, completed, released, taken over and purged over and over:
+/// no deadlock and no lock time-out ever surfaces, and nobody holds a key twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_2_hot_keys_surface_no_deadlock() {
     use retryproof_core::store::Purge as _;
@@ -36,7 +39,9 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
                         let owner = OwnerId::new();
                         let lease = if round % 5 == 0 { 10 * MS } else { LONG };
                         let req = AcquireRequest::new(owner, lease, MS);
-                        let Acquired::Granted(_) = store.acquire(&id, &req).await.expect("answered") else {
+                        let Acquired::Granted(_) =
+                            store.acquire(&id, &req).await.expect("answered")
+                        else {
                             continue;
                         };
                         granted += 1;
@@ -66,21 +71,26 @@ async fn acq_2_hot_keys_surface_no_deadlock() {
     }
 }
 
-/// A joined completion that is not committed yet (CMP-7): nobody waits for it longer than a second, nobody else is held up, and the waiter
-/// ends by its own deadline.
+/// A joined completion that is not committed yet (CMP-7): nobody waits for it longer than a second,
+/// nobody else is held up, and the waiter ends by its own deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_deadline() {
     let table = Table::new().await;
     let store = table.store().await;
     let (locked, owner) = (id(CANARY), OwnerId::new());
     let req = AcquireRequest::new(owner, 50 * MS, DAY);
-    let Ok(Acquired::Granted(first)) = store.acquire(&locked, &req).await else { panic!("not granted") };
+    let Ok(Acquired::Granted(first)) = store.acquire(&locked, &req).await else {
+        panic!("not granted")
+    };
 
     let mut theirs = stranger().await;
     sql(&mut theirs, "BEGIN").await;
     sql(
         &mut theirs,
-        &format!("UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = '{CANARY}'", table.name),
+        &format!(
+            "UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = '{CANARY}'",
+            table.name
+        ),
     )
     .await;
     while !matches!(store.look(&locked).await, Ok(Standing::Absent)) {
@@ -99,7 +109,8 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
     // Others are not held up.
     execute(&store, &id("another"), "result").await;
 
-    // The holder itself cannot complete beside the transaction: unavailable, to be repeated, and the key is not shown.
+    // The holder itself cannot complete beside the transaction: unavailable, to be repeated, and
+    // the key is not shown.
     let error = store.complete(&locked, owner, &completion(CANARY)).await.expect_err("locked");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("locked"), "{error}");
@@ -107,7 +118,10 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
 
     let engine = IdempotencyEngine::new(table.store().await.into_shared());
     let wait = Duration::from_millis(300);
-    let ctx = IdempotencyContext::builder("mysql.tests", CANARY).wait_timeout(wait).build().expect("valid");
+    let ctx = IdempotencyContext::builder("mysql.tests", CANARY)
+        .wait_timeout(wait)
+        .build()
+        .expect("valid");
     let started = Instant::now();
     let answer = engine.execute(ctx, || async { Ok::<_, std::io::Error>(1_u32) }).await;
     let took = started.elapsed();
@@ -149,7 +163,8 @@ async fn acq_1_an_uncommitted_record_is_waited_for() {
     }
 }
 
-/// The time from a completion to the result in the hands of a waiter that only another store, as another process has it, can wake (ACQ-4).
+/// The time from a completion to the result in the hands of a waiter that only another store, as
+/// another process has it, can wake (ACQ-4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
     let table = Table::new().await;
@@ -171,7 +186,10 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
         };
         // Anywhere in the waiter's pace of up to 40 ms.
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
-        assert_eq!(here.complete(&key, owner, &completion("result")).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            here.complete(&key, owner, &completion("result")).await.expect("completed"),
+            Fenced::Done
+        );
         let done = Instant::now();
         late.push(waiter.await.expect("no panic").saturating_duration_since(done));
     }
@@ -210,7 +228,8 @@ async fn acq_4_a_waiter_in_the_same_process_is_woken() {
     assert!(late[late.len() / 2] <= 10 * MS, "{late:?}");
 }
 
-/// Waiting callers hold no connection: far more of them than there are connections hold nobody up (ACQ-5).
+/// Waiting callers hold no connection: far more of them than there are connections hold nobody up
+/// (ACQ-5).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_5_waiters_hold_no_connection() {
     let table = Table::new().await;
@@ -227,7 +246,10 @@ async fn acq_5_waiters_hold_no_connection() {
     for at in 0..20 {
         execute(&store, &id(&format!("other{at}")), "result").await;
     }
-    assert_eq!(store.complete(&key, owner, &completion("result")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&key, owner, &completion("result")).await.expect("completed"),
+        Fenced::Done
+    );
     for waiter in waiters {
         waiter.await.expect("no panic").expect("woken");
     }

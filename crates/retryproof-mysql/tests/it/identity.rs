@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identities are bytes (ID-2), in a database whose own collation ignores case, accents and trailing spaces; and they are values, never SQL.
+//! Identities are bytes (ID-2), in a database whose own collation ignores case, accents and
+//! trailing spaces; and they are values, never SQL.
 
 use retryproof_core::{IdempotencyStore, Identity, Key, OwnerId, Scope};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
@@ -7,7 +8,8 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use crate::support::{Table, execute, replay, request, stranger};
 
 /// Told apart by nothing but their bytes.
-const ALIKE: [&str; 14] = ["a", "A", "a ", "a  ", " a", "á", "a\u{301}", "ä", "ae", "æ", "ss", "ß", "ı", "İ"];
+const ALIKE: [&str; 14] =
+    ["a", "A", "a ", "a  ", " a", "á", "a\u{301}", "ä", "ae", "æ", "ss", "ß", "ı", "İ"];
 
 /// What would be more than text, were it ever pasted into a statement.
 const HOSTILE: [&str; 14] = [
@@ -42,7 +44,11 @@ async fn id_2_identities_are_bytes_and_never_sql() {
     // Known here, and read from another handle for the first time.
     for store in [&store, &table.store().await] {
         for (at, text) in all.iter().enumerate() {
-            assert_eq!(replay(store, &identity(text, "k")).await, format!("scope {at}"), "{text:?}");
+            assert_eq!(
+                replay(store, &identity(text, "k")).await,
+                format!("scope {at}"),
+                "{text:?}"
+            );
             assert_eq!(replay(store, &identity("s", text)).await, format!("key {at}"), "{text:?}");
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
 use retryproof_mysql::{MySqlPool, Mysql, MysqlConfig, MysqlStore, MysqlTx as Tx};
 use sqlx::mysql::MySqlConnection;
@@ -35,7 +35,8 @@ pub(crate) async fn world() -> World {
     let store = table.store().await.into_shared();
     let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
     let pool = pool(&url()).await;
-    let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
+    let world =
+        World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
     let ledger = world.ledger();
     sql(&mut stranger().await, &format!("CREATE TABLE {ledger} (what text NOT NULL)")).await;
     world
@@ -66,7 +67,10 @@ impl World {
         (completed, failed, lost)
     }
 
-    pub(crate) async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    pub(crate) async fn pay(
+        &self,
+        key: &str,
+    ) -> Result<Outcome<String>, ExecuteError<&'static str>> {
         let ledger = self.ledger();
         self.joined
             .execute(ctx(key), async |tx: &mut Tx| {
@@ -153,7 +157,8 @@ async fn cmp_7_cmp_2_mysql_a_refused_completion_fails_the_call_and_its_writes_ar
     world.end().await;
 }
 
-/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the record's row is locked.
+/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the
+/// record's row is locked.
 #[tokio::test]
 async fn cmp_7_run_3_mysql_a_long_transaction_keeps_its_lease() {
     let world = world().await;
@@ -169,7 +174,10 @@ async fn cmp_7_run_3_mysql_a_long_transaction_keeps_its_lease() {
         .await;
     assert!(outcome.unwrap().is_executed());
     assert!(matches!(world.standing("k").await, Standing::Complete(_)));
-    assert_eq!((world.rows().await, world.counters.read().loss_noticed, world.ends()), (1, 0, (1, 0, 0)));
+    assert_eq!(
+        (world.rows().await, world.counters.read().loss_noticed, world.ends()),
+        (1, 0, (1, 0, 0))
+    );
     world.end().await;
 }
 
@@ -184,7 +192,8 @@ async fn cmp_7_mysql_others_that_meet_the_locked_row_end_in_time_and_are_woken_b
     // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
-    let busy = world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
+    let busy =
+        world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
     assert!(matches!(busy, Acquired::Busy { remaining: Duration::ZERO, .. }), "{busy:?}");
     assert!(begun.elapsed() < 5_000 * MS, "{:?}", begun.elapsed());
     let waiter = {
@@ -241,8 +250,8 @@ async fn cmp_7_mysql_complete_in_joins_a_transaction_of_sqlx() {
     world.end().await;
 }
 
-/// MariaDB from 11.6.2 on: what a transaction at REPEATABLE READ has not read as it now is, it may not update. The beats change the
-/// record's row all the time.
+/// MariaDB from 11.6.2 on: what a transaction at REPEATABLE READ has not read as it now is, it may
+/// not update. The beats change the record's row all the time.
 #[tokio::test]
 async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapshot_isolation() {
     let known = raw_sql("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
@@ -252,7 +261,9 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     }
     let world = world().await;
     let ledger = world.ledger();
-    let short = |key: &str| IdempotencyContext::builder("mysql.tests", key).lease(300 * MS).build().unwrap();
+    let short = |key: &str| {
+        IdempotencyContext::builder("mysql.tests", key).lease(300 * MS).build().unwrap()
+    };
     let strict = "SET SESSION innodb_snapshot_isolation=ON, SESSION tx_isolation='REPEATABLE-READ'";
     // It reads, goes on for several beats, and writes.
     let act = async |tx: &mut MySqlConnection| {
@@ -260,8 +271,9 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
         tokio::time::sleep(1_000 * MS).await;
         write(tx, &ledger, "k").await;
     };
-    let options = sqlx::mysql::MySqlPoolOptions::new()
-        .after_connect(move |conn, _| Box::pin(async move { conn.execute(strict).await.map(drop) }));
+    let options = sqlx::mysql::MySqlPoolOptions::new().after_connect(move |conn, _| {
+        Box::pin(async move { conn.execute(strict).await.map(drop) })
+    });
     let pool = options.connect(&url()).await.unwrap();
     let joined = world.engine.joined(pool.clone()).unwrap();
     let outcome = joined.execute(short("joined"), async |tx: &mut Tx| {
@@ -271,14 +283,16 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
     let outcome = outcome.await;
     assert!(matches!(outcome, Ok(Outcome::Executed(_))), "{outcome:?}");
 
-    // In a transaction that the program began, too; of which the other statements keep their snapshot.
+    // In a transaction that the program began, too; of which the other statements keep their
+    // snapshot.
     let Ok(Acquisition::Granted(held)) = world.engine.try_acquire(&short("held")).await else {
         panic!("not granted")
     };
     let mut tx = pool.begin().await.unwrap();
     act(&mut tx).await;
     let pending = held.complete_in(&mut tx, value("held")).await.unwrap();
-    let row = tx.fetch_one(raw_sql("SELECT CAST(@@innodb_snapshot_isolation AS SIGNED)")).await.unwrap();
+    let row =
+        tx.fetch_one(raw_sql("SELECT CAST(@@innodb_snapshot_isolation AS SIGNED)")).await.unwrap();
     assert_eq!(row.get::<i64, _>(0), 1);
     tx.commit().await.unwrap();
     pending.committed();
@@ -290,7 +304,8 @@ async fn cmp_7_mysql_a_long_transaction_that_reads_first_is_joined_under_snapsho
 /// The server ends the connection between the record's statement and the COMMIT.
 #[tokio::test]
 async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is lost.
+    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is
+    /// lost.
     struct Cut(MySqlPool, bool);
     struct CutTx(Tx, bool);
 
@@ -311,7 +326,8 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
                 self.0.commit_tx().await?;
                 return Err(Error::unavailable("the answer was lost"));
             }
-            let row = self.0.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
+            let row =
+                self.0.fetch_one(raw_sql("SELECT CAST(CONNECTION_ID() AS SIGNED)")).await.unwrap();
             let process: i64 = row.get(0);
             sql(&mut stranger().await, &format!("KILL {process}")).await;
             self.0.commit_tx().await
@@ -352,14 +368,17 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
 /// Names the table and the server for the other process.
 const OTHER: &str = "RETRYPROOF_MYSQL_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing to do.
+/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing
+/// to do.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };
     let (table, url) = line.split_once(' ').unwrap();
     let config = MysqlConfig::from_url(url).unwrap().with_table_name(table);
     let engine = IdempotencyEngine::new(MysqlStore::connect(config).await.unwrap());
-    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else { panic!("not granted") };
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else {
+        panic!("not granted")
+    };
     let mut tx = pool(url).await.begin().await.unwrap();
     write(&mut tx, &format!("{table}_meta_ledger"), "killed").await;
     let _pending = held.complete_in(&mut tx, value("never")).await.unwrap();

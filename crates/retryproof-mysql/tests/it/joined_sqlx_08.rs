@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the newer one.
+//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the
+//! newer one.
 
 use std::time::Duration;
 
@@ -52,7 +53,8 @@ async fn cmp_7_sqlx_08_mysql_commits_record_and_writes_together_or_neither() {
 async fn cmp_7_cmp_2_sqlx_08_mysql_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
     let (world, _, joined) = joined().await;
     let (ledger, table) = (world.ledger(), world.table.name.clone());
-    let digits: String = OwnerId::new().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String =
+        OwnerId::new().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let refused = joined
         .execute(ctx("k"), async |tx: &mut Tx| {
             write(tx, &ledger, "overtaken").await;
@@ -120,7 +122,8 @@ async fn cmp_7_sqlx_08_mysql_complete_in_joins_a_transaction_that_the_program_be
     world.end().await;
 }
 
-/// What follows the loss is in a transaction that nobody commits, and the pool has its connection back as it was.
+/// What follows the loss is in a transaction that nobody commits, and the pool has its connection
+/// back as it was.
 #[tokio::test]
 async fn cmp_7_sqlx_08_mysql_a_transaction_that_is_gone_is_not_taken_for_the_one_that_was_opened() {
     let world = world().await;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A joined transaction that is gone before its commit (CMP-7): whatever the action did after that, its writes and the record are one
-//! commit or none.
+//! A joined transaction that is gone before its commit (CMP-7): whatever the action did after that,
+//! its writes and the record are one commit or none.
 
 use std::time::Duration;
 
 use retryproof_core::store::Standing;
 use retryproof_core::{
-    Acquisition, CodecId, ExecuteError, IdempotencyContext, IdempotencyEngine, IdempotencyStore as _,
-    JoinError, JoinedEngine, Outcome, Payload,
+    Acquisition, CodecId, ExecuteError, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore as _, JoinError, JoinedEngine, Outcome, Payload,
 };
 use retryproof_mysql::{MySqlPool, MysqlTx as Tx};
 use sqlx::mysql::{MySqlConnection, MySqlPoolOptions};
@@ -73,7 +73,9 @@ impl World {
                 tokio::time::sleep(5 * MS).await;
             }
         };
-        tokio::time::timeout(5_000 * MS, free).await.expect("the key is freed, not left to its lease");
+        tokio::time::timeout(5_000 * MS, free)
+            .await
+            .expect("the key is freed, not left to its lease");
         assert!(matches!(self.standing().await, Standing::Absent), "{why}");
         assert_eq!(self.cents().await, (100, 100), "{why}");
     }
@@ -103,12 +105,18 @@ fn value() -> Payload {
     Payload::new(CodecId::BYTES, 1, b"paid".as_slice())
 }
 
-async fn add(conn: &mut MySqlConnection, accounts: &str, id: i32, cents: i32) -> Result<(), String> {
+async fn add(
+    conn: &mut MySqlConnection,
+    accounts: &str,
+    id: i32,
+    cents: i32,
+) -> Result<(), String> {
     let text = format!("UPDATE {accounts} SET cents=cents+({cents}) WHERE id={id}");
     conn.execute(AssertSqlSafe(text)).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Has the server choose the transaction on `conn` as the victim of a deadlock; it has changed account 1.
+/// Has the server choose the transaction on `conn` as the victim of a deadlock; it has changed
+/// account 1.
 async fn deadlock(conn: &mut MySqlConnection, accounts: &str) {
     // The other transaction weighs more, so that it is not the victim.
     let mut other = stranger().await;
@@ -157,7 +165,8 @@ async fn cmp_7_mysql_an_action_that_swallows_a_deadlock_leaves_neither_record_no
 
 /// What ends a transaction, and a transaction of the action's own after it.
 #[tokio::test]
-async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for_the_one_that_was_opened() {
+async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for_the_one_that_was_opened()
+ {
     let world = world().await;
     let accounts = world.accounts();
     for endings in [&["ROLLBACK"][..], &["ROLLBACK", "BEGIN"], &["ROLLBACK", "SET autocommit=0"]] {
@@ -191,7 +200,8 @@ async fn cmp_7_mysql_a_transaction_that_was_ended_by_the_action_is_not_taken_for
     world.end().await;
 }
 
-/// However a transaction ends, the pool's next user has autocommit, and nested transactions of sqlx are savepoints in ours.
+/// However a transaction ends, the pool's next user has autocommit, and nested transactions of sqlx
+/// are savepoints in ours.
 #[tokio::test]
 async fn cmp_7_mysql_the_pool_gets_its_connections_back_as_they_were() {
     let world = world().await;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines that break or stall, servers that restart, calls that are dropped: the store goes on, and no connection answers for another.
+//! Lines that break or stall, servers that restart, calls that are dropped: the store goes on, and
+//! no connection answers for another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::server::Server;
 use crate::support::{
-    CANARY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql, stranger,
+    CANARY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql,
+    stranger,
 };
 use crate::wire::{server, through};
 
@@ -28,20 +30,28 @@ async fn sto_5_a_restarted_server_is_found_again() {
     execute(&store, &id("done"), "result").await;
 
     server.kill();
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("it is gone");
+    let error = store
+        .acquire(&id(CANARY), &request(OwnerId::new()))
+        .await
+        .map(drop)
+        .expect_err("it is gone");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_masked(&error);
     let error = store.complete(&held, owner, &completion(CANARY)).await.expect_err("it is gone");
     assert!(error.is_retryable(), "{error}");
 
     server.up().await;
-    // At the first call, whatever the idle connections were; and what was answered for before the crash is still there.
+    // At the first call, whatever the idle connections were; and what was answered for before the
+    // crash is still there.
     assert_eq!(replay(&store, &id("done")).await, "result");
     match store.look(&held).await.expect("looked") {
         Standing::Busy { token: kept, .. } => assert_eq!(kept, token),
         other => panic!("{other:?}"),
     }
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     execute(&store, &id("fresh"), "result").await;
 }
 
@@ -56,7 +66,9 @@ async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
         let calls: Vec<_> = (0..32)
             .map(|at| {
                 let store = Arc::clone(&store);
-                tokio::spawn(async move { execute(&store, &id(&format!("{round} {at}")), "result").await })
+                tokio::spawn(async move {
+                    execute(&store, &id(&format!("{round} {at}")), "result").await
+                })
             })
             .collect();
         for call in calls {
@@ -68,7 +80,8 @@ async fn sto_5_idle_connections_that_died_are_replaced_unseen() {
     }
 }
 
-/// Answers that never came: the same statement again, with the same owner, says what happened (ACQ-9, CMP-3).
+/// Answers that never came: the same statement again, with the same owner, says what happened
+/// (ACQ-9, CMP-3).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_9_lost_answers_are_settled_by_the_owner() {
     let table = Table::new().await;
@@ -108,7 +121,8 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
     }
 }
 
-/// A completion or release whose answer was lost is repeated, and finds itself done. Here another process has done it.
+/// A completion or release whose answer was lost is repeated, and finds itself done. Here another
+/// process has done it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;
@@ -143,11 +157,13 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     }
 }
 
-/// A call that is dropped in the middle of its statement takes its connection along; the next calls get answers of their own.
+/// A call that is dropped in the middle of its statement takes its connection along; the next calls
+/// get answers of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
     let table = Table::new().await;
-    let store = MysqlStore::connect(table.config().with_max_connections(2)).await.expect("connected");
+    let store =
+        MysqlStore::connect(table.config().with_max_connections(2)).await.expect("connected");
     execute(&store, &id("done"), "result").await;
     let mut dropped = 0;
     for round in 0..200 {
@@ -155,18 +171,21 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
         let bound = Duration::from_micros(20 * (round % 50));
         dropped += u32::from(is_dropped(bound, store.acquire(&key, &request(owner))).await);
         dropped += u32::from(is_dropped(bound, store.look(&id("done"))).await);
-        dropped += u32::from(is_dropped(bound, store.complete(&key, owner, &completion("other"))).await);
+        dropped +=
+            u32::from(is_dropped(bound, store.complete(&key, owner, &completion("other"))).await);
         assert_eq!(replay(&store, &id("done")).await, "result");
         let fresh = id(&format!("fresh{round}"));
         let owner = OwnerId::new();
         grant(&store, &fresh, owner).await;
         assert_eq!(store.release(&fresh, owner).await.expect("released"), Fenced::Done);
     }
-    // Nothing is ready at its first poll, and that is all that the shortest bound, 4 times 3 calls, leaves them.
+    // Nothing is ready at its first poll, and that is all that the shortest bound, 4 times 3 calls,
+    // leaves them.
     assert!(dropped >= 12, "only {dropped} calls were dropped");
 }
 
-/// Drops the call after `bound`, to the microsecond: a timer's milliseconds are longer than most calls take.
+/// Drops the call after `bound`, to the microsecond: a timer's milliseconds are longer than most
+/// calls take.
 async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     let over = async {
         let end = Instant::now() + bound;
@@ -181,7 +200,8 @@ async fn is_dropped(bound: Duration, call: impl Future) -> bool {
     }
 }
 
-/// A server that does not answer: the store's own bound ends the call when nobody else's does, and the place in the pool is free again.
+/// A server that does not answer: the store's own bound ends the call when nobody else's does, and
+/// the place in the pool is free again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     let table = Table::new().await;
@@ -196,8 +216,11 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     grant(&store, &held, owner).await;
     proxy.stall(true);
     for _ in 0..4 {
-        let error =
-            store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("stalled");
+        let error = store
+            .acquire(&id(CANARY), &request(OwnerId::new()))
+            .await
+            .map(drop)
+            .expect_err("stalled");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("in time"), "{error}");
         assert_masked(&error);
@@ -211,7 +234,8 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
     execute(&store, &id("fresh"), "result").await;
 }
 
-/// All places for callers are taken by calls that wait for a lock: others are told so, and holders still beat and complete (RUN-2).
+/// All places for callers are taken by calls that wait for a lock: others are told so, and holders
+/// still beat and complete (RUN-2).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_2_holders_have_connections_of_their_own() {
     let table = Table::new().await;
@@ -227,7 +251,10 @@ async fn run_2_holders_have_connections_of_their_own() {
     .await;
     let mut theirs = stranger().await;
     sql(&mut theirs, "BEGIN").await;
-    let lock = format!("UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = 'locked'", table.name);
+    let lock = format!(
+        "UPDATE `{}` SET taken = 1 WHERE scope = 'mysql.tests' AND k = 'locked'",
+        table.name
+    );
     sql(&mut theirs, &lock).await;
 
     let rush: Vec<_> = (0..12)
@@ -239,7 +266,10 @@ async fn run_2_holders_have_connections_of_their_own() {
     tokio::time::sleep(100 * MS).await;
     let started = tokio::time::Instant::now();
     assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), Fenced::Done);
-    assert_eq!(store.complete(&held, owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("done")).await.expect("completed"),
+        Fenced::Done
+    );
     assert!(started.elapsed() < 500 * MS, "{:?}", started.elapsed());
     let mut turned_away = 0;
     for call in rush {

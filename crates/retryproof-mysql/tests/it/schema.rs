@@ -17,9 +17,13 @@ async fn refused(config: MysqlConfig) -> String {
 }
 
 async fn tables_like(name: &str) -> i64 {
-    let text = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE ?";
-    let row =
-        sqlx::query(text).bind(format!("{name}%")).fetch_one(&mut stranger().await).await.expect("counted");
+    let text = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
+         AND table_name LIKE ?";
+    let row = sqlx::query(text)
+        .bind(format!("{name}%"))
+        .fetch_one(&mut stranger().await)
+        .await
+        .expect("counted");
     row.get(0)
 }
 
@@ -70,13 +74,17 @@ async fn sto_3_older_and_newer_schemas_are_refused() {
     sql(&mut conn, &set(0)).await;
     let text = refused(table.config()).await;
     assert!(
-        text.contains("older") && text.contains("retryproof::migrate(url)") && text.contains("found = 0"),
+        text.contains("older")
+            && text.contains("retryproof::migrate(url)")
+            && text.contains("found = 0"),
         "{text}"
     );
     sql(&mut conn, &set(2)).await;
     let text = refused(table.config()).await;
     assert!(
-        text.contains("newer") && text.contains("retryproof::migrate(url)") && text.contains("found = 2"),
+        text.contains("newer")
+            && text.contains("retryproof::migrate(url)")
+            && text.contains("found = 2"),
         "{text}"
     );
     let error = table.config().migrate().await.expect_err("it does not go back");
@@ -109,18 +117,24 @@ async fn sto_3_two_tables_in_one_database_do_not_meet() {
     execute(&a, &id("k"), "of a").await;
     assert!(matches!(b.look(&id("k")).await, Ok(Standing::Absent)));
     execute(&b, &id("k"), "of b").await;
-    assert_eq!((replay(&a, &id("k")).await, replay(&b, &id("k")).await), ("of a".into(), "of b".into()));
+    assert_eq!(
+        (replay(&a, &id("k")).await, replay(&b, &id("k")).await),
+        ("of a".into(), "of b".into())
+    );
 }
 
-/// Names that only quoting tells from words of SQL, and names that are refused before anything is sent.
+/// Names that only quoting tells from words of SQL, and names that are refused before anything is
+/// sent.
 #[tokio::test]
 async fn sto_3_a_table_name_cannot_inject() {
     let config = |name: &str| MysqlConfig::from_url(&url()).expect("valid").with_table_name(name);
     let word = config("select");
     word.migrate().await.expect("migrated");
-    execute(&MysqlStore::connect(word).await.expect("connected"), &id(&unique("k")), "result").await;
+    execute(&MysqlStore::connect(word).await.expect("connected"), &id(&unique("k")), "result")
+        .await;
     sql(&mut stranger().await, "DROP TABLE `select`, `select_meta`").await;
-    for name in ["", "a b", "a`b", "a;DROP TABLE x", "a--", "mysql.user", "a'b", "a\\b", "a\0", "é"] {
+    for name in ["", "a b", "a`b", "a;DROP TABLE x", "a--", "mysql.user", "a'b", "a\\b", "a\0", "é"]
+    {
         for error in [
             config(name).migrate().await.expect_err("refused"),
             MysqlStore::connect(config(name)).await.map(drop).expect_err("refused"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A MariaDB of a test's own, for what would disturb others: stops, restarts, limits of the whole server.
+//! A MariaDB of a test's own, for what would disturb others: stops, restarts, limits of the whole
+//! server.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,13 @@ pub(crate) struct Server {
 fn program(name: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/bin", "/usr/libexec"];
     let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up mariadb`"))
+    found
+        .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up mariadb`"))
 }
 
 impl Server {
-    /// A fresh one, with `options` beside the usual ones, and a user `app` without any privilege over the server.
+    /// A fresh one, with `options` beside the usual ones, and a user `app` without any privilege
+    /// over the server.
     pub(crate) async fn start(options: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(unique("retryproof-mariadb"));
         std::fs::create_dir_all(&dir).expect("a folder");
@@ -42,7 +45,11 @@ impl Server {
             .output()
             .expect("it runs");
         assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .expect("a free port")
+            .local_addr()
+            .expect("bound")
+            .port();
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let mut server = Self { dir, port, options, child: None };
         server.up().await;
@@ -61,7 +68,12 @@ impl Server {
     pub(crate) async fn up(&mut self) {
         let inside = |name: &str| self.dir.join(name).display().to_string();
         let child = Command::new(program("mariadbd"))
-            .args(["--no-defaults", "--user=root", "--bind-address=127.0.0.1", "--skip-name-resolve"])
+            .args([
+                "--no-defaults",
+                "--user=root",
+                "--bind-address=127.0.0.1",
+                "--skip-name-resolve",
+            ])
             .arg(format!("--datadir={}", inside("data")))
             .arg(format!("--tmpdir={}", self.dir.display()))
             .arg(format!("--port={}", self.port))
@@ -80,7 +92,10 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("it does not come up: {}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
+        panic!(
+            "it does not come up: {}",
+            std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+        );
     }
 
     /// Kills it, as a crash would.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table for each test on the real server, short words for calls, and the check that nothing shows a key.
+//! A table for each test on the real server, short words for calls, and the check that nothing
+//! shows a key.
 
 use std::error::Error as _;
 use std::path::Path;
@@ -7,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
-use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
+use retryproof_core::{
+    CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
+};
 use retryproof_mysql::{MysqlConfig, MysqlStore};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
@@ -53,7 +56,10 @@ pub(crate) async fn stranger() -> MySqlConnection {
 }
 
 pub(crate) async fn sql(conn: &mut MySqlConnection, text: &str) -> u64 {
-    conn.execute(AssertSqlSafe(text)).await.unwrap_or_else(|error| panic!("{text}: {error}")).rows_affected()
+    conn.execute(AssertSqlSafe(text))
+        .await
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+        .rows_affected()
 }
 
 /// A migrated table that goes with its test.
@@ -90,7 +96,8 @@ impl Drop for Table {
         let gone = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let mut conn = MySqlConnection::connect(&url).await.map_err(std::io::Error::other)?;
+                let mut conn =
+                    MySqlConnection::connect(&url).await.map_err(std::io::Error::other)?;
                 for table in [&name, &format!("{name}_meta"), &format!("{name}_ledger")] {
                     let drop = format!("DROP TABLE IF EXISTS `{table}`");
                     conn.execute(AssertSqlSafe(drop)).await.map_err(std::io::Error::other)?;
@@ -135,7 +142,10 @@ pub(crate) async fn grant(store: &MysqlStore, id: &Identity, owner: OwnerId) -> 
 pub(crate) async fn execute(store: &MysqlStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
-    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(id, owner, &completion(body)).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 /// The result that a duplicate gets.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Encrypted connections, with the feature `tls`: a server whose certificate is signed by an authority of the test's own.
+//! Encrypted connections, with the feature `tls`: a server whose certificate is signed by an
+//! authority of the test's own.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,8 +20,10 @@ impl Certificate {
         std::fs::create_dir_all(&dir).expect("a folder");
         for line in [
             "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
-            "req -newkey rsa:2048 -nodes -subj /CN=server -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out req.pem",
-            "x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out cert.pem",
+            "req -newkey rsa:2048 -nodes -subj /CN=server -addext subjectAltName=IP:127.0.0.1 \
+             -keyout key.pem -out req.pem",
+            "x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+             -copy_extensions copy -out cert.pem",
         ] {
             let made = Command::new("openssl")
                 .args(line.split(' '))
@@ -50,12 +53,14 @@ async fn sto_5_encryption_is_asked_for_by_the_url() {
     let server = Server::start(&[&format!("--ssl-cert={cert}"), &format!("--ssl-key={key}")]).await;
     sql(&mut server.root().await, "ALTER USER 'app'@'%' REQUIRE SSL").await;
     let url = server.url("app", "secret");
-    let config = |query: &str| MysqlConfig::from_url(&format!("{url}?{query}")).expect("a valid URL");
+    let config =
+        |query: &str| MysqlConfig::from_url(&format!("{url}?{query}")).expect("a valid URL");
 
     config("").migrate().await.expect("what both sides can is preferred");
     for query in ["", "ssl-mode=required", &format!("ssl-mode=verify_identity&ssl-ca={ca}")] {
-        let store =
-            MysqlStore::connect(config(query)).await.unwrap_or_else(|error| panic!("{query}: {error:?}"));
+        let store = MysqlStore::connect(config(query))
+            .await
+            .unwrap_or_else(|error| panic!("{query}: {error:?}"));
         let key = id(query.get(..12).unwrap_or("none"));
         execute(&store, &key, "result").await;
         assert_eq!(replay(&store, &key).await, "result");

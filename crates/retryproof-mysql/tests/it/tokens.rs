@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens where the clock does not help (ACQ-10), what a release leaves, and what a replay writes: nothing.
+//! Fencing tokens where the clock does not help (ACQ-10), what a release leaves, and what a replay
+//! writes: nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,14 @@ async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
     grant.token
 }
 
-/// As if the server's clock had been ahead, and has stepped back since: over a release, a takeover and an expired result.
+/// As if the server's clock had been ahead, and has stepped back since: over a release, a takeover
+/// and an expired result.
 #[tokio::test]
 async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     let table = Table::new().await;
     for returning in [true, false] {
-        let store = MysqlStore::connect(table.config().with_returning(returning)).await.expect("connected");
+        let store =
+            MysqlStore::connect(table.config().with_returning(returning)).await.expect("connected");
         for (key, end) in [("released", ""), ("dead", "past"), ("done", "past")] {
             let key = id(&format!("{key} {returning}"));
             let owner = OwnerId::new();
@@ -54,7 +57,8 @@ async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
     }
 }
 
-/// A grant that waited for the row's lock has read its clock before others were granted and released: the token is drawn under the lock.
+/// A grant that waited for the row's lock has read its clock before others were granted and
+/// released: the token is drawn under the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     let table = Table::new().await;
@@ -66,7 +70,8 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
         let mut theirs = stranger().await;
         sql(&mut theirs, "BEGIN").await;
         let at = format!("WHERE scope = 'mysql.tests' AND k = 'k{returning}'");
-        sql(&mut theirs, &format!("UPDATE `{}` SET token = token + {AHEAD} {at}", table.name)).await;
+        sql(&mut theirs, &format!("UPDATE `{}` SET token = token + {AHEAD} {at}", table.name))
+            .await;
         let waiting = {
             let (store, key) = (Arc::clone(&store), key.clone());
             tokio::spawn(async move { grant(&store, &key, OwnerId::new()).await.token })
@@ -79,7 +84,8 @@ async fn acq_10_a_grant_that_waited_for_a_lock_draws_under_it() {
     }
 }
 
-/// What a release leaves looks deleted through every call, and a purge takes it only when no statement can be under way that is older.
+/// What a release leaves looks deleted through every call, and a purge takes it only when no
+/// statement can be under way that is older.
 #[tokio::test]
 async fn run_4_what_a_release_leaves_looks_deleted() {
     let table = Table::new().await;
@@ -91,8 +97,14 @@ async fn run_4_what_a_release_leaves_looks_deleted() {
     assert!(matches!(store.look(&key).await, Ok(Standing::Absent)));
     assert!(store.get(&key).await.expect("answered").is_none());
     assert_eq!(store.stats().await.expect("answered").records, 0);
-    assert_eq!(store.extend(&key, owner, Duration::from_secs(1)).await.expect("answered"), Fenced::Lost);
-    assert_eq!(store.complete(&key, owner, &completion("late")).await.expect("answered"), Fenced::Lost);
+    assert_eq!(
+        store.extend(&key, owner, Duration::from_secs(1)).await.expect("answered"),
+        Fenced::Lost
+    );
+    assert_eq!(
+        store.complete(&key, owner, &completion("late")).await.expect("answered"),
+        Fenced::Lost
+    );
     assert_eq!(store.release(&key, owner).await.expect("answered"), Fenced::AlreadyDone);
 
     assert_eq!(store.purge(10).await.expect("purged"), 0, "not within the hour");
@@ -109,8 +121,9 @@ async fn sto_4_purge_goes_on_over_batches() {
     let store = table.store().await;
     execute(&store, &id("live"), "result").await;
     let fill = format!(
-        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, X'00112233445566778899AABBCCDDEEFF', seq, 0, \
-         '1980-01-01', '1980-01-01', NULL, 'x' FROM seq_1_to_2500",
+        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, \
+         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, 'x' FROM \
+         seq_1_to_2500",
         table.name
     );
     assert_eq!(sql(&mut stranger().await, &fill).await, 2_500);
@@ -127,8 +140,9 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let config = table.config().with_statement_timeout(std::time::Duration::from_secs(1));
     let store = MysqlStore::connect(config).await.expect("connected");
     let fill = format!(
-        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, X'00112233445566778899AABBCCDDEEFF', seq, 0, \
-         '1980-01-01', '1980-01-01', NULL, 'x' FROM seq_1_to_400",
+        "INSERT INTO `{}` SELECT 'mysql.tests', CONCAT('k', seq), 1, \
+         X'00112233445566778899AABBCCDDEEFF', seq, 0, '1980-01-01', '1980-01-01', NULL, 'x' FROM \
+         seq_1_to_400",
         table.name
     );
     let mut stranger = stranger().await;
@@ -143,12 +157,14 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
 
 /// The end of InnoDB's log.
 async fn log_end(conn: &mut MySqlConnection) -> u64 {
-    let row = conn.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'").await.expect("answered");
+    let row =
+        conn.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'").await.expect("answered");
     row.get::<String, _>(1).parse().expect("a number")
 }
 
-/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, as many looks and busy answers add nothing to the log. The server is nobody
-/// else's, but writes by itself now and then (statistics, purge), so each kind has some attempts: what wrote would write in all of them.
+/// ACQ-8: 1,000 replays of known keys, 1,000 at first contact, as many looks and busy answers add
+/// nothing to the log. The server is nobody else's, but writes by itself now and then (statistics,
+/// purge), so each kind has some attempts: what wrote would write in all of them.
 #[tokio::test]
 async fn acq_8_a_thousand_replays_write_no_log() {
     let server = Server::start(&[]).await;

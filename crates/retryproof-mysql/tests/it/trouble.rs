@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that cannot be reached, entered, read or written: a typed error that says what to do, nothing half-written, no key or password shown
-//! (ID-4), and recovery without a restart.
+//! Servers that cannot be reached, entered, read or written: a typed error that says what to do,
+//! nothing half-written, no key or password shown (ID-4), and recovery without a restart.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::server::Server;
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql, stranger,
-    unique, url, url_as,
+    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, id, replay, request, sql,
+    stranger, unique, url, url_as,
 };
 
 /// The error of a connect and of a migrate, which must agree.
 async fn refused(url: &str) -> Error {
-    let config =
-        MysqlConfig::from_url(url).expect("a valid URL").with_connect_timeout(Duration::from_secs(2));
+    let config = MysqlConfig::from_url(url)
+        .expect("a valid URL")
+        .with_connect_timeout(Duration::from_secs(2));
     let migrating = config.migrate().await.expect_err("it cannot be migrated");
     let error = MysqlStore::connect(config).await.expect_err("it cannot be connected");
     assert_eq!((error.operation(), migrating.operation()), (Some("connect"), Some("migrate")));
@@ -39,7 +40,11 @@ fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
 #[tokio::test]
 async fn sto_5_nobody_listens() {
     // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("bound").port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("bound")
+        .local_addr()
+        .expect("bound")
+        .port();
     let error = refused(&format!("mysql://u:{CANARY}@127.0.0.1:{port}/d")).await;
     says(&error, ErrorKind::Unavailable, &["host and port"]);
     let error = refused(&format!("mysql://u:{CANARY}@no-such-host.invalid/d")).await;
@@ -113,7 +118,11 @@ async fn sto_5_a_missing_privilege_is_named() {
 
     // None at all on the database.
     let stranger_to_it = Account::new(&[]).await;
-    says(&refused(&stranger_to_it.url()).await, ErrorKind::Unexpected, &["privilege", "SELECT, INSERT"]);
+    says(
+        &refused(&stranger_to_it.url()).await,
+        ErrorKind::Unexpected,
+        &["privilege", "SELECT, INSERT"],
+    );
     stranger_to_it.gone().await;
 
     // It may look, and replay, but not write.
@@ -143,7 +152,10 @@ async fn sto_5_a_missing_privilege_is_named() {
     let mut conn = stranger().await;
     sql(&mut conn, &format!("{} TO '{}'@'%'", on("INSERT, UPDATE, DELETE", ""), reader.0)).await;
     execute(&store, &key, "result").await;
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     reader.gone().await;
 }
 
@@ -172,7 +184,10 @@ async fn sto_5_a_read_only_server_still_replays() {
     assert_eq!(replay(&other, &id("done")).await, "result");
     sql(&mut server.root().await, "SET GLOBAL read_only = 0").await;
     assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)), "nothing half-written");
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 #[tokio::test]
@@ -226,16 +241,18 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
         other => panic!("{other:?}"),
     }
 
-    // Lowered behind the store's back: sessions from now on know it, and the store learns it from the first that it opens.
+    // Lowered behind the store's back: sessions from now on know it, and the store learns it from
+    // the first that it opens.
     let (key, owner) = (id("lowered"), OwnerId::new());
     grant(&store, &key, owner).await;
     sql(&mut server.root().await, "SET GLOBAL max_allowed_packet = 1048576").await;
     let mut root = server.root().await;
-    let sessions: Vec<(u64,)> =
-        sqlx::query_as("SELECT CAST(ID AS UNSIGNED) FROM information_schema.PROCESSLIST WHERE USER = 'app'")
-            .fetch_all(&mut root)
-            .await
-            .expect("listed");
+    let sessions: Vec<(u64,)> = sqlx::query_as(
+        "SELECT CAST(ID AS UNSIGNED) FROM information_schema.PROCESSLIST WHERE USER = 'app'",
+    )
+    .fetch_all(&mut root)
+    .await
+    .expect("listed");
     for (session,) in sessions {
         // It may be gone by now.
         let _ = sqlx::query(AssertSqlSafe(format!("KILL {session}"))).execute(&mut root).await;
@@ -326,7 +343,10 @@ async fn cmp_8_purge_leaves_unknown_states_alone() {
     let past = "state = 7, expires_at = '1980-01-01', purge_after = '1980-01-01'";
     sql(&mut stranger().await, &format!("UPDATE `{}` SET {past}", table.name)).await;
     assert_eq!(store.purge(10).await.expect("purged"), 0);
-    let error =
-        store.acquire(&id("k"), &request(OwnerId::new())).await.map(|_: Acquired| ()).expect_err("corrupt");
+    let error = store
+        .acquire(&id("k"), &request(OwnerId::new()))
+        .await
+        .map(|_: Acquired| ())
+        .expect_err("corrupt");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that knows the statements.
+//! Round trips counted on the wire (ACQ-8): one for each operation, on a connection that knows the
+//! statements.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -53,11 +54,17 @@ impl Counted {
         replay(store, &done).await;
         let owner = OwnerId::new();
         grant(store, &gone, owner).await;
-        assert!(matches!(store.acquire(&gone, &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
+        assert!(matches!(
+            store.acquire(&gone, &request(OwnerId::new())).await,
+            Ok(Acquired::Busy { .. })
+        ));
         assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
         let token = grant(store, &gone, owner).await.token;
         assert!(matches!(store.look(&gone).await, Ok(Standing::Busy { .. })));
-        store.changed(&gone, FencingToken::new(token.get() - 1), LONG).await.expect("nothing to wait for");
+        store
+            .changed(&gone, FencingToken::new(token.get() - 1), LONG)
+            .await
+            .expect("nothing to wait for");
         assert_eq!(store.extend(&gone, owner, LONG).await.expect("extended"), Fenced::Done);
         assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
     }
@@ -133,7 +140,9 @@ async fn acq_8_every_operation_is_one_round_trip() {
     let (renewed, owner) = (id("renewed"), OwnerId::new());
     let first = grant(store, &renewed, owner).await;
     let (trips, again) = counted.trips(store.acquire(&renewed, &request(owner))).await;
-    assert!(matches!(again, Ok(Acquired::Granted(grant)) if grant.token == first.token && !grant.took_over));
+    assert!(
+        matches!(again, Ok(Acquired::Granted(grant)) if grant.token == first.token && !grant.took_over)
+    );
     assert_eq!(trips, 2, "an acquire whose answer was lost, repeated by its owner");
 
     // Another process replays what this one has completed: first contact.
@@ -169,7 +178,11 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     assert!(matches!(granted, Ok(Acquired::Granted(_))));
     assert_eq!(trips, 1, "acquire");
     assert_eq!(counted.acquire(&key).await.0, 2, "in flight");
-    assert_eq!(counted.trips(store.complete(&key, owner, &completion("result"))).await.0, 1, "complete");
+    assert_eq!(
+        counted.trips(store.complete(&key, owner, &completion("result"))).await.0,
+        1,
+        "complete"
+    );
     assert_eq!(counted.acquire(&key).await.0, 1, "replay of a known key");
     let dead = counted.dead("dead", false).await;
     let (trips, taken) = counted.acquire(&dead).await;
@@ -177,7 +190,8 @@ async fn acq_8_without_returning_a_duplicate_costs_two() {
     assert_eq!(trips, 1, "takeover");
 }
 
-/// CMP-7: beside the action's own statements there are three, and a fourth where the program began the transaction.
+/// CMP-7: beside the action's own statements there are three, and a fourth where the program began
+/// the transaction.
 #[tokio::test]
 async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
     let counted = Counted::new(true).await;
@@ -191,11 +205,13 @@ async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
         let source: &MySqlPool = &pool;
         let (begun, tx) = counted.trips(TxSource::<Mysql>::begin(source)).await;
         let mut tx = tx.expect("begun");
-        let (written, rows) = counted.trips(tx.run_statement(statement.sql, &statement.params)).await;
+        let (written, rows) =
+            counted.trips(tx.run_statement(statement.sql, &statement.params)).await;
         assert_eq!(rows.expect("written"), 1);
         let (committed, answer) = counted.trips(tx.commit_tx()).await;
         answer.expect("committed");
-        // The first one has the connection learn the statement. The ping of the pool may leave with the commit.
+        // The first one has the connection learn the statement. The ping of the pool may leave with
+        // the commit.
         if round > 0 {
             assert_eq!((begun, written), (1, 1));
             assert!((1..=2).contains(&committed), "{committed}");

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
-use retryproof_core::{Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone};
+use retryproof_core::{
+    Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone,
+};
 use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Gate, unsure};
 use tokio::time::Instant;
@@ -32,7 +34,8 @@ async fn lst_2_acknowledged_after_completion() {
     let place = Place::new().await;
     let mut wire = place.wire().await;
     let gate = Arc::new(Gate::closed());
-    let listener = place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
+    let listener =
+        place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
     let running = start(listener.build().await.expect("built"), waiting(&place, &gate));
     place.publish("o-1", "{}").await;
     // While it runs, nothing but the news that it does.
@@ -41,7 +44,10 @@ async fn lst_2_acknowledged_after_completion() {
     gate.let_go(100);
     assert_eq!(wire.answer().await, "+ACK");
     let ctx = IdempotencyContext::builder(SCOPE, "o-1").build().expect("a context");
-    assert!(matches!(place.engine.try_acquire(&ctx).await.expect("looked"), Acquisition::Complete(_)));
+    assert!(matches!(
+        place.engine.try_acquire(&ctx).await.expect("looked"),
+        Acquisition::Complete(_)
+    ));
     place.until_done().await;
     running.stop().await;
     place.leave().await;
@@ -70,7 +76,8 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = place.wire().await;
     // Its only delivery: giving it back would be the end of it.
-    let config = Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
+    let config =
+        Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
     let listener = place.listener(config).await.build().await.expect("built");
     let tally = listener.tally();
     let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
@@ -110,8 +117,10 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;
     let told = wire.answer().await;
-    let delay =
-        told.strip_prefix("-NAK {\"delay\":").and_then(|rest| rest.strip_suffix('}')).expect("a delay");
+    let delay = told
+        .strip_prefix("-NAK {\"delay\":")
+        .and_then(|rest| rest.strip_suffix('}'))
+        .expect("a delay");
     // The remaining lease in whole seconds, rounded up; a heartbeat may have renewed it.
     let delay = Duration::from_nanos(delay.parse().expect("a number"));
     assert!(delay >= Duration::from_secs(1) && delay <= Duration::from_secs(10), "{told}");
@@ -161,7 +170,8 @@ async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
     let mut wire = place.wire().await;
     let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
     let running = start(listener, |_| async {
-        let returned: Result<(), _> = Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
+        let returned: Result<(), _> =
+            Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
         assert!(!returned.as_ref().expect_err("refused").verdict().is_failure());
         Ok(Verdict::of_function(&returned))
     });
@@ -194,7 +204,10 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
     place.until_done().await;
     let took = began.elapsed();
     running.stop().await;
-    assert_eq!((looked.load(Ordering::SeqCst), place.info().await.delivered.consumer_sequence), (4, 1));
+    assert_eq!(
+        (looked.load(Ordering::SeqCst), place.info().await.delivered.consumer_sequence),
+        (4, 1)
+    );
     assert!(took >= Duration::from_millis(900), "three pauses in {took:?}");
     place.leave().await;
 }

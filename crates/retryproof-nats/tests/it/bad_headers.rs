@@ -15,12 +15,15 @@ use crate::support::{Place, counting, start, until, url};
 /// By hand: the client does not write such headers either.
 async fn publish_not_utf8(place: &Place) {
     let before = place.info().await.num_pending;
-    let mut line = TcpStream::connect(url().trim_start_matches("nats://")).await.expect("connected");
+    let mut line =
+        TcpStream::connect(url().trim_start_matches("nats://")).await.expect("connected");
     let headers = b"NATS/1.0\r\nEvent-Id: \xff\xfe\r\n\r\n";
     let (subject, size) = (place.subject(), headers.len());
     let options = r#"{"verbose":false,"headers":true,"protocol":1}"#;
     let order = format!("CONNECT {options}\r\nHPUB {subject} {size} {}\r\n", size + 2);
-    line.write_all(&[order.as_bytes(), headers, b"{}\r\nPING\r\n"].concat()).await.expect("written");
+    line.write_all(&[order.as_bytes(), headers, b"{}\r\nPING\r\n"].concat())
+        .await
+        .expect("written");
     let mut said = Vec::new();
     while !said.windows(6).any(|said| said == b"PONG\r\n") {
         assert!(line.read_buf(&mut said).await.expect("read") > 0, "hung up");

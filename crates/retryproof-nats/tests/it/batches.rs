@@ -16,8 +16,14 @@ use crate::support::{Place, start, until, waiting};
 #[tokio::test]
 async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_from_its_answer() {
     let place = Place::new().await;
-    let listener =
-        place.listener(Config::default()).await.batch(100).concurrency(8).build().await.expect("built");
+    let listener = place
+        .listener(Config::default())
+        .await
+        .batch(100)
+        .concurrency(8)
+        .build()
+        .await
+        .expect("built");
     let tally = listener.tally();
     for n in 0..100 {
         place.publish(&format!("o-{n}"), "{}").await;
@@ -84,7 +90,8 @@ async fn lst_2_two_listeners_share_a_consumer_and_run_each_message_once() {
             place.publish(&format!("o-{n}"), "{}").await;
         }
     }
-    let both = [one, other].map(|listener| start(listener, crate::support::counting(&place, &runs)));
+    let both =
+        [one, other].map(|listener| start(listener, crate::support::counting(&place, &runs)));
     place.until_done().await;
     for running in both {
         running.stop().await;

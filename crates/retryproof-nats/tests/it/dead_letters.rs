@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: messages that cannot be handled lie where a person looks, whole, and only then leave their stream.
+//! LST-2: messages that cannot be handled lie where a person looks, whole, and only then leave
+//! their stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +46,9 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the readable one alone");
-    letters.sort_by(|a, b| header(&a.0, "Retryproof-Sequence").cmp(&header(&b.0, "Retryproof-Sequence")));
+    letters.sort_by(|a, b| {
+        header(&a.0, "Retryproof-Sequence").cmp(&header(&b.0, "Retryproof-Sequence"))
+    });
     let said: Vec<_> = letters
         .iter()
         .map(|(headers, body)| (header(headers, "Retryproof-Why").expect("why"), body.as_str()))
@@ -77,7 +80,8 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
     headers.append("Trace", "a");
     headers.append("Trace", "b");
     place.publish_with(headers, "what was said").await;
-    let running = start(listener, |_| async { unreachable!("it has no key where this listener looks") });
+    let running =
+        start(listener, |_| async { unreachable!("it has no key where this listener looks") });
     let letters = place.until_letters(1).await;
     place.until_done().await;
     running.stop().await;
@@ -203,8 +207,14 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     let letters = place.until_letters(1).await;
     place.until_done().await;
     running.stop().await;
-    assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks, tally.read().dead_letters), (2, 2, 1));
-    assert_eq!((header(&letters[0].0, "Retryproof-Why"), letters[0].1.as_str()), (Some("bad-key"), "o-1"));
+    assert_eq!(
+        (runs.load(Ordering::SeqCst), tally.read().acks, tally.read().dead_letters),
+        (2, 2, 1)
+    );
+    assert_eq!(
+        (header(&letters[0].0, "Retryproof-Why"), letters[0].1.as_str()),
+        (Some("bad-key"), "o-1")
+    );
     place.leave().await;
 }
 
@@ -214,18 +224,21 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     let place = Place::new().await;
     let first = place.consumer(Config::default()).await;
     let config = Config { durable_name: Some("receipts".into()), ..Config::default() };
-    let second = place.jetstream.create_consumer_on_stream(config, place.name.clone()).await.expect("made");
+    let second =
+        place.jetstream.create_consumer_on_stream(config, place.name.clone()).await.expect("made");
     place.publish("o-1", "neither reads this").await;
     let mut running = Vec::new();
     for consumer in [first, second] {
-        let listener = place.builder(place.jetstream.clone(), consumer).build().await.expect("built");
+        let listener =
+            place.builder(place.jetstream.clone(), consumer).build().await.expect("built");
         running.push(start(listener, |_| async { Ok(Verdict::poison(Poison::Unreadable)) }));
     }
     let letters = place.until_letters(2).await;
     for running in running {
         running.stop().await;
     }
-    let mut of: Vec<_> = letters.iter().map(|(headers, _)| header(headers, "Retryproof-Consumer")).collect();
+    let mut of: Vec<_> =
+        letters.iter().map(|(headers, _)| header(headers, "Retryproof-Consumer")).collect();
     of.sort_unstable();
     assert_eq!(of, [Some("invoices"), Some("receipts")]);
     place.leave().await;
@@ -256,7 +269,8 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
         headers.insert("Trace", "a".repeat(large).as_str());
         headers
     };
-    // As large as the server takes them: there is no room for one header more. Headers may have 64 KiB.
+    // As large as the server takes them: there is no room for one header more. Headers may have 64
+    // KiB.
     let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
     let most_headers = usize::from(u16::MAX) - framing;
     place.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;

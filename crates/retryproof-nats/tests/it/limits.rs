@@ -73,13 +73,19 @@ async fn lst_2_a_store_that_is_away_costs_no_message_its_last_delivery() {
     let store = FaultStore::new(MemoryStore::new(), faults.clone());
     let mut config = IdempotencyConfig::default();
     config.operation_timeout = Duration::from_millis(200);
-    let engine =
-        IdempotencyEngine::builder(SharedStore::new(store)).config(config).build().expect("an engine");
+    let engine = IdempotencyEngine::builder(SharedStore::new(store))
+        .config(config)
+        .build()
+        .expect("an engine");
     let place = Place::with(engine).await;
     let runs = Arc::new(AtomicUsize::new(0));
     let asked = Arc::new(AtomicUsize::new(0));
-    let listener =
-        place.listener(Config { max_deliver: 1, ..Config::default() }).await.build().await.expect("built");
+    let listener = place
+        .listener(Config { max_deliver: 1, ..Config::default() })
+        .await
+        .build()
+        .await
+        .expect("built");
     let tally = listener.tally();
     faults.begin_outage(Outage::Refuse);
     place.publish("o-1", "{}").await;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listener against a real nats-server: what it is told of each message, and what comes of trouble.
+//! The listener against a real nats-server: what it is told of each message, and what comes of
+//! trouble.
 
 mod answers;
 mod bad_headers;

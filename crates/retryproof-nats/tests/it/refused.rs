@@ -40,7 +40,8 @@ async fn lst_2_a_consumer_that_cannot_be_answered_is_refused() {
     assert!(why.contains("one by one"), "{why}");
     place.leave().await;
     let place = Place::new().await;
-    let (kind, why) = refused(place.listener(Config { headers_only: true, ..Config::default() }).await).await;
+    let (kind, why) =
+        refused(place.listener(Config { headers_only: true, ..Config::default() }).await).await;
     assert_eq!(kind, ErrorKind::Config);
     assert!(why.contains("headers only"), "{why}");
     place.leave().await;
@@ -50,7 +51,8 @@ async fn lst_2_a_consumer_that_cannot_be_answered_is_refused() {
 async fn id_3_a_scope_that_is_none_is_refused() {
     let place = Place::new().await;
     let consumer = place.consumer(Config::default()).await;
-    let builder = NatsListener::builder(place.jetstream.clone(), consumer, "").dead_letters(place.dead());
+    let builder =
+        NatsListener::builder(place.jetstream.clone(), consumer, "").dead_letters(place.dead());
     assert_eq!(refused(builder).await.0, ErrorKind::Invalid);
     place.leave().await;
 }

@@ -50,7 +50,8 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
             place.publish(body, body).await; // returns when it is stored
         }
     };
-    let named = |count: usize, name: &str| (0..count).map(|n| format!("{name}-{n}")).collect::<Vec<_>>();
+    let named =
+        |count: usize, name: &str| (0..count).map(|n| format!("{name}-{n}")).collect::<Vec<_>>();
 
     let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
     let (sees, opens, of_engine) = (seen.clone(), Arc::clone(&gate), engine.clone());

@@ -14,7 +14,8 @@ use crate::support::{Place, counting, start, until, waiting};
 #[tokio::test]
 async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.concurrency(1).build().await.expect("built");
+    let listener =
+        place.listener(Config::default()).await.concurrency(1).build().await.expect("built");
     let tally = listener.tally();
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
@@ -29,7 +30,8 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     // Not into the request that is still open, from where they would come back in a circle.
     let delivered = place.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
-    // The others are there for the next one as soon as that request is over, and not after `ack_wait`.
+    // The others are there for the next one as soon as that request is over, and not after
+    // `ack_wait`.
     let runs = Arc::new(AtomicUsize::new(0));
     let next = place.listener(Config::default()).await.build().await.expect("built");
     let running = start(next, counting(&place, &runs));

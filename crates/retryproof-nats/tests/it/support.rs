@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A stream, a consumer and a stream of dead letters of a test's own, and what goes over the wire about them.
+//! A stream, a consumer and a stream of dead letters of a test's own, and what goes over the wire
+//! about them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use tokio::time::{sleep, timeout};
 pub(crate) use broker::{PATIENCE, until};
 
 pub(crate) const SCOPE: &str = "orders.paid";
-/// The key of most tests' messages. A stream drops a second message with one `Nats-Msg-Id`, and these want duplicates.
+/// The key of most tests' messages. A stream drops a second message with one `Nats-Msg-Id`, and
+/// these want duplicates.
 const KEY: &str = "Event-Id";
 
 /// The server that `cargo xtask services up nats` has started.
@@ -106,7 +108,11 @@ impl Place {
     }
 
     /// As seen by another connection.
-    pub(crate) async fn consumer_over(&self, jetstream: &Context, config: pull::Config) -> PullConsumer {
+    pub(crate) async fn consumer_over(
+        &self,
+        jetstream: &Context,
+        config: pull::Config,
+    ) -> PullConsumer {
         let config = pull::Config { durable_name: Some("invoices".into()), ..config };
         jetstream.create_consumer_on_stream(config, self.name.clone()).await.expect("a consumer")
     }
@@ -117,7 +123,11 @@ impl Place {
         self.builder(self.jetstream.clone(), consumer)
     }
 
-    pub(crate) fn builder(&self, jetstream: Context, consumer: PullConsumer) -> NatsListenerBuilder {
+    pub(crate) fn builder(
+        &self,
+        jetstream: Context,
+        consumer: PullConsumer,
+    ) -> NatsListenerBuilder {
         let soon = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
         NatsListener::builder(jetstream, consumer, SCOPE)
             .dead_letters(self.dead())
@@ -133,7 +143,10 @@ impl Place {
     }
 
     pub(crate) async fn publish_with(&self, headers: HeaderMap, body: &str) {
-        let sent = self.jetstream.publish_with_headers(self.subject(), headers, body.to_owned().into()).await;
+        let sent = self
+            .jetstream
+            .publish_with_headers(self.subject(), headers, body.to_owned().into())
+            .await;
         sent.expect("sent").await.expect("stored");
     }
 
@@ -160,10 +173,13 @@ impl Place {
 
     /// The dead letters so far: headers and body.
     pub(crate) async fn letters(&self) -> Vec<(HeaderMap, String)> {
-        // A reader that leaves everything where it is. (Read by its number a message shows one value of each header alone.)
+        // A reader that leaves everything where it is. (Read by its number a message shows one
+        // value of each header alone.)
         let config = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
-        let reader = self.jetstream.create_consumer_on_stream(config, self.grave()).await.expect("a reader");
-        let mut letters = reader.fetch().max_messages(1_000).messages().await.expect("the dead letters");
+        let reader =
+            self.jetstream.create_consumer_on_stream(config, self.grave()).await.expect("a reader");
+        let mut letters =
+            reader.fetch().max_messages(1_000).messages().await.expect("the dead letters");
         let mut read = Vec::new();
         while let Some(letter) = letters.next().await {
             let letter = letter.expect("a letter").message;
@@ -234,7 +250,8 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Counts runs, and handles messages by the engine of `place` with an action that does nothing else.
+/// Counts runs, and handles messages by the engine of `place` with an action that does nothing
+/// else.
 pub(crate) fn counting(
     place: &Place,
     runs: &Arc<AtomicUsize>,

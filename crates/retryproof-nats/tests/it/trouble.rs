@@ -16,8 +16,12 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Place, counting, start, until, url};
 
-/// A listener whose line to the server can be cut and stalled, with what is not answered delivered again after `ack_wait`.
-async fn behind_a_proxy(place: &Place, ack_wait: Duration) -> (Arc<WireProxy>, NatsListenerBuilder) {
+/// A listener whose line to the server can be cut and stalled, with what is not answered delivered
+/// again after `ack_wait`.
+async fn behind_a_proxy(
+    place: &Place,
+    ack_wait: Duration,
+) -> (Arc<WireProxy>, NatsListenerBuilder) {
     let at: SocketAddr = url().trim_start_matches("nats://").parse().expect("an address");
     let proxy = WireProxy::to(at).await.expect("a port");
     let client = async_nats::connect(proxy.addr().to_string()).await.expect("connected");
@@ -26,7 +30,8 @@ async fn behind_a_proxy(place: &Place, ack_wait: Duration) -> (Arc<WireProxy>, N
     (Arc::new(proxy), place.builder(jetstream, consumer))
 }
 
-/// Starts it, with trouble on the line once, as soon as the first message is completed; returns when that has come.
+/// Starts it, with trouble on the line once, as soon as the first message is completed; returns
+/// when that has come.
 async fn with_trouble(
     place: &Place,
     listener: NatsListener,
@@ -81,8 +86,10 @@ async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no
     let listener = listener.build().await.expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let running = with_trouble(&place, listener, &runs, move || line.stall(true)).await;
-    // The message comes again, to another consumer: the first one's answer is under way all the while.
-    let second = place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
+    // The message comes again, to another consumer: the first one's answer is under way all the
+    // while.
+    let second =
+        place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().await.expect("built");
     let tally = second.tally();
     let other = start(second, counting(&place, &runs));

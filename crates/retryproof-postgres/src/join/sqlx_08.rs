@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
 //!
-//! `engine.joined(pool)` takes an `sqlx::PgPool` of that version, and `held.complete_in(&mut tx, value)` its `Transaction` and its
-//! `PgConnection`. The store itself keeps to the newer sqlx: only the application's transactions are of the older one.
+//! `engine.joined(pool)` takes an `sqlx::PgPool` of that version, and
+//! `held.complete_in(&mut tx, value)` its `Transaction` and its `PgConnection`. The store itself
+//! keeps to the newer sqlx: only the application's transactions are of the older one.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -34,8 +35,9 @@ impl TxPort<Postgres> for Transaction<'_, sqlx_postgres_08::Postgres> {
     }
 }
 
-/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool; a `sqlx::PgConnection` to write with. Dropped, it is
-/// rolled back. Its end is the engine's: send neither `COMMIT` nor `ROLLBACK`, which would go unnoticed.
+/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool;
+/// a `sqlx::PgConnection` to write with. Dropped, it is rolled back. Its end is the engine's: send
+/// neither `COMMIT` nor `ROLLBACK`, which would go unnoticed.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {
@@ -74,8 +76,8 @@ impl OwnedTx<Postgres> for PostgresTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection has it, which is READ COMMITTED unless it
-/// was set otherwise.
+/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
+/// has it, which is READ COMMITTED unless it was set otherwise.
 impl TxSource<Postgres> for PgPool {
     type Tx = PostgresTx;
 

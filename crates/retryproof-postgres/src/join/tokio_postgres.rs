@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The transactions of the driver `tokio-postgres` as ports (feature `tokio-postgres`).
 //!
-//! They borrow their client, so that they are for programs that own them: `held.complete_in(&mut tx, value)`. A source for an engine
-//! that opens transactions itself is a type of the application's own around its client or pool, with `BEGIN` and `COMMIT` sent by hand.
+//! They borrow their client, so that they are for programs that own them:
+//! `held.complete_in(&mut tx, value)`. A source for an engine that opens transactions itself is a
+//! type of the application's own around its client or pool, with `BEGIN` and `COMMIT` sent by hand.
 
 use retryproof_core::store::{Param, TxPort};
 use retryproof_core::{Error, Result};

@@ -79,7 +79,14 @@ impl Share {
         born: Instant,
         reused: bool,
     ) -> Held {
-        Held { conn: Some(conn), born, reused, sound: false, share: Arc::clone(self), permit: Some(permit) }
+        Held {
+            conn: Some(conn),
+            born,
+            reused,
+            sound: false,
+            share: Arc::clone(self),
+            permit: Some(permit),
+        }
     }
 
     pub(super) fn push(&self, conn: PgConnection, born: Instant) {
@@ -103,8 +110,8 @@ impl Idle {
     }
 }
 
-/// A connection in use. It goes back as it is when it is sound; dropped in the middle of a statement, the answer is read to its end
-/// first, so that nobody gets another's.
+/// A connection in use. It goes back as it is when it is sound; dropped in the middle of a
+/// statement, the answer is read to its end first, so that nobody gets another's.
 pub(super) struct Held {
     pub(super) conn: Option<PgConnection>,
     pub(super) born: Instant,

@@ -54,7 +54,8 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             async move { PostgresStore::connect(config).await.expect("it connects again").into_shared() }
         }
     };
-    let pool = PgPoolOptions::new().max_connections(2).connect_lazy(&table.url).expect("a valid URL");
+    let pool =
+        PgPoolOptions::new().max_connections(2).connect_lazy(&table.url).expect("a valid URL");
     let rows = Rows(Arc::clone(&table));
     let corrupt = {
         let table = Arc::clone(&table);
@@ -62,19 +63,24 @@ async fn subject(url: String, pooler: Pooler) -> Subject {
             let table = Arc::clone(&table);
             async move {
                 let (scope, key) = (hex(id.scope().as_str()), hex(id.key().expose()));
-                let sql = format!("UPDATE \"{}\" SET state=7 WHERE scope={scope} AND key={key}", table.name);
+                let sql = format!(
+                    "UPDATE \"{}\" SET state=7 WHERE scope={scope} AND key={key}",
+                    table.name
+                );
                 assert_eq!(table.stranger().await.run(sql).await, 1);
             }
         }
     };
-    // The versions and the locks of all rows: any write moves it, and so does a row that was only locked.
+    // The versions and the locks of all rows: any write moves it, and so does a row that was only
+    // locked.
     let writes = {
         let table = Arc::clone(&table);
         move || {
             let table = Arc::clone(&table);
             async move {
                 let rows = "string_agg(ctid::text||xmin::text||xmax::text, ',' ORDER BY ctid)";
-                let sql = format!("SELECT hashtext(coalesce({rows},''))::bigint FROM \"{}\"", table.name);
+                let sql =
+                    format!("SELECT hashtext(coalesce({rows},''))::bigint FROM \"{}\"", table.name);
                 u64::from_ne_bytes(table.stranger().await.number(sql).await.to_ne_bytes())
             }
         }

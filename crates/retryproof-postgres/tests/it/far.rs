@@ -15,11 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn store(table: &Table) -> (WireProxy, PostgresStore) {
     let (proxy, through) = proxied(&postgres()).await;
-    let config = PostgresConfig::from_url(&through).expect("a valid URL").with_table_name(&table.name);
+    let config =
+        PostgresConfig::from_url(&through).expect("a valid URL").with_table_name(&table.name);
     (proxy, PostgresStore::connect(config).await.expect("connected"))
 }
 
-/// A dial takes four round trips, and the first statement of a connection two: one of the calls finds the connection made.
+/// A dial takes four round trips, and the first statement of a connection two: one of the calls
+/// finds the connection made.
 #[tokio::test]
 async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let table = Table::new().await;
@@ -27,6 +29,7 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     let round_trip = Duration::from_millis(250);
     proxy.delay(round_trip);
     proxy.cut();
-    let reached = async { while timeout(round_trip * 7 / 2, store.look(&id("k"))).await.is_err() {} };
+    let reached =
+        async { while timeout(round_trip * 7 / 2, store.look(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many callers of one record whose row an open transaction has locked, and the callers of other records beside them.
+//! Many callers of one record whose row an open transaction has locked, and the callers of other
+//! records beside them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +40,8 @@ fn callers(
             loop {
                 if on.load(Ordering::SeqCst) {
                     let began = Instant::now();
-                    match store.acquire(&id(key), &request(OwnerId::new())).await.expect("answered") {
+                    match store.acquire(&id(key), &request(OwnerId::new())).await.expect("answered")
+                    {
                         Acquired::Busy { .. } => {}
                         other => panic!("{other:?}"),
                     }
@@ -81,7 +83,8 @@ async fn cmp_7_a_locked_record_does_not_slow_the_callers_of_others() {
     let on = Arc::new(AtomicBool::new(false));
     let (mut tasks, answers) = callers(&store, "hot", &on);
     let mut ratios = Vec::new();
-    // By turns, so that what else the machine does meets both alike; and again, where it met one of them alone.
+    // By turns, so that what else the machine does meets both alike; and again, where it met one of
+    // them alone.
     for attempt in 0..3 {
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         for round in 0..8 {

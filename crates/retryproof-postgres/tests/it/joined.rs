@@ -9,8 +9,8 @@ use std::time::Duration;
 use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
-    JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
+    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
 use retryproof_postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, PostgresTx as Tx};
 use sqlx_core::executor::Executor as _;
@@ -37,7 +37,8 @@ pub(crate) async fn world() -> World {
     let store = table.store().await.into_shared();
     let engine = IdempotencyEngine::builder(store).observer(Arc::clone(&counters)).build().unwrap();
     let pool = pool(&table.url).await;
-    let world = World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
+    let world =
+        World { joined: engine.joined(pool.clone()).unwrap(), engine, counters, pool, table };
     let ledger = world.ledger();
     world.table.stranger().await.run(format!("CREATE TABLE {ledger} (what text NOT NULL)")).await;
     world
@@ -68,7 +69,10 @@ impl World {
         (completed, failed, lost)
     }
 
-    pub(crate) async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    pub(crate) async fn pay(
+        &self,
+        key: &str,
+    ) -> Result<Outcome<String>, ExecuteError<&'static str>> {
         let ledger = self.ledger();
         self.joined
             .execute(ctx(key), async |tx: &mut Tx| {
@@ -158,7 +162,8 @@ async fn cmp_7_cmp_2_postgres_a_refused_completion_fails_the_call_and_its_writes
     world.end().await;
 }
 
-/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the record's row is locked.
+/// RUN-1, RUN-3: the heartbeat keeps the lease of a long transaction, and has ended before the
+/// record's row is locked.
 #[tokio::test]
 async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
     let world = world().await;
@@ -174,7 +179,10 @@ async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
         .await;
     assert!(outcome.unwrap().is_executed());
     assert!(matches!(world.standing("k").await, Standing::Complete(_)));
-    assert_eq!((world.rows().await, world.counters.read().loss_noticed, world.ends()), (1, 0, (1, 0, 0)));
+    assert_eq!(
+        (world.rows().await, world.counters.read().loss_noticed, world.ends()),
+        (1, 0, (1, 0, 0))
+    );
     world.end().await;
 }
 
@@ -189,7 +197,8 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
-    let busy = world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
+    let busy =
+        world.engine.store().acquire(ctx("k").identity(), &request(OwnerId::new())).await.unwrap();
     assert!(matches!(busy, Acquired::Busy { remaining: Duration::ZERO, .. }), "{busy:?}");
     assert!(begun.elapsed() < 5_000 * MS, "{:?}", begun.elapsed());
     let waiter = {
@@ -247,7 +256,8 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_sqlx() {
 /// The server ends the connection between the record's statement and the COMMIT.
 #[tokio::test]
 async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
-    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is lost.
+    /// Its connection is ended just before the COMMIT; or just after, so that only the answer is
+    /// lost.
     struct Cut(PgPool, String, bool);
     struct CutTx(Tx, String, bool);
 
@@ -310,14 +320,17 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
 /// Names the table and the server for the other process.
 const OTHER: &str = "RETRYPROOF_POSTGRES_TEST_JOINED";
 
-/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing to do.
+/// The other process: writes, joins, and waits to be killed. Without the variable there is nothing
+/// to do.
 #[tokio::test]
 async fn the_other_process() {
     let Ok(line) = std::env::var(OTHER) else { return };
     let (table, url) = line.split_once(' ').unwrap();
     let config = PostgresConfig::from_url(url).unwrap().with_table_name(table);
     let engine = IdempotencyEngine::new(PostgresStore::connect(config).await.unwrap());
-    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else { panic!("not granted") };
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx("k")).await else {
+        panic!("not granted")
+    };
     let mut tx = pool(url).await.begin().await.unwrap();
     write(&mut tx, &format!("{table}_meta_ledger"), "killed").await;
     let _pending = held.complete_in(&mut tx, value("never")).await.unwrap();

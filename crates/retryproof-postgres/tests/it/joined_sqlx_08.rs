@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the newer one.
+//! Joining transactions of sqlx 0.8 (CMP-7, feature `sqlx-08`), beside a store that stands on the
+//! newer one.
 
 use std::time::Duration;
 
@@ -48,10 +49,12 @@ async fn cmp_7_sqlx_08_postgres_commits_record_and_writes_together_or_neither() 
 }
 
 #[tokio::test]
-async fn cmp_7_cmp_2_sqlx_08_postgres_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
+async fn cmp_7_cmp_2_sqlx_08_postgres_a_refused_completion_fails_the_call_and_its_writes_are_gone()
+{
     let (world, _, joined) = joined().await;
     let (ledger, table) = (world.ledger(), world.table.name.clone());
-    let digits: String = OwnerId::new().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String =
+        OwnerId::new().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let refused = joined
         .execute(ctx("k"), async |tx: &mut Tx| {
             write(tx, &ledger, "overtaken").await;
@@ -109,7 +112,8 @@ async fn cmp_7_sqlx_08_postgres_complete_in_joins_a_transaction_that_the_program
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
     assert!(matches!(world.standing("2").await, Standing::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
-    // In a transaction that failed before, the record cannot be written; the error has no text of the server's (ID-4).
+    // In a transaction that failed before, the record cannot be written; the error has no text of
+    // the server's (ID-4).
     let held = world.held("3").await;
     let mut tx = pool.begin().await.unwrap();
     tx.execute("SELECT 1/0").await.unwrap_err();

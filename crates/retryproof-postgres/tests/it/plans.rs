@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A statement that was planned while the table was nearly empty finds its record by the index when the table is full.
+//! A statement that was planned while the table was nearly empty finds its record by the index when
+//! the table is full.
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Join, Purge, Standing, TxPort};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Join, Purge, Standing, TxPort,
+};
 use retryproof_core::{Error, IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use sqlx_core::connection::Connection as _;
@@ -15,8 +18,13 @@ use crate::support::{DAY, LONG, Stranger, Table, completion, grant, id, replay, 
 /// Rows of the full table. A plan that reads the table reads as many for each call.
 const ROWS: i64 = 30_000;
 
-/// Every statement of the store once: grants, takeovers, looks, beats, completions alone, together and joined, releases, a purge.
-async fn every_statement(store: &std::sync::Arc<PostgresStore>, app: &mut PgConnection, name: &str) {
+/// Every statement of the store once: grants, takeovers, looks, beats, completions alone, together
+/// and joined, releases, a purge.
+async fn every_statement(
+    store: &std::sync::Arc<PostgresStore>,
+    app: &mut PgConnection,
+    name: &str,
+) {
     let at_once = |owner| AcquireRequest::new(owner, Duration::from_millis(10), DAY);
     let (first, second) = (OwnerId::new(), OwnerId::new());
     let taken = id(&format!("{name} taken"));
@@ -41,7 +49,10 @@ async fn every_statement(store: &std::sync::Arc<PostgresStore>, app: &mut PgConn
         all.spawn(async move {
             let owner = OwnerId::new();
             grant(&store, &id, owner).await;
-            assert_eq!(store.complete(&id, owner, &brief()).await.expect("completed"), Fenced::Done);
+            assert_eq!(
+                store.complete(&id, owner, &brief()).await.expect("completed"),
+                Fenced::Done
+            );
         });
     }
     all.join_all().await;
@@ -76,8 +87,9 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
         let name = &table.name;
         let fill = |keys: &str, count: i64| {
             format!(
-                "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5('{keys}'||n),'hex'), 1, decode(md5('o'),'hex'), 1, false, \
-                 clock_timestamp()+interval '1 day', 4000000000000000, NULL, NULL FROM generate_series(1,{count}) AS n"
+                "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5('{keys}'||n),'hex'), 1, \
+                 decode(md5('o'),'hex'), 1, false, clock_timestamp()+interval '1 day', \
+                 4000000000000000, NULL, NULL FROM generate_series(1,{count}) AS n"
             )
         };
         let mut stranger = table.stranger().await;
@@ -110,7 +122,8 @@ async fn acq_8_a_plan_of_an_empty_table_does_not_read_the_full_one() {
 
 /// The counters of a connection are there when it has ended.
 async fn gone(stranger: &mut Stranger, application: &str) {
-    let left = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name='{application}'");
+    let left =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE application_name='{application}'");
     for _ in 0..400 {
         if stranger.number(left.clone()).await == 0 {
             return;

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use crate::support::{Table, body, completion, execute, grant, id, pgbouncer, request};
 
-/// How long after the completion was answered a waiter on another store has the result, in order of size.
+/// How long after the completion was answered a waiter on another store has the result, in order of
+/// size.
 async fn wake_ups(
     holder: &Arc<PostgresStore>,
     waiter: &Arc<PostgresStore>,
@@ -60,30 +61,35 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// The connection that tells the others is idle for as long as nobody waits; firewalls and time-outs end it meanwhile.
+/// The connection that tells the others is idle for as long as nobody waits; firewalls and
+/// time-outs end it meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     let table = Table::new().await;
     let (holder, waiter) = (Arc::new(table.store().await), Arc::new(table.store().await));
     let mut stranger = table.stranger().await;
-    let tellers = format!("FROM pg_stat_activity WHERE query LIKE 'NOTIFY \"{}_wake\"%'", table.name);
+    let tellers =
+        format!("FROM pg_stat_activity WHERE query LIKE 'NOTIFY \"{}_wake\"%'", table.name);
     let mut took = Vec::new();
     for round in 0..5 {
         // The waiter announces itself, the holder answers; the second time by lines that stand.
         wake_ups(&holder, &waiter, &format!("before {round} "), 2).await;
-        let ended = stranger.number(format!("SELECT count(pg_terminate_backend(pid,10000)) {tellers}")).await;
+        let ended = stranger
+            .number(format!("SELECT count(pg_terminate_backend(pid,10000)) {tellers}"))
+            .await;
         assert_eq!(ended, 2, "the tellers of both");
         assert_eq!(stranger.number(format!("SELECT count(*) {tellers}")).await, 0);
         took.extend(wake_ups(&holder, &waiter, &format!("after {round} "), 1).await);
     }
     took.sort();
     println!("pushed over a new connection: {took:?}");
-    // The net is more than 150 ms away. Opening a connection takes a few of them, more on a busy machine.
+    // The net is more than 150 ms away. Opening a connection takes a few of them, more on a busy
+    // machine.
     assert!(took[2] < Duration::from_millis(150), "{took:?}");
 }
 
-/// A completion or release whose answer was lost is repeated, and finds itself done. Here another process has done it, which is deaf and
-/// tells nobody.
+/// A completion or release whose answer was lost is repeated, and finds itself done. Here another
+/// process has done it, which is deaf and tells nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;
@@ -119,7 +125,9 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
         }
         own.sort();
         others.sort();
-        println!("woken by a repetition (release: {release}): {own:?}, in another process {others:?}");
+        println!(
+            "woken by a repetition (release: {release}): {own:?}, in another process {others:?}"
+        );
         // The net is more than 150 ms away.
         for median in [own[3], others[3]] {
             assert!(median < Duration::from_millis(150), "release: {release}, {own:?} {others:?}");
@@ -130,9 +138,11 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_behind_a_pooler_waiters_poll() {
     let table = Table::new().await;
-    let config = PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
+    let config =
+        PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
     let config = config.with_pooler(Pooler::Transaction);
-    let connect = || async { Arc::new(PostgresStore::connect(config.clone()).await.expect("connected")) };
+    let connect =
+        || async { Arc::new(PostgresStore::connect(config.clone()).await.expect("connected")) };
     let (holder, waiter) = (connect().await, connect().await);
     let took = wake_ups(&holder, &waiter, "k", 30).await;
     println!("polled: p50 {:?}, p90 {:?}, most {:?}", took[15], took[27], took[29]);
@@ -158,7 +168,9 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
     // One announcement and one answer; neither shows a key.
     assert_eq!(heard.len(), 2, "{heard:?}");
     assert!(
-        heard.iter().all(|text| text.len() == 33 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'w')),
+        heard.iter().all(
+            |text| text.len() == 33 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'w')
+        ),
         "{heard:?}"
     );
 }
@@ -166,8 +178,9 @@ async fn acq_4_nobody_is_notified_of_what_nobody_waits_for() {
 #[tokio::test]
 async fn acq_5_a_sleeping_waiter_holds_no_connection() {
     let table = Table::new().await;
-    let store =
-        Arc::new(PostgresStore::connect(table.config().with_max_connections(3)).await.expect("connected"));
+    let store = Arc::new(
+        PostgresStore::connect(table.config().with_max_connections(3)).await.expect("connected"),
+    );
     let (held, owner) = (id("held"), OwnerId::new());
     let token = grant(&store, &held, owner).await.token;
     let waiters: Vec<_> = (0..50)

@@ -92,11 +92,17 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     };
     tokio::time::sleep(Duration::from_millis(20)).await;
     let started = tokio::time::Instant::now();
-    assert_eq!(store.complete(&told, teller, &completion("told")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&told, teller, &completion("told")).await.expect("completed"),
+        Fenced::Done
+    );
     waiting.await.expect("no panic").expect("woken");
     // The net is more than 150 ms away.
     assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     match waiter.acquire(&held, &request(OwnerId::new())).await.expect("answered") {
         Acquired::Complete(stored) => assert_eq!(body(&stored), "late"),
         other => panic!("{other:?}"),

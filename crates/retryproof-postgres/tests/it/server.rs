@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A PostgreSQL server of a test's own: quiet enough to count bytes of its log, and free to be killed.
+//! A PostgreSQL server of a test's own: quiet enough to count bytes of its log, and free to be
+//! killed.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,8 +23,10 @@ pub(crate) struct Server {
 /// Where Debian puts what is not on the path.
 fn binaries() -> PathBuf {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest =
-        installed.map(|entry| entry.path().join("bin")).filter(|bin| bin.join("initdb").exists()).max();
+    let newest = installed
+        .map(|entry| entry.path().join("bin"))
+        .filter(|bin| bin.join("initdb").exists())
+        .max();
     newest.expect("no PostgreSQL for this test: run `cargo xtask services up postgres`")
 }
 
@@ -32,7 +35,8 @@ fn unprivileged(command: &mut Command) -> &mut Command {
     let me = Command::new("id").arg("-u").output().expect("`id` runs").stdout;
     if me.trim_ascii() == b"0" {
         let id = |flag| {
-            let out = Command::new("id").args([flag, "postgres"]).output().expect("`id` runs").stdout;
+            let out =
+                Command::new("id").args([flag, "postgres"]).output().expect("`id` runs").stdout;
             String::from_utf8_lossy(out.trim_ascii()).parse().expect("a user `postgres`")
         };
         command.uid(id("-u")).gid(id("-g"));
@@ -44,13 +48,24 @@ impl Server {
     /// A new one, with its data in a directory that goes with it.
     pub(crate) async fn start() -> Self {
         let root = std::env::temp_dir().join(format!("retryproof-pg-{}", std::process::id()));
-        let root =
-            (0..).map(|at| root.with_extension(at.to_string())).find(|root| fs::create_dir(root).is_ok());
+        let root = (0..)
+            .map(|at| root.with_extension(at.to_string()))
+            .find(|root| fs::create_dir(root).is_ok());
         let root = root.expect("a directory for the test");
         Command::new("chmod").args(["0777"]).arg(&root).status().expect("`chmod` runs");
         let bin = binaries();
         let made = unprivileged(&mut Command::new(bin.join("initdb")))
-            .args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8", "-D"])
+            .args([
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "--no-sync",
+                "-E",
+                "UTF8",
+                "--locale=C.UTF-8",
+                "-D",
+            ])
             .arg(root.join("data"))
             .current_dir("/")
             .output()
@@ -75,7 +90,11 @@ impl Server {
                 // What the last one left is still going down.
                 self.child = launch(&self.bin, &self.root, self.port);
             }
-            assert!(Instant::now() < patience, "the server does not start: see {}", self.root.display());
+            assert!(
+                Instant::now() < patience,
+                "the server does not start: see {}",
+                self.root.display()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -83,7 +102,8 @@ impl Server {
     /// As by a power cut, but for the disk.
     pub(crate) fn kill(&mut self) {
         let pid = self.child.id().to_string();
-        // Children of a killed postmaster take a moment to notice; SIGQUIT ends them with it, without a checkpoint.
+        // Children of a killed postmaster take a moment to notice; SIGQUIT ends them with it,
+        // without a checkpoint.
         let sent = Command::new("kill").args(["-QUIT", &pid]).status().expect("`kill` runs");
         assert!(sent.success());
         self.child.wait().expect("it ends");

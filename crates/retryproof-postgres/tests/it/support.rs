@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The servers of the tests, a table for each test, short words for calls, and the check that nothing shows a key.
+//! The servers of the tests, a table for each test, short words for calls, and the check that
+//! nothing shows a key.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
-use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
+use retryproof_core::{
+    CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
+};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use sqlx_core::connection::Connection as _;
 use sqlx_core::executor::Executor as _;
@@ -111,13 +114,16 @@ impl Drop for Table {
         let (url, name) = (self.url.clone(), self.name.clone());
         // On a runtime of its own: this one may be on its way out.
         let dropping = std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
                 // A server that a test has stopped keeps its tables.
                 if let Ok(mut conn) = PgConnection::connect(&url).await {
                     let sql = format!(
-                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_ledger\"; DROP FUNCTION IF EXISTS \"{name}_grant\", \"{name}_complete\""
+                        "DROP TABLE IF EXISTS \"{name}\", \"{name}_meta\", \"{name}_ledger\"; \
+                         DROP FUNCTION IF EXISTS \"{name}_grant\", \"{name}_complete\""
                     );
                     let _ = conn.execute(raw_sql(AssertSqlSafe(sql))).await;
                 }
@@ -164,7 +170,10 @@ pub(crate) async fn grant(store: &PostgresStore, id: &Identity, owner: OwnerId) 
 pub(crate) async fn execute(store: &PostgresStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
-    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(id, owner, &completion(body)).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 /// The result that a duplicate gets.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions of many callers at once, which share statements: each is told what became of its own.
+//! Completions of many callers at once, which share statements: each is told what became of its
+//! own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,8 @@ async fn is_replayed(table: &Table, all: &[(Identity, OwnerId)], which: impl Fn(
     }
 }
 
-/// A store that waits for long: on a busy machine an answer that comes late is none of what is shown here.
+/// A store that waits for long: on a busy machine an answer that comes late is none of what is
+/// shown here.
 async fn patient(table: &Table) -> Arc<PostgresStore> {
     let config = table.config().with_timeout(Duration::from_secs(60)).with_max_connections(20);
     Arc::new(PostgresStore::connect(config).await.expect("connected"))
@@ -57,12 +59,17 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
     let table = Table::new().await;
     let (proxy, through) = proxied(&table.url).await;
     let config = retryproof_postgres::PostgresConfig::from_url(&through).expect("a URL");
-    let config = config.with_table_name(&table.name).with_pooler(Pooler::Session).with_max_connections(20);
+    let config =
+        config.with_table_name(&table.name).with_pooler(Pooler::Session).with_max_connections(20);
     let store = Arc::new(PostgresStore::connect(config).await.expect("connected"));
-    // Four alone, and the others in statements of up to 32. At first they are prepared, and a slow disk may leave some without patience.
+    // Four alone, and the others in statements of up to 32. At first they are prepared, and a slow
+    // disk may leave some without patience.
     let mut trips = Vec::new();
     while trips.last().is_none_or(|trips| *trips > 12) {
-        assert!(trips.len() < 40, "{MANY} completions always took more than 12 round trips: {trips:?}");
+        assert!(
+            trips.len() < 40,
+            "{MANY} completions always took more than 12 round trips: {trips:?}"
+        );
         let all = granted(&store, &format!("round {}", trips.len())).await;
         let before = proxy.flights();
         let told = complete(&store, &all).join_all().await;
@@ -94,7 +101,10 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
             1 => *owner = OwnerId::new(),
             2 => {
                 let done = completion(&format!("result {at}"));
-                assert_eq!(store.complete(id, *owner, &done).await.expect("completed"), Fenced::Done);
+                assert_eq!(
+                    store.complete(id, *owner, &done).await.expect("completed"),
+                    Fenced::Done
+                );
             }
             _ => {}
         }
@@ -131,7 +141,11 @@ async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
             stranger.run(lock).await;
         }
         let (locked, free): (Vec<_>, Vec<_>) = (0..MANY).partition(|at| rows.contains(at));
-        let alone = if round == 0 { Vec::new() } else { locked.iter().map(|at| all[*at].clone()).collect() };
+        let alone = if round == 0 {
+            Vec::new()
+        } else {
+            locked.iter().map(|at| all[*at].clone()).collect()
+        };
         let mut held = complete(&store, &alone);
         if round > 0 {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -140,11 +154,15 @@ async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
             if round == 0 { all.clone() } else { free.iter().map(|at| all[*at].clone()).collect() };
         let mut tasks = complete(&store, &others);
         for _ in 0..free.len() {
-            let ended = timeout(Duration::from_secs(30), tasks.join_next()).await.expect("not held up");
+            let ended =
+                timeout(Duration::from_secs(30), tasks.join_next()).await.expect("not held up");
             assert_eq!(ended.unwrap().unwrap().1, Fenced::Done);
         }
         assert_eq!(tasks.len() + held.len(), locked.len(), "what is locked waits");
-        assert!(held.try_join_next().is_none() && tasks.try_join_next().is_none(), "what is locked waits");
+        assert!(
+            held.try_join_next().is_none() && tasks.try_join_next().is_none(),
+            "what is locked waits"
+        );
         stranger.run("ROLLBACK").await;
         for (_, fenced) in tasks.join_all().await.into_iter().chain(held.join_all().await) {
             assert_eq!(fenced, Fenced::Done);
@@ -158,8 +176,9 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
     let (proxy, through) = proxied(&table.url).await;
     let config = retryproof_postgres::PostgresConfig::from_url(&through).expect("a URL");
     let config = config.with_table_name(&table.name).with_pooler(Pooler::Session);
-    let store =
-        PostgresStore::connect(config.with_timeout(Duration::from_secs(60))).await.expect("connected");
+    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(60)))
+        .await
+        .expect("connected");
     let store = Arc::new(store);
     for round in 0..10_u64 {
         let all = granted(&store, &format!("round {round}")).await;
@@ -168,7 +187,9 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
             let store = Arc::clone(&store);
             let done = completion("dropped");
             let soon = Duration::from_micros(round * 300);
-            dropped.spawn(async move { timeout(soon, store.complete(&id, owner, &done)).await.is_ok() });
+            dropped.spawn(
+                async move { timeout(soon, store.complete(&id, owner, &done)).await.is_ok() },
+            );
         }
         let kept: Vec<_> = all.iter().skip(1).step_by(2).cloned().collect();
         let told = complete(&store, &kept).join_all().await;
@@ -195,8 +216,9 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
 
 #[test]
 fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    };
     let first = runtime();
     let table = first.block_on(Table::new());
     let store = first.block_on(patient(&table));
@@ -214,9 +236,16 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
         let all = granted(&store, "alone").await;
         let began = Instant::now();
         for (id, owner) in &all[..20] {
-            assert_eq!(store.complete(id, *owner, &completion("x")).await.expect("completed"), Fenced::Done);
+            assert_eq!(
+                store.complete(id, *owner, &completion("x")).await.expect("completed"),
+                Fenced::Done
+            );
         }
-        assert!(began.elapsed() < Duration::from_secs(4), "{:?} for 20 completions", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(4),
+            "{:?} for 20 completions",
+            began.elapsed()
+        );
         drop(table);
     });
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Servers that refuse: a typed error that says what to do, nothing half-written, no key shown, and recovery without a restart.
+//! Servers that refuse: a typed error that says what to do, nothing half-written, no key shown, and
+//! recovery without a restart.
 //!
-//! Over 400 lines because every trouble is one test, and all of them share the ways to make trouble.
+//! Over 400 lines because every trouble is one test, and all of them share the ways to make
+//! trouble.
 
 use std::time::Duration;
 
@@ -10,14 +12,18 @@ use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
 
 use crate::support::{
-    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer, postgres,
-    replay, request, service, whole,
+    CANARY, DAY, LONG, Table, assert_masked, completion, execute, grant, hex, id, pgbouncer,
+    postgres, replay, request, service, whole,
 };
 
 /// A role with a password of its own, and the URL for it; both go with the test's table.
 async fn role(table: &Table, attributes: &str) -> (String, String) {
     let name = format!("r_{}", table.name);
-    table.stranger().await.run(format!("CREATE ROLE {name} LOGIN PASSWORD 'secret' {attributes}")).await;
+    table
+        .stranger()
+        .await
+        .run(format!("CREATE ROLE {name} LOGIN PASSWORD 'secret' {attributes}"))
+        .await;
     (name.clone(), as_user(&table.url, &format!("{name}:secret")))
 }
 
@@ -27,7 +33,8 @@ fn as_user(url: &str, user: &str) -> String {
 }
 
 async fn drop_role(table: &Table, name: &str) {
-    let gone = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
+    let gone =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
     table.stranger().await.run(gone).await;
     table.stranger().await.run(format!("DROP OWNED BY {name}; DROP ROLE {name}")).await;
 }
@@ -57,20 +64,27 @@ async fn spoil(table: &Table, code: &str, unless: &str) {
 
 async fn mend(table: &Table) {
     let name = &table.name;
-    table.stranger().await.run(format!("DROP TRIGGER spoilt ON \"{name}\"; DROP FUNCTION f_{name}()")).await;
+    table
+        .stranger()
+        .await
+        .run(format!("DROP TRIGGER spoilt ON \"{name}\"; DROP FUNCTION f_{name}()"))
+        .await;
 }
 
 #[tokio::test]
 async fn cfg_1_a_wrong_password_is_named_and_not_shown() {
     let url = service("RETRYPROOF_TEST_POSTGRES_PASSWORD", "postgres");
     let (user, _) = url["postgres://".len()..].split_once(':').expect("a user");
-    let error =
-        refused(PostgresConfig::from_url(&as_user(&url, &format!("{user}:{CANARY}"))).expect("a URL")).await;
+    let error = refused(
+        PostgresConfig::from_url(&as_user(&url, &format!("{user}:{CANARY}"))).expect("a URL"),
+    )
+    .await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("password"), "{error}");
 }
 
-/// A role that does not exist, one whose password is wrong, one that has too many connections: none is named.
+/// A role that does not exist, one whose password is wrong, one that has too many connections: none
+/// is named.
 #[tokio::test]
 async fn id_4_no_refusal_shows_the_user() {
     let table = Table::new().await;
@@ -117,8 +131,10 @@ async fn sto_5_missing_privileges_are_named() {
     assert_eq!(refuse.kind(), ErrorKind::Unexpected, "{refuse}");
     assert!(refuse.to_string().contains("GRANT"), "{refuse}");
     let grants = "SELECT, INSERT, UPDATE, DELETE";
-    let sql =
-        format!("GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}", table.name);
+    let sql = format!(
+        "GRANT {grants} ON \"{0}\" TO {name}; GRANT SELECT ON \"{0}_meta\" TO {name}",
+        table.name
+    );
     table.stranger().await.run(sql).await;
     for function in ["grant", "complete"] {
         let function = format!("EXECUTE ON FUNCTION \"{}_{function}\"", table.name);
@@ -131,8 +147,13 @@ async fn sto_5_missing_privileges_are_named() {
     let store = PostgresStore::connect(on(&url, &table)).await.expect("the privileges do");
     execute(&store, &id("done"), "result").await;
     // Taken away while it runs: nothing new, and what is done is still replayed.
-    table.stranger().await.run(format!("REVOKE INSERT, UPDATE ON \"{}\" FROM {name}", table.name)).await;
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("revoked");
+    table
+        .stranger()
+        .await
+        .run(format!("REVOKE INSERT, UPDATE ON \"{}\" FROM {name}", table.name))
+        .await;
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("revoked");
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
     assert!(error.to_string().contains("GRANT"), "{error}");
     assert_masked(&error);
@@ -161,8 +182,9 @@ async fn sto_3_a_function_that_is_gone_or_old_comes_back_where_its_table_is() {
     let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
     assert_eq!(replay(&store, &id("done")).await, "result");
     let old = format!(
-        "CREATE OR REPLACE FUNCTION \"{}_grant\"(a_scope bytea, a_key bytea, a_owner bytea, a_lease bigint, a_ttl bigint, \
-         a_step bigint, a_fp bytea, a_there boolean, a_patience bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
+        "CREATE OR REPLACE FUNCTION \"{}_grant\"(a_scope bytea, a_key bytea, a_owner bytea, \
+         a_lease bigint, a_ttl bigint, a_step bigint, a_fp bytea, a_there boolean, a_patience \
+         bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN 0; END $$",
         table.name
     );
     admin.run(old).await;
@@ -192,14 +214,19 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
     execute(&store, &done, "result").await;
     grant(&store, &held, owner).await;
     let read_only = format!("ALTER ROLE {name} SET default_transaction_read_only=on");
-    let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
+    let cut =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename='{name}'");
     table.stranger().await.run(format!("{read_only}; {cut}")).await;
 
     let error = refused(on(&url, &table)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("read-only"), "{error}");
     for error in [
-        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("read-only"),
+        store
+            .acquire(&id(CANARY), &request(OwnerId::new()))
+            .await
+            .map(drop)
+            .expect_err("read-only"),
         store.extend(&held, owner, LONG).await.map(drop).expect_err("read-only"),
         store.complete(&held, owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
     ] {
@@ -208,8 +235,15 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
     }
     assert_eq!(replay(&store, &done).await, "result");
     // The primary is back: no restart is needed.
-    table.stranger().await.run(format!("ALTER ROLE {name} RESET default_transaction_read_only; {cut}")).await;
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    table
+        .stranger()
+        .await
+        .run(format!("ALTER ROLE {name} RESET default_transaction_read_only; {cut}"))
+        .await;
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     drop(store);
     drop_role(&table, &name).await;
 }
@@ -220,7 +254,8 @@ async fn sto_1_a_full_disk_is_full_and_replays() {
     let store = table.store().await;
     execute(&store, &id("done"), "result").await;
     spoil(&table, "53100", "false").await;
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("full");
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("disk"), "{error}");
     assert_masked(&error);
@@ -236,7 +271,8 @@ async fn sto_5_with_too_few_connections_it_goes_on_with_those_it_has() {
     let (name, url) = role(&table, "CONNECTION LIMIT 4").await;
     let grants = format!("GRANT ALL ON \"{0}\", \"{0}_meta\" TO {name}", table.name);
     table.stranger().await.run(grants).await;
-    let store = std::sync::Arc::new(PostgresStore::connect(on(&url, &table)).await.expect("connected"));
+    let store =
+        std::sync::Arc::new(PostgresStore::connect(on(&url, &table)).await.expect("connected"));
     let all: Vec<_> = (0..32)
         .map(|at| {
             let store = std::sync::Arc::clone(&store);
@@ -265,8 +301,11 @@ async fn sto_5_lost_races_are_run_again() {
         assert_eq!(replay(&store, &id).await, "result");
     }
     spoil(&table, "40P01", "false").await;
-    let error =
-        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("each is lost");
+    let error = store
+        .acquire(&id(CANARY), &request(OwnerId::new()))
+        .await
+        .map(drop)
+        .expect_err("each is lost");
     assert!(error.is_retryable(), "{error}");
     assert_masked(&error);
     mend(&table).await;
@@ -278,7 +317,11 @@ async fn sto_5_a_cancelled_statement_is_unavailable() {
     let table = Table::new().await;
     let store = table.store().await;
     spoil(&table, "57014", "false").await;
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("cancelled");
+    let error = store
+        .acquire(&id(CANARY), &request(OwnerId::new()))
+        .await
+        .map(drop)
+        .expect_err("cancelled");
     assert!(error.is_retryable() && error.to_string().contains("statement_timeout"), "{error}");
     mend(&table).await;
     execute(&store, &id(CANARY), "result").await;
@@ -288,11 +331,15 @@ async fn sto_5_a_cancelled_statement_is_unavailable() {
 async fn id_4_details_of_a_constraint_are_not_shown() {
     let table = Table::new().await;
     let store = table.store().await;
-    let sql = format!("ALTER TABLE \"{}\" ADD CONSTRAINT c CHECK (octet_length(result)<10)", table.name);
+    let sql =
+        format!("ALTER TABLE \"{}\" ADD CONSTRAINT c CHECK (octet_length(result)<10)", table.name);
     table.stranger().await.run(sql).await;
     let (id, owner) = (id(CANARY), OwnerId::new());
     grant(&store, &id, owner).await;
-    let error = store.complete(&id, owner, &completion(CANARY)).await.expect_err("the constraint is broken");
+    let error = store
+        .complete(&id, owner, &completion(CANARY))
+        .await
+        .expect_err("the constraint is broken");
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
     assert!(std::error::Error::source(&error).expect("a source").to_string().contains("23514"));
     assert_masked(&error);
@@ -314,25 +361,36 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
         for (at, change) in changes.into_iter().enumerate() {
             let id = id(&format!("{CANARY} {at}"));
             execute(&store, &id, CANARY).await;
-            let spoil =
-                format!("UPDATE \"{}\" SET {change} WHERE key={}", table.name, hex(id.key().expose()));
+            let spoil = format!(
+                "UPDATE \"{}\" SET {change} WHERE key={}",
+                table.name,
+                hex(id.key().expose())
+            );
             assert_eq!(table.stranger().await.run(spoil).await, 1);
             for error in [
                 store.acquire(&id, &request(OwnerId::new())).await.map(drop).expect_err(change),
                 store.look(&id).await.map(drop).expect_err(change),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}");
-                assert!(error.to_string().contains(change.split(' ').next().expect("a column")), "{error}");
+                assert!(
+                    error.to_string().contains(change.split(' ').next().expect("a column")),
+                    "{error}"
+                );
                 assert_masked(&error);
             }
         }
         // Not even when it is over.
-        let over =
-            format!("UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7", table.name);
+        let over = format!(
+            "UPDATE \"{}\" SET expires_at=to_timestamp(0), purge_bucket=0 WHERE state=7",
+            table.name
+        );
         assert_eq!(table.stranger().await.run(over).await, 1);
         let id = id(&format!("{CANARY} 0"));
-        let error =
-            store.acquire(&id, &request(OwnerId::new())).await.map(drop).expect_err("a foreign state");
+        let error = store
+            .acquire(&id, &request(OwnerId::new()))
+            .await
+            .map(drop)
+            .expect_err("a foreign state");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
 }
@@ -344,7 +402,9 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
         let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
         let id = id("held");
         let brief = AcquireRequest::new(OwnerId::new(), Duration::from_millis(10), DAY);
-        let Ok(Acquired::Granted(first)) = store.acquire(&id, &brief).await else { panic!("not granted") };
+        let Ok(Acquired::Granted(first)) = store.acquire(&id, &brief).await else {
+            panic!("not granted")
+        };
         tokio::time::sleep(Duration::from_millis(20)).await;
         let mut joined = table.stranger().await;
         joined.run(format!("BEGIN; SELECT * FROM \"{}\" FOR UPDATE", table.name)).await;
@@ -365,13 +425,18 @@ async fn cmp_7_a_row_held_by_an_open_transaction_is_in_flight() {
 #[tokio::test]
 async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
     let table = Table::new().await;
-    let store = PostgresStore::connect(table.config().with_max_connections(2)).await.expect("connected");
+    let store =
+        PostgresStore::connect(table.config().with_max_connections(2)).await.expect("connected");
     let (locked, free, owner) = (id("locked"), id("free"), OwnerId::new());
     grant(&store, &locked, owner).await;
     grant(&store, &free, owner).await;
     let mut joined = table.stranger().await;
     joined
-        .run(format!("BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE", table.name, hex("locked")))
+        .run(format!(
+            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
+            table.name,
+            hex("locked")
+        ))
         .await;
     let started = tokio::time::Instant::now();
     let (one, other, through) = tokio::join!(
@@ -409,25 +474,35 @@ async fn run_2_beats_have_connections_of_their_own() {
     tokio::time::sleep(Duration::from_millis(20)).await;
     let mut joined = table.stranger().await;
     joined
-        .run(format!("BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE", table.name, hex("locked")))
+        .run(format!(
+            "BEGIN; SELECT * FROM \"{}\" WHERE key={} FOR UPDATE",
+            table.name,
+            hex("locked")
+        ))
         .await;
     // Each of these holds a connection for a quarter of a second, and there are two for them.
     let acquires: Vec<_> = (0..40)
         .map(|_| {
             let store = std::sync::Arc::clone(&store);
-            tokio::spawn(
-                async move { store.acquire(&id("locked"), &request(OwnerId::new())).await.map(drop) },
-            )
+            tokio::spawn(async move {
+                store.acquire(&id("locked"), &request(OwnerId::new())).await.map(drop)
+            })
         })
         .collect();
     let mut slowest = Duration::ZERO;
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let started = tokio::time::Instant::now();
-        assert_eq!(store.extend(&held, owner, LONG).await.expect("a beat gets through"), Fenced::Done);
+        assert_eq!(
+            store.extend(&held, owner, LONG).await.expect("a beat gets through"),
+            Fenced::Done
+        );
         slowest = slowest.max(started.elapsed());
     }
-    assert_eq!(store.complete(&held, owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("done")).await.expect("completed"),
+        Fenced::Done
+    );
     assert!(slowest < Duration::from_secs(1), "a beat took {slowest:?}");
     let mut starved = 0;
     for acquire in acquires {
@@ -446,7 +521,9 @@ async fn id_2_nothing_in_a_key_ends_a_literal() {
         let table = Table::new().await;
         let store = PostgresStore::connect(on(&url, &table)).await.expect("connected");
         let drop_table = format!("'; DROP TABLE \"{}\"; --", table.name);
-        for key in [&*drop_table, "$1", "\\x00", "\\'; SELECT 1; --", "%s{}", "decode('','hex')", "E'\\''"] {
+        for key in
+            [&*drop_table, "$1", "\\x00", "\\'; SELECT 1; --", "%s{}", "decode('','hex')", "E'\\''"]
+        {
             execute(&store, &id(key), key).await;
             assert_eq!(replay(&store, &id(key)).await, key);
             assert!(matches!(store.look(&id(&format!("{key} "))).await, Ok(Standing::Absent)));
@@ -460,7 +537,8 @@ async fn id_2_nothing_in_a_key_ends_a_literal() {
 async fn run_2_an_applications_pool_lends_its_settings_and_no_connection() {
     let table = Table::new().await;
     let options: PgConnectOptions = table.url.parse().expect("a valid URL");
-    let pool: PgPool = sqlx_core::pool::PoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let pool: PgPool =
+        sqlx_core::pool::PoolOptions::new().max_connections(1).connect_lazy_with(options);
     let taken = pool.acquire().await.expect("the application's only connection");
     let config = PostgresConfig::from_pool(&pool).with_table_name(&table.name);
     let store = PostgresStore::connect(config).await.expect("connected beside it");

@@ -25,7 +25,10 @@ async fn acq_10_tokens_grow_over_releases_while_the_clock_stands_still() {
         if round % 5 == 0 {
             // As after a clock that was an hour ahead when it granted.
             last += 3_600_000_000;
-            assert_eq!(stranger.run(format!("UPDATE \"{}\" SET token={last}", table.name)).await, 1);
+            assert_eq!(
+                stranger.run(format!("UPDATE \"{}\" SET token={last}", table.name)).await,
+                1
+            );
         }
     }
 }
@@ -52,11 +55,13 @@ async fn acq_7_time_is_the_servers() {
     let mut stranger = table.stranger().await;
     let now = "SELECT (extract(epoch FROM clock_timestamp())*1000000)::bigint";
     let before = stranger.number(now).await;
-    let token = i64::try_from(grant(&store, &id("k"), OwnerId::new()).await.token.get()).expect("a token");
+    let token =
+        i64::try_from(grant(&store, &id("k"), OwnerId::new()).await.token.get()).expect("a token");
     let after = stranger.number(now).await;
     assert!((before..=after).contains(&token), "{before} {token} {after}");
     // Lease and retention end by it.
-    let ends = format!("SELECT (extract(epoch FROM expires_at)*1000000)::bigint FROM \"{}\"", table.name);
+    let ends =
+        format!("SELECT (extract(epoch FROM expires_at)*1000000)::bigint FROM \"{}\"", table.name);
     let lease = i64::try_from(LONG.as_micros()).expect("a minute");
     let end = stranger.number(ends).await;
     assert!((before + lease..=after + lease).contains(&end), "{end}");
@@ -86,9 +91,10 @@ async fn sto_4_the_purge_finds_its_rows_by_the_index() {
     let mut stranger = table.stranger().await;
     stranger
         .run(format!(
-            "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, false, \
-             clock_timestamp()+interval '1 day', (extract(epoch FROM clock_timestamp())*1000000)::bigint+n::bigint*1000000000, \
-             NULL, NULL FROM generate_series(1,20000) AS n; ANALYZE \"{name}\""
+            "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, \
+             decode(md5('o'),'hex'), 1, false, clock_timestamp()+interval '1 day', \
+             (extract(epoch FROM clock_timestamp())*1000000)::bigint+n::bigint*1000000000, NULL, \
+             NULL FROM generate_series(1,20000) AS n; ANALYZE \"{name}\""
         ))
         .await;
     let store = table.store().await;
@@ -115,18 +121,24 @@ async fn sto_5_a_batch_of_the_purge_has_more_time_than_a_call() {
     let store = PostgresStore::connect(table.config().with_timeout(Duration::from_secs(1))).await;
     let store = store.expect("connected");
     let sql = format!(
-        "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, false, \
-         clock_timestamp()-interval '1 hour', 0, NULL, NULL FROM generate_series(1,400) AS n; \
-         CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$; \
-         CREATE TRIGGER slow BEFORE DELETE ON \"{name}\" FOR EACH ROW EXECUTE FUNCTION f_{name}()"
+        "INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, \
+         decode(md5('o'),'hex'), 1, false, clock_timestamp()-interval '1 hour', 0, NULL, NULL \
+         FROM generate_series(1,400) AS n; CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE \
+         plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$; CREATE TRIGGER slow \
+         BEFORE DELETE ON \"{name}\" FOR EACH ROW EXECUTE FUNCTION f_{name}()"
     );
     table.stranger().await.run(sql).await;
     assert_eq!(store.purge(1_000).await.expect("in time"), 400);
-    table.stranger().await.run(format!("DROP TRIGGER slow ON \"{name}\"; DROP FUNCTION f_{name}()")).await;
+    table
+        .stranger()
+        .await
+        .run(format!("DROP TRIGGER slow ON \"{name}\"; DROP FUNCTION f_{name}()"))
+        .await;
 }
 
-/// Index entries of deleted rows stay as long as some transaction might see the rows. A purge that reads them again for each batch reads
-/// 5 million here; one that goes on where it has stopped, those of a bucket.
+/// Index entries of deleted rows stay as long as some transaction might see the rows. A purge that
+/// reads them again for each batch reads 5 million here; one that goes on where it has stopped,
+/// those of a bucket.
 #[tokio::test]
 async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_deleted() {
     const ROWS: usize = 100_000;
@@ -135,19 +147,22 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // As of 100 seconds with 1,000 grants in each, a day ago; and nothing has told the server how many there are.
+        // As of 100 seconds with 1,000 grants in each, a day ago; and nothing has told the server
+        // how many there are.
         stranger
             .run(format!(
-                "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); \
-                 INSERT INTO \"{name}\" SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, false, \
-                 clock_timestamp()-interval '1 hour', 1000000000000000+n/10000*10000000::bigint, NULL, NULL \
-                 FROM generate_series(1,{ROWS}) AS n"
+                "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); INSERT INTO \"{name}\" \
+                 SELECT 's'::bytea, decode(md5(n::text),'hex'), 1, decode(md5('o'),'hex'), 1, \
+                 false, clock_timestamp()-interval '1 hour', \
+                 1000000000000000+n/10000*10000000::bigint, NULL, NULL FROM \
+                 generate_series(1,{ROWS}) AS n"
             ))
             .await;
         let mut old = table.stranger().await;
         old.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await;
         assert_eq!(old.number(format!("SELECT count(*) FROM \"{name}\"")).await, 100_000);
-        let store = PostgresStore::connect(table.config().with_pooler(pooler)).await.expect("connected");
+        let store =
+            PostgresStore::connect(table.config().with_pooler(pooler)).await.expect("connected");
         let began = tokio::time::Instant::now();
         let mut gone = 0;
         for _ in 0..ROWS / 1_000 {
@@ -168,7 +183,10 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         println!("{pooler:?}: {entries} index entries were read");
-        assert!((1..1_500_000).contains(&entries), "{entries} index entries were read ({pooler:?})");
+        assert!(
+            (1..1_500_000).contains(&entries),
+            "{entries} index entries were read ({pooler:?})"
+        );
     }
 }
 
@@ -188,8 +206,9 @@ async fn run_1_beats_and_completions_stay_on_their_page() {
     }
     drop(store);
     let mut stranger = table.stranger().await;
-    let counted =
-        |what: &str| format!("SELECT {what} FROM pg_stat_user_tables WHERE relname='{}'", table.name);
+    let counted = |what: &str| {
+        format!("SELECT {what} FROM pg_stat_user_tables WHERE relname='{}'", table.name)
+    };
     let mut updates = 0;
     for _ in 0..200 {
         updates = stranger.number(counted("n_tup_upd")).await;
@@ -213,7 +232,11 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     assert_eq!(store.profile().max_value, 100);
     let (id, owner) = (id("k"), OwnerId::new());
     assert!(matches!(store.acquire(&id, &request(owner)).await, Ok(Acquired::Granted(_))));
-    let error = store.complete(&id, owner, &completion(&"x".repeat(101))).await.expect_err("too large");
+    let error =
+        store.complete(&id, owner, &completion(&"x".repeat(101))).await.expect_err("too large");
     assert_eq!(error.kind(), retryproof_core::ErrorKind::TooLarge, "{error}");
-    assert_eq!(store.complete(&id, owner, &completion("tombstone")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id, owner, &completion("tombstone")).await.expect("completed"),
+        Fenced::Done
+    );
 }

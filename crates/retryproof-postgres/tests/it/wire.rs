@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes over the wire: one round trip for each call (ACQ-8), and what becomes of a line that is cut or stalls.
+//! What goes over the wire: one round trip for each call (ACQ-8), and what becomes of a line that
+//! is cut or stalls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
 
 use crate::support::{
-    DAY, LONG, Stranger, Table, completion, execute, grant, id, pgbouncer, postgres, replay, request,
+    DAY, LONG, Stranger, Table, completion, execute, grant, id, pgbouncer, postgres, replay,
+    request,
 };
 
 /// A proxy before the server of a URL, and the URL through it.
@@ -25,7 +27,9 @@ pub(crate) async fn proxied(url: &str) -> (WireProxy, String) {
 async fn store(url: &str, table: &Table, pooler: Pooler) -> PostgresStore {
     let config = PostgresConfig::from_url(url).expect("a valid URL").with_table_name(&table.name);
     // One connection for calls and one for beats, so that all is prepared after one round of each.
-    PostgresStore::connect(config.with_max_connections(2).with_pooler(pooler)).await.expect("connected")
+    PostgresStore::connect(config.with_max_connections(2).with_pooler(pooler))
+        .await
+        .expect("connected")
 }
 
 #[tokio::test]
@@ -52,7 +56,10 @@ async fn acq_8_one_round_trip_for_each_call() {
             };
             let token = grant(&store, &id, owner).await.token;
             trips("acquire", 1);
-            assert!(matches!(store.acquire(&id, &request(stranger)).await, Ok(Acquired::Busy { .. })));
+            assert!(matches!(
+                store.acquire(&id, &request(stranger)).await,
+                Ok(Acquired::Busy { .. })
+            ));
             trips("in flight", 1);
             assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
             trips("look", 1);
@@ -67,7 +74,10 @@ async fn acq_8_one_round_trip_for_each_call() {
                 Fenced::Lost
             );
             trips("complete, lost", 2);
-            assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+            assert_eq!(
+                store.complete(&id, owner, &completion("x")).await.expect("completed"),
+                Fenced::Done
+            );
             trips("complete", 1);
             assert_eq!(
                 store.complete(&id, owner, &completion("x")).await.expect("answered"),
@@ -119,7 +129,10 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         // Whatever becomes of it: nobody takes it for complete.
         for stranger in [OwnerId::new(), OwnerId::new()] {
             let before = proxy.flights();
-            assert!(matches!(store.acquire(&known, &request(stranger)).await, Ok(Acquired::Busy { .. })));
+            assert!(matches!(
+                store.acquire(&known, &request(stranger)).await,
+                Ok(Acquired::Busy { .. })
+            ));
             assert_eq!(proxy.flights() - before, 1, "no longer known ({pooler:?})");
         }
     }
@@ -137,7 +150,8 @@ async fn sto_5_a_line_that_was_cut_while_idle_is_replaced() {
     }
     proxy.refuse(true);
     proxy.cut();
-    let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("cut off");
+    let error =
+        store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("cut off");
     assert!(error.is_retryable(), "{error}");
     proxy.refuse(false);
     execute(&store, &id("k"), "result").await;
@@ -201,10 +215,13 @@ async fn sto_5_a_server_that_hangs_is_given_up_in_time() {
     let table = Table::new().await;
     let (proxy, through) = proxied(&table.url).await;
     let config = PostgresConfig::from_url(&through).expect("a URL").with_table_name(&table.name);
-    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(1))).await.expect("connected");
+    let store = PostgresStore::connect(config.with_timeout(Duration::from_secs(1)))
+        .await
+        .expect("connected");
     proxy.stall(true);
     let started = tokio::time::Instant::now();
-    let error = store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("it hangs");
+    let error =
+        store.acquire(&id("k"), &request(OwnerId::new())).await.map(drop).expect_err("it hangs");
     assert!(error.is_retryable() && error.to_string().contains("in time"), "{error}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     proxy.stall(false);
@@ -236,13 +253,18 @@ async fn sto_5_a_pooler_in_transaction_mode_is_found_out() {
 #[tokio::test]
 async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statement() {
     let table = Table::new().await;
-    let config = PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
-    // As when it hands out connections in turn, so that the question at the start gets no clear answer.
+    let config =
+        PostgresConfig::from_url(&pgbouncer()).expect("a URL").with_table_name(&table.name);
+    // As when it hands out connections in turn, so that the question at the start gets no clear
+    // answer.
     let connect = || async {
-        PostgresStore::connect(config.clone().with_pooler(Pooler::Session)).await.expect("connected")
+        PostgresStore::connect(config.clone().with_pooler(Pooler::Session))
+            .await
+            .expect("connected")
     };
     let stores = [Arc::new(connect().await), Arc::new(connect().await)];
-    // Between two rounds it takes the connection that the pooler would give out next, and keeps it for one.
+    // Between two rounds it takes the connection that the pooler would give out next, and keeps it
+    // for one.
     let mut stranger = Stranger::to(&pgbouncer()).await;
     let mut round = 0;
     while stores.iter().any(|store| format!("{store:?}").contains("direct: true")) {
@@ -250,7 +272,8 @@ async fn sto_5_a_pooler_that_was_denied_is_found_out_by_the_first_stray_statemen
         stranger.run(if round % 2 == 0 { "COMMIT" } else { "BEGIN; SELECT 1" }).await;
         let calls: Vec<_> = (0..24)
             .map(|at| {
-                let (store, id) = (Arc::clone(&stores[at % 2]), id(&format!("astray {round} {at}")));
+                let (store, id) =
+                    (Arc::clone(&stores[at % 2]), id(&format!("astray {round} {at}")));
                 let owner = OwnerId::new();
                 tokio::spawn(async move {
                     drop(store.acquire(&id, &request(owner)).await?);

@@ -48,9 +48,11 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     let desk = Desk::new().await;
     let (proxy, through) = proxied().await;
     let observer = CutAtCompletion(Arc::clone(&proxy));
-    let engine = IdempotencyEngine::builder(MemoryStore::new()).observer(observer).build().expect("built");
+    let engine =
+        IdempotencyEngine::builder(MemoryStore::new()).observer(observer).build().expect("built");
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let consumer =
+        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
     let running = Running::counting(&consumer, &engine, &runs);
     desk.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
@@ -88,7 +90,8 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests");
-    // Long enough for its beats to be on time on a busy machine; the redelivery is put off for as long.
+    // Long enough for its beats to be on time on a busy machine; the redelivery is put off for as
+    // long.
     let consumer = consumer.lease(Duration::from_secs(10)).build().expect("built");
     let running = Running::waiting(&consumer, &engine, &gate);
     desk.publish("k", "paid").await;
@@ -110,12 +113,14 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
     let desk = Desk::new().await;
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let consumer =
+        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
     let (refusing, seen) = (Arc::clone(&proxy), Arc::new(std::sync::Mutex::new(Vec::new())));
     let sees = Arc::clone(&seen);
     let running = Running::start(&consumer, move |incoming| {
         let message = Arc::clone(&incoming.message);
-        let delivery = (message.failures(), message.redelivered(), message.header("x-delivery-count"));
+        let delivery =
+            (message.failures(), message.redelivered(), message.header("x-delivery-count"));
         let first = {
             let mut seen = sees.lock().expect("unpoisoned");
             seen.push(delivery);
@@ -124,7 +129,9 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
         // The connection that the message came by stays; that for the copies cannot be opened.
         refusing.refuse(first);
         let call = engine.call(incoming.ctx);
-        async move { Verdict::of(&call.execute(async || if first { Err("away") } else { Ok(1_u8) }).await) }
+        async move {
+            Verdict::of(&call.execute(async || if first { Err("away") } else { Ok(1_u8) }).await)
+        }
     });
     desk.publish("k", "paid").await;
     running.answered(Reason::Failed, 1).await;
@@ -144,7 +151,8 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // Whoever hung while answering would be waited for.
-    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").lease(Duration::from_secs(10));
+    let consumer =
+        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").lease(Duration::from_secs(10));
     let consumer = consumer.at_once(8).drain(Duration::from_secs(600)).build().expect("built");
     for n in 0..300 {
         desk.publish(&format!("k{n}"), "paid").await;
@@ -181,7 +189,8 @@ async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
     proxy.refuse(true);
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
+    let consumer =
+        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").build().expect("built");
     let running = Running::counting(&consumer, &engine, &runs);
     desk.publish("k", "paid").await;
     proxy.refuse(false);

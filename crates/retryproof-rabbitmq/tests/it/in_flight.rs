@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A redelivery while the first delivery runs: put off for the rest of the lease, at no one's cost (LST-1, LST-2).
+//! A redelivery while the first delivery runs: put off for the rest of the lease, at no one's cost
+//! (LST-1, LST-2).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "that no message came too soon is said in real time")]
-async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_counts_as_no_failure() {
+async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_counts_as_no_failure()
+ {
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
@@ -23,7 +25,10 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     // A limit of one failure: a delivery that counted as one would be a dead letter.
     let consumer = desk.consumer().lease(LEASE).most_failures(1).build().expect("built");
     let running = Running::start(&consumer, move |incoming| {
-        assert_eq!((incoming.message.failures(), incoming.message.header("x-delivery-count")), (0, None));
+        assert_eq!(
+            (incoming.message.failures(), incoming.message.header("x-delivery-count")),
+            (0, None)
+        );
         let (engine, gate) = (engine.clone(), Arc::clone(&waits_at));
         async move { gated(&engine, incoming.ctx, &gate).await }
     });
@@ -77,7 +82,10 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
     });
     desk.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
-    assert_eq!((running.tally.because(Reason::Held), running.tally.because(Reason::InFlight)), (1, 0));
+    assert_eq!(
+        (running.tally.because(Reason::Held), running.tally.because(Reason::InFlight)),
+        (1, 0)
+    );
     running.stop().await.expect("stopped");
     desk.clean().await;
 }

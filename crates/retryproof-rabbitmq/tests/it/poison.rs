@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages that no repetition cures: each goes to the dead letters once, whole, and holds up nobody (LST-2).
+//! Messages that no repetition cures: each goes to the dead letters once, whole, and holds up
+//! nobody (LST-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,11 +72,15 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
     running.answered(Reason::Executed, 1).await;
     desk.publish("k", "99 EUR").await;
     let dead = desk.take(&desk.dead()).await;
-    assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("fingerprint-mismatch"), &b"99 EUR"[..]));
+    assert_eq!(
+        (dead.why.as_deref(), &dead.body[..]),
+        (Some("fingerprint-mismatch"), &b"99 EUR"[..])
+    );
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
     // Unless bodies do not matter.
-    let any = Running::counting(&desk.consumer().any_body().build().expect("built"), &engine, &runs);
+    let any =
+        Running::counting(&desk.consumer().any_body().build().expect("built"), &engine, &runs);
     desk.publish("k", "99 EUR").await;
     any.answered(Reason::Replayed, 1).await;
     any.stop().await.expect("stopped");
@@ -83,7 +88,8 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_the_good_one_runs() {
+async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_the_good_one_runs()
+{
     let desk = Desk::new().await;
     for _ in 0..300 {
         desk.send(CANARY.as_bytes(), under("poison")).await;
@@ -95,14 +101,20 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_
     let running = Running::start(&consumer, move |incoming| {
         sum.fetch_add(usize::try_from(incoming.body.id).unwrap_or(0), Ordering::SeqCst);
         async {
-            Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(retryproof_core::Outcome::Executed(())))
+            Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(
+                retryproof_core::Outcome::Executed(()),
+            ))
         }
     });
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Poison(Poison::Unreadable), 300).await;
     assert_eq!(ids.load(Ordering::SeqCst), 7);
     let tally = running.tally.read();
-    assert_eq!((tally.acks, tally.nacks, tally.dead_letters), (1, 0, 300), "each was delivered once");
+    assert_eq!(
+        (tally.acks, tally.nacks, tally.dead_letters),
+        (1, 0, 300),
+        "each was delivered once"
+    );
     running.stop().await.expect("stopped");
     assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 300));
     desk.clean().await;

@@ -25,8 +25,11 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
         }
     }
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let (runs, now, most) =
-        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (runs, now, most) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     // Four have to be inside together before any of them goes on.
     let four = Arc::new(Barrier::new(4));
     let consumer = desk.consumer().prefetch(100).at_once(4).build().expect("built");
@@ -123,8 +126,10 @@ async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attem
 async fn lst_2_while_the_store_is_away_nothing_runs_and_the_message_comes_again() {
     let desk = Desk::new().await;
     let faults = Faults::none();
-    let engine =
-        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
+        MemoryStore::new(),
+        faults.clone(),
+    )));
     let runs = Arc::new(AtomicUsize::new(0));
     let consumer = desk.consumer().backoff(SOON).build().expect("built");
     faults.begin_outage(Outage::Refuse);
@@ -143,8 +148,10 @@ async fn lst_2_while_the_store_is_away_nothing_runs_and_the_message_comes_again(
 async fn lst_2_a_store_that_is_away_spends_none_of_a_messages_attempts_however_long_it_is() {
     let desk = Desk::new().await;
     let faults = Faults::none();
-    let engine =
-        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
+        MemoryStore::new(),
+        faults.clone(),
+    )));
     let runs = Arc::new(AtomicUsize::new(0));
     let consumer = desk.consumer().backoff(SOON).most_failures(2).build().expect("built");
     faults.begin_outage(Outage::Refuse);
@@ -163,8 +170,10 @@ async fn lst_2_a_store_that_is_away_spends_none_of_a_messages_attempts_however_l
 async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     let desk = Desk::new().await;
     let faults = Faults::none();
-    let engine =
-        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
+        MemoryStore::new(),
+        faults.clone(),
+    )));
     let runs = Arc::new(AtomicUsize::new(0));
     let long = Backoff::new(Duration::from_secs(600), Duration::from_secs(600));
     let consumer = desk.consumer().backoff(long).at_once(1).build().expect("built");
@@ -187,7 +196,10 @@ async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_los
     // Somebody else's queue has the name of the wait queue.
     let taken = desk.wait(1);
     let options = lapin::options::QueueDeclareOptions::durable();
-    desk.channel.queue_declare(taken.as_str().into(), options, Default::default()).await.expect("made");
+    desk.channel
+        .queue_declare(taken.as_str().into(), options, Default::default())
+        .await
+        .expect("made");
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let failed = Arc::new(AtomicBool::new(false));
     let consumer = desk.consumer().backoff(SOON).build().expect("built");
@@ -259,7 +271,8 @@ async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_
 }
 
 #[tokio::test]
-async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_where_it_is_to_be_sent_on() {
+async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_where_it_is_to_be_sent_on()
+ {
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     // Of another version of this program, which stored bytes.

@@ -24,14 +24,16 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let consumer = Consumer::builder(server.url(), &queue, "rabbitmq.tests").at_once(AT_WORK + 1);
     let consumer = consumer.build().expect("built");
-    let numbered = |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
+    let numbered =
+        |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
     let mut bodies = vec!["completed".to_owned()];
     bodies.extend(numbered(AT_WORK, "at-work").chain(numbered(WAITING, "waiting")));
     for body in &bodies {
         desk.publish(body, body).await; // returns when it is stored
     }
 
-    let (seen, gate, dead) = (Seen::default(), Arc::new(Semaphore::new(0)), watch::Sender::new(false));
+    let (seen, gate, dead) =
+        (Seen::default(), Arc::new(Semaphore::new(0)), watch::Sender::new(false));
     let (sees, opens, dies) = (seen.clone(), Arc::clone(&gate), dead.subscribe());
     let running = Running::start(&consumer, move |incoming| {
         let (call, seen, gate) = (engine.call(incoming.ctx), sees.clone(), Arc::clone(&opens));
@@ -39,7 +41,11 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
         async move {
             let work = async || {
                 seen.ran(&body);
-                if body == "completed" { Ok(()) } else { gate.acquire().await.map(|permit| permit.forget()) }
+                if body == "completed" {
+                    Ok(())
+                } else {
+                    gate.acquire().await.map(|permit| permit.forget())
+                }
             };
             let verdict = Verdict::of(&call.execute(work).await);
             seen.ended(&body, &verdict);

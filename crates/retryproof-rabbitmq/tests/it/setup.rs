@@ -20,7 +20,8 @@ async fn refused<T: Send + 'static>(consumer: &Consumer<T>) -> Error {
 }
 
 #[tokio::test]
-async fn lst_2_a_missing_queue_is_refused_before_the_first_message_and_so_are_missing_dead_letters() {
+async fn lst_2_a_missing_queue_is_refused_before_the_first_message_and_so_are_missing_dead_letters()
+{
     let desk = Desk::bare().await;
     let consumer = desk.consumer().build().expect("built");
     let error = refused(&consumer).await;
@@ -53,7 +54,12 @@ async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_aske
     }
     // Somebody has it for himself.
     let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
-    let theirs = desk.channel.basic_consume(desk.queue.as_str().into(), "".into(), alone, Default::default());
+    let theirs = desk.channel.basic_consume(
+        desk.queue.as_str().into(),
+        "".into(),
+        alone,
+        Default::default(),
+    );
     let theirs = theirs.await.expect("consuming");
     let consumer = desk.consumer().build().expect("built");
     let error = tokio::time::timeout(PATIENCE, refused(&consumer)).await.expect("in time");
@@ -65,19 +71,23 @@ async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_aske
 
 #[tokio::test]
 async fn id_4_urls_are_refused_without_their_password() {
-    for bad in [format!("amqp://user:{CANARY}@"), format!("http://user:{CANARY}@localhost"), CANARY.into()] {
+    for bad in
+        [format!("amqp://user:{CANARY}@"), format!("http://user:{CANARY}@localhost"), CANARY.into()]
+    {
         let error = Consumer::builder(&bad, "q", "s").build().expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
     }
-    let consumer =
-        Consumer::builder(&format!("amqp://user:{CANARY}@localhost"), "q", "s").build().expect("built");
+    let consumer = Consumer::builder(&format!("amqp://user:{CANARY}@localhost"), "q", "s")
+        .build()
+        .expect("built");
     assert!(!format!("{consumer:?}").contains(CANARY));
     // A login that the broker refuses is no matter of waiting.
     let url = url();
     let address = url.rsplit_once('@').expect("a server").1;
-    let wrong =
-        Consumer::builder(&format!("amqp://user:{CANARY}@{address}"), "q", "s").build().expect("built");
+    let wrong = Consumer::builder(&format!("amqp://user:{CANARY}@{address}"), "q", "s")
+        .build()
+        .expect("built");
     let error = refused(&wrong).await;
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
@@ -117,7 +127,8 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
     let consumer = desk.consumer().at_once(1).build().expect("built");
     let stopper = consumer.stopper();
     let running = Running::start(&consumer, move |incoming| {
-        let (call, says, gate) = (of_engine.call(incoming.ctx), Arc::clone(&says), Arc::clone(&gate));
+        let (call, says, gate) =
+            (of_engine.call(incoming.ctx), Arc::clone(&says), Arc::clone(&gate));
         async move {
             let run = async || {
                 says.notify_one();
@@ -154,10 +165,15 @@ async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redeliv
         desk.publish(&format!("k{n}"), "paid").await;
     }
     let (proxy, through) = proxied().await;
-    let consumer =
-        Consumer::builder(&through, &desk.queue, "rabbitmq.tests").at_once(2).build().expect("built");
-    let done =
-        || Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(retryproof_core::Outcome::Executed(())));
+    let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests")
+        .at_once(2)
+        .build()
+        .expect("built");
+    let done = || {
+        Verdict::of(&Ok::<_, retryproof_core::ExecuteError<()>>(
+            retryproof_core::Outcome::Executed(()),
+        ))
+    };
     let stopper = consumer.stopper();
     let running = Running::start(&consumer, move |_| {
         begins.fetch_add(1, Ordering::SeqCst);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue of one's own at the server of `cargo xtask services`, and a consumer that runs beside the test.
+//! A queue of one's own at the server of `cargo xtask services`, and a consumer that runs beside
+//! the test.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use lapin::options::{
-    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
@@ -27,8 +29,9 @@ pub(crate) fn url() -> String {
 }
 
 pub(crate) fn service(name: &str) -> String {
-    broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), name)
-        .unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up rabbitmq`"))
+    broker::service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), name).unwrap_or_else(|| {
+        panic!("no {name} for this test: run `cargo xtask services up rabbitmq`")
+    })
 }
 
 /// A work queue with its dead letters, and the test's own channel to both.
@@ -64,7 +67,8 @@ impl Desk {
 
     /// By another connection.
     pub(crate) async fn again(url: &str, queue: &str) -> Self {
-        let connection = Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
+        let connection =
+            Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         Self { queue: queue.to_owned(), channel, connection }
@@ -89,8 +93,13 @@ impl Desk {
 
     pub(crate) async fn send(&self, body: &[u8], properties: BasicProperties) {
         let options = BasicPublishOptions::default();
-        let sent =
-            self.channel.basic_publish("".into(), self.queue.as_str().into(), options, body, properties);
+        let sent = self.channel.basic_publish(
+            "".into(),
+            self.queue.as_str().into(),
+            options,
+            body,
+            properties,
+        );
         let confirmed = sent.await.expect("sent").await.expect("confirmed");
         assert!(confirmed.is_ack(), "{confirmed:?}");
     }
@@ -109,8 +118,11 @@ impl Desk {
     pub(crate) async fn take(&self, queue: &str) -> Found {
         let mut found = None;
         eventually("a message comes", async || {
-            found =
-                self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.expect("asked");
+            found = self
+                .channel
+                .basic_get(queue.into(), BasicGetOptions { no_ack: true })
+                .await
+                .expect("asked");
             found.is_some()
         })
         .await;
@@ -200,6 +212,9 @@ impl Running {
     /// Stops it, in order.
     pub(crate) async fn stop(self) -> Result<()> {
         self.stopper.stop();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").expect("it does not panic")
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("it ends")
+            .expect("it does not panic")
     }
 }

@@ -10,7 +10,8 @@ use crate::support::{CANARY, url};
 #[cfg(not(feature = "tls"))]
 #[tokio::test]
 async fn id_4_a_url_that_asks_for_tls_is_refused_and_the_feature_named() {
-    let url = url().replace("amqp://", "amqps://").replace("guest:guest", &format!("guest:{CANARY}"));
+    let url =
+        url().replace("amqp://", "amqps://").replace("guest:guest", &format!("guest:{CANARY}"));
     let of_topology = Topology::new("q").declare(&url).await.expect_err("refused");
     let of_consumer = Consumer::builder(&url, "q", "s").build().expect_err("refused");
     for error in [of_topology, of_consumer] {
@@ -41,18 +42,24 @@ mod with_tls {
         let url = service("RETRYPROOF_TEST_RABBITMQ_TLS");
         assert!(url.starts_with("amqps://"));
         let desk = Desk::bare().await;
-        Topology::new(&desk.queue).root_certificates(authority()).declare(&url).await.expect("declared");
+        Topology::new(&desk.queue)
+            .root_certificates(authority())
+            .declare(&url)
+            .await
+            .expect("declared");
         let engine = IdempotencyEngine::new(MemoryStore::new());
         let runs = Arc::new(AtomicUsize::new(0));
-        let consumer = Consumer::builder(&url, &desk.queue, "rabbitmq.tests").root_certificates(authority());
+        let consumer =
+            Consumer::builder(&url, &desk.queue, "rabbitmq.tests").root_certificates(authority());
         let soon = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
         let consumer = consumer.backoff(soon).build().expect("built");
         let counted = Arc::clone(&runs);
         let running = Running::start(&consumer, move |incoming| {
             let (call, runs) = (engine.call(incoming.ctx), Arc::clone(&counted));
             async move {
-                let run =
-                    async || if runs.fetch_add(1, Ordering::SeqCst) == 0 { Err("once") } else { Ok(()) };
+                let run = async || {
+                    if runs.fetch_add(1, Ordering::SeqCst) == 0 { Err("once") } else { Ok(()) }
+                };
                 Verdict::of(&call.execute(run).await)
             }
         });
@@ -70,8 +77,10 @@ mod with_tls {
     }
 
     #[tokio::test]
-    async fn id_4_a_broker_that_cannot_be_known_or_speaks_no_tls_is_given_no_password_and_said_so() {
-        let tls = service("RETRYPROOF_TEST_RABBITMQ_TLS").replace("guest:guest", &format!("guest:{CANARY}"));
+    async fn id_4_a_broker_that_cannot_be_known_or_speaks_no_tls_is_given_no_password_and_said_so()
+    {
+        let tls = service("RETRYPROOF_TEST_RABBITMQ_TLS")
+            .replace("guest:guest", &format!("guest:{CANARY}"));
         let plain = url().replace("amqp://guest:guest", &format!("amqps://guest:{CANARY}"));
         // By nobody that the host trusts; and no TLS there at all.
         for (url, roots) in [(&tls, None), (&plain, Some(authority()))] {
@@ -80,7 +89,8 @@ mod with_tls {
                 consumer = consumer.root_certificates(roots);
             }
             let consumer = consumer.build().expect("built");
-            let error = consumer.run_with(|_| async { Verdict::failed() }).await.expect_err("refused");
+            let error =
+                consumer.run_with(|_| async { Verdict::failed() }).await.expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
             assert!(error.to_string().contains("certificate"), "{error:?}");
             assert!(!format!("{error} {error:?}").contains(CANARY), "{error:?}");
@@ -89,7 +99,8 @@ mod with_tls {
 
     #[test]
     fn sto_1_root_certificates_that_cannot_be_read_are_refused() {
-        for bad in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        for bad in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
             let consumer = Consumer::builder("amqps://localhost", "q", "s").root_certificates(bad);
             let error = consumer.build().expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Config);

@@ -20,7 +20,11 @@ fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
 
 /// A method's frame: its class, its number, its arguments.
 fn method(channel: u16, class: u16, number: u16, arguments: &[&[u8]]) -> Vec<u8> {
-    frame(1, channel, &[&class.to_be_bytes()[..], &number.to_be_bytes(), &arguments.concat()].concat())
+    frame(
+        1,
+        channel,
+        &[&class.to_be_bytes()[..], &number.to_be_bytes(), &arguments.concat()].concat(),
+    )
 }
 
 fn short(text: &[u8]) -> Vec<u8> {
@@ -45,20 +49,28 @@ fn until(line: &mut TcpStream, class: u16, number: u16) -> Vec<u8> {
     }
 }
 
-/// Publishes a message whose `message-id` is not UTF-8, frame by frame: the driver would not send it. Returns when the broker has it.
+/// Publishes a message whose `message-id` is not UTF-8, frame by frame: the driver would not send
+/// it. Returns when the broker has it.
 fn publish_unreadable(queue: &str) {
     let url = url();
-    let (login, address) = url.trim_start_matches("amqp://").rsplit_once('@').expect("user and server");
+    let (login, address) =
+        url.trim_start_matches("amqp://").rsplit_once('@').expect("user and server");
     let (user, password) = login.split_once(':').expect("a password");
     let address = address.split('/').next().expect("an address");
     let mut line = TcpStream::connect(address).expect("connected");
     line.set_read_timeout(Some(PATIENCE)).expect("set");
-    let mut say =
-        |bytes: &[u8]| line.write_all(bytes).map(|()| line.try_clone()).expect("sent").expect("a line");
+    let mut say = |bytes: &[u8]| {
+        line.write_all(bytes).map(|()| line.try_clone()).expect("sent").expect("a line")
+    };
     let mut heard = say(b"AMQP\0\0\x09\x01");
     until(&mut heard, 10, 10);
     let plain = format!("\0{user}\0{password}");
-    say(&method(0, 10, 11, &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")]));
+    say(&method(
+        0,
+        10,
+        11,
+        &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")],
+    ));
     let tune = until(&mut heard, 10, 30);
     // What the broker proposes, but no heartbeats.
     say(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
@@ -70,7 +82,8 @@ fn publish_unreadable(queue: &str) {
     until(&mut heard, 85, 11);
     let body = b"paid";
     // Class 60, weight 0, the size of the body, the flag of `message-id`.
-    let header = [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80][..], &short(b"\xff\xfe")].concat();
+    let header =
+        [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80][..], &short(b"\xff\xfe")].concat();
     say(&method(1, 60, 40, &[&[0, 0], &short(b""), &short(queue.as_bytes()), &[0]]));
     say(&frame(2, 1, &header));
     say(&frame(3, 1, body));
@@ -78,7 +91,8 @@ fn publish_unreadable(queue: &str) {
 }
 
 #[tokio::test]
-async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run() {
+async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run()
+ {
     let desk = Desk::bare().await;
     // Fewer than the good ones that are handed over with it.
     Topology::new(&desk.queue).delivery_limit(4).declare(&url()).await.expect("declared");

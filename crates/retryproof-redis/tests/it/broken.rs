@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines cut, stalled and refused in the middle of a call, and servers stopped: the call is sent again or fails in time, and the next
-//! one works.
+//! Lines cut, stalled and refused in the middle of a call, and servers stopped: the call is sent
+//! again or fails in time, and the next one works.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ struct Line {
 impl Line {
     async fn new() -> Self {
         let server = Server::start("").await;
-        let proxy = WireProxy::to(SocketAddr::from(([127, 0, 0, 1], server.port))).await.expect("a proxy");
+        let proxy =
+            WireProxy::to(SocketAddr::from(([127, 0, 0, 1], server.port))).await.expect("a proxy");
         let config = RedisConfig::new("127.0.0.1", proxy.addr().port()).with_prefix(own_prefix());
         Self { server, proxy, config }
     }
@@ -53,7 +54,8 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
     line.proxy.cut();
     execute(&*store, &id("before"), "x").await;
 
-    // Cut while each kind of call is under way: stalled on the wire, so that it has been sent and not been answered.
+    // Cut while each kind of call is under way: stalled on the wire, so that it has been sent and
+    // not been answered.
     let owner = OwnerId::new();
     for round in 0..20 {
         let id = id(&format!("k{round}"));
@@ -66,18 +68,25 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
             call.await.expect("the call ends")
         };
         let (s, i) = (Arc::clone(&store), id.clone());
-        match during(Box::pin(async move { Answer::Acquired(s.acquire(&i, &request(owner)).await) })).await {
+        match during(Box::pin(
+            async move { Answer::Acquired(s.acquire(&i, &request(owner)).await) },
+        ))
+        .await
+        {
             Answer::Acquired(Ok(Acquired::Granted(grant))) => assert!(!grant.took_over),
             other => panic!("round {round}: {other:?}"),
         }
         let (s, i) = (Arc::clone(&store), id.clone());
-        match during(Box::pin(async move { Answer::Fenced(s.extend(&i, owner, LONG).await) })).await {
+        match during(Box::pin(async move { Answer::Fenced(s.extend(&i, owner, LONG).await) })).await
+        {
             Answer::Fenced(Ok(Fenced::Done)) => {}
             other => panic!("round {round}: {other:?}"),
         }
         let (s, i) = (Arc::clone(&store), id.clone());
-        match during(Box::pin(async move { Answer::Fenced(s.complete(&i, owner, &completion("x")).await) }))
-            .await
+        match during(Box::pin(async move {
+            Answer::Fenced(s.complete(&i, owner, &completion("x")).await)
+        }))
+        .await
         {
             Answer::Fenced(Ok(Fenced::Done | Fenced::AlreadyDone)) => {}
             other => panic!("round {round}: {other:?}"),
@@ -100,7 +109,8 @@ async fn sto_5_a_refused_line_is_unavailable_at_once_and_heals() {
     line.proxy.cut();
     for _ in 0..3 {
         let started = Instant::now();
-        let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no line");
+        let error =
+            store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no line");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_masked(&error);
         assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
@@ -118,7 +128,8 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     line.proxy.stall(true);
     let started = Instant::now();
     for _ in 0..3 {
-        let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("silence");
+        let error =
+            store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("silence");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("in time"), "{error}");
         assert_masked(&error);
@@ -128,13 +139,16 @@ async fn sto_5_a_silent_line_fails_in_time_and_heals() {
     execute(&store, &id("after"), "x").await;
 }
 
-/// Callers that come while the server is away share one attempt to connect: none of them waits for the attempts of all the others.
+/// Callers that come while the server is away share one attempt to connect: none of them waits for
+/// the attempts of all the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
     let line = Line::new().await;
     let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
     let store = Arc::new(
-        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200))).await.expect("ok"),
+        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
+            .await
+            .expect("ok"),
     );
     line.proxy.stall(true);
     let started = Instant::now();
@@ -160,10 +174,12 @@ async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
 async fn sto_5_a_stopped_server_fails_in_time_and_heals() {
     let line = Line::new().await;
     let config = line.config.clone().with_response_timeout(Duration::from_millis(200));
-    let store =
-        RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200))).await.expect("ok");
+    let store = RedisStore::connect(config.with_connect_timeout(Duration::from_millis(200)))
+        .await
+        .expect("ok");
     line.server.signal("-STOP");
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is stopped");
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("it is stopped");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     line.server.signal("-CONT");
     execute(&store, &id("after"), "x").await;
@@ -186,7 +202,9 @@ async fn acq_9_a_server_killed_and_started_again_keeps_what_it_has_on_disk() {
     for at in 0..50 {
         assert_eq!(replay(&store, &id(&format!("k{at}"))).await, format!("result {at}"));
     }
-    assert!(matches!(store.look(&id("held")).await, Ok(Standing::Busy { token: seen, .. }) if seen == token));
+    assert!(
+        matches!(store.look(&id("held")).await, Ok(Standing::Busy { token: seen, .. }) if seen == token)
+    );
     assert_eq!(store.release(&id("held"), owner).await.expect("released"), Fenced::Done);
     assert!(grant(&store, &id("held"), OwnerId::new()).await.token > token);
 }
@@ -216,11 +234,17 @@ async fn acq_4_a_waiter_outlives_its_line() {
             line.proxy.cut();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert_eq!(waiting.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            waiting.complete(&id, owner, &completion("x")).await.expect("completed"),
+            Fenced::Done
+        );
         if !cut_first {
             line.proxy.cut();
         }
-        tokio::time::timeout(PATIENCE, waiter).await.expect("it is woken").expect("the waiter ends");
+        tokio::time::timeout(PATIENCE, waiter)
+            .await
+            .expect("it is woken")
+            .expect("the waiter ends");
     }
     drop(line.direct().await);
 }

@@ -8,7 +8,8 @@ use crate::support::{ask, key_of, own_prefix, service, stranger};
 
 async fn subject(variable: &'static str, name: &'static str) -> Subject {
     let prefix = own_prefix();
-    let config = RedisConfig::from_url(&service(variable, name)).expect("a good URL").with_prefix(&prefix);
+    let config =
+        RedisConfig::from_url(&service(variable, name)).expect("a good URL").with_prefix(&prefix);
     let config = config.with_max_value(4 << 20);
     let store = RedisStore::connect(config.clone()).await.expect("the store connects");
     let another = move || {
@@ -39,7 +40,8 @@ async fn primary_url(variable: &str, name: &str) -> String {
     let node = nodes.split(',').next().expect("a sentinel");
     let mut conn = stranger(&format!("redis://{node}")).await;
     let group = group.split('?').next().unwrap_or(group);
-    let at: Vec<String> = ask(&mut conn, &format!("SENTINEL get-master-addr-by-name {group}")).await;
+    let at: Vec<String> =
+        ask(&mut conn, &format!("SENTINEL get-master-addr-by-name {group}")).await;
     format!("redis://{}:{}", at[0], at[1])
 }
 

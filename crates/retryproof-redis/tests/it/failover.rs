@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is counted.
+//! Fail-overs of a private Sentinel group: followed without a restart, and what they forget is
+//! counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,8 @@ use tokio::time::Instant;
 use crate::server::{Group, Server};
 use crate::support::{LONG, ask, completion, config, execute, grant, id, replay, request};
 
-/// Longer than a fail-over takes. A sentinel that was held up for 2 s by a loaded machine does nothing for 30 s.
+/// Longer than a fail-over takes. A sentinel that was held up for 2 s by a loaded machine does
+/// nothing for 30 s.
 const PATIENCE: Duration = Duration::from_secs(75);
 
 /// Acquires a fresh key as soon as somebody grants it.
@@ -98,7 +100,10 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     until_granted(&store, "after").await;
     let recovered = killed.elapsed();
     assert_eq!(replay(&*store, &id("done")).await, "result");
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     tokio::time::timeout(PATIENCE, waiter).await.expect("it is woken").expect("the waiter ends");
 
     stop.store(true, Ordering::Relaxed);
@@ -108,7 +113,8 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         lost += u32::from(!matches!(store.look(id).await, Ok(Standing::Complete(_))));
     }
     eprintln!(
-        "primary killed: granted again after {recovered:?}; {lost} of {} acknowledged completions lost in the window",
+        "primary killed: granted again after {recovered:?}; {lost} of {} acknowledged \
+         completions lost in the window",
         acknowledged.len()
     );
 
@@ -118,7 +124,9 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         until_granted(&store, &format!("with the old one back {at}")).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let late = RedisStore::connect(config(&group.url())).await.expect("the sentinels name the new primary");
+    let late = RedisStore::connect(config(&group.url()))
+        .await
+        .expect("the sentinels name the new primary");
     execute(&late, &id("k"), "x").await;
 }
 
@@ -155,8 +163,11 @@ async fn sto_1_an_announced_switch_is_followed_at_once() {
     }
     assert_eq!(replay(&store, &id("done")).await, "result");
     let now = primary().await;
-    let new =
-        group.servers.iter().find(|server| server.port.to_string() == now[1]).expect("one of the group");
+    let new = group
+        .servers
+        .iter()
+        .find(|server| server.port.to_string() == now[1])
+        .expect("one of the group");
     let keys: u64 = ask(&mut new.stranger().await, "DBSIZE").await;
     assert!(keys > 10, "the calls reach the new primary: {keys} keys");
     eprintln!("announced switch: {failed} of {at} calls failed as unavailable");
@@ -170,16 +181,19 @@ async fn sto_1_a_sentinel_less_is_enough() {
     execute(&store, &id("k"), "x").await;
     group.servers[0].kill();
     until_granted(&store, "after").await;
-    // When they are done with it: a sentinel that dies in the middle of a fail-over leaves a group that no client can mend.
+    // When they are done with it: a sentinel that dies in the middle of a fail-over leaves a group
+    // that no client can mend.
     let settled = async |sentinel: &Server| {
         let told: Vec<String> = ask(&mut sentinel.stranger().await, "SENTINEL master main").await;
-        let told =
-            |name: &str| told.iter().skip_while(|word| *word != name).nth(1).cloned().unwrap_or_default();
+        let told = |name: &str| {
+            told.iter().skip_while(|word| *word != name).nth(1).cloned().unwrap_or_default()
+        };
         (told("flags") == "master").then(|| told("port"))
     };
     let agreed = async {
         loop {
-            let (one, other) = (settled(&group.sentinels[1]).await, settled(&group.sentinels[2]).await);
+            let (one, other) =
+                (settled(&group.sentinels[1]).await, settled(&group.sentinels[2]).await);
             if one.is_some() && one == other && one != Some(group.servers[0].port.to_string()) {
                 return;
             }
@@ -197,7 +211,8 @@ async fn sto_1_a_sentinel_less_is_enough() {
     assert!(error.to_string().contains("sentinel"), "{error}");
 }
 
-/// A primary that hangs keeps its lines open and says nothing: the announcement alone gets a call away from it.
+/// A primary that hangs keeps its lines open and says nothing: the announcement alone gets a call
+/// away from it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     let group = Group::start().await;

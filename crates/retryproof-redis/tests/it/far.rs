@@ -31,12 +31,14 @@ async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     proxy.delay(round_trip);
     proxy.cut();
     let before = proxy.lines();
-    let reached = async { while timeout(round_trip * 3 / 2, store.look(&id("k"))).await.is_err() {} };
+    let reached =
+        async { while timeout(round_trip * 3 / 2, store.look(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
     assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
 }
 
-/// A beat of this lease may take 240 ms: less than a dial of two round trips. With the call it fits into the half of the lease that is left.
+/// A beat of this lease may take 240 ms: less than a dial of two round trips. With the call it fits
+/// into the half of the lease that is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_a_lease_on_a_far_server_outlives_a_broken_connection() {
     let (proxy, config) = far().await;
@@ -65,7 +67,8 @@ fn sto_5_a_dial_that_ends_with_its_runtime_is_begun_again() {
     });
     proxy.delay(Duration::from_millis(100));
     proxy.cut();
-    let short = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let short =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     short.block_on(async {
         let given_up = timeout(Duration::from_millis(50), store.look(&id("k"))).await;
         assert!(given_up.is_err(), "{given_up:?}");

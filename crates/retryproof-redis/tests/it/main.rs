@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and their failures.
+//! The Redis store: the conformance kit, then what is particular to a server, a Sentinel group and
+//! their failures.
 
 mod broken;
 mod conformance;

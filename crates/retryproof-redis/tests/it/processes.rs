@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two processes on one server: this binary starts itself again and drives the other by lines on its standard input.
+//! Two processes on one server: this binary starts itself again and drives the other by lines on
+//! its standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +11,9 @@ use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
 
-use crate::support::{DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger};
+use crate::support::{
+    DAY, LONG, completion, grant, id, key_of, own_prefix, replay, service, stranger,
+};
 
 /// Names the server and the prefix for the other process.
 const SERVER: &str = "RETRYPROOF_REDIS_TEST_SERVER";
@@ -22,11 +25,13 @@ async fn connect(url: &str, prefix: &str) -> RedisStore {
         .expect("it connects")
 }
 
-/// The other process: holds one owner and does what its lines say. Without the variable it is not one, and there is nothing to do.
+/// The other process: holds one owner and does what its lines say. Without the variable it is not
+/// one, and there is nothing to do.
 #[test]
 fn the_other_process() {
     let (Ok(url), Ok(prefix)) = (std::env::var(SERVER), std::env::var(PREFIX)) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = runtime.block_on(connect(&url, &prefix));
     let owner = OwnerId::new();
     println!("\n@ready");
@@ -118,7 +123,8 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
         assert!(woken.is_err(), "nothing has changed yet");
         // Counted from before the other one is told, so with the way to it and its own round trip.
         let since = Instant::now();
-        let answer = tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
+        let answer =
+            tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
         assert_eq!(answer, "Ok(Done)");
         waiting.await.expect("waited");
         assert_eq!(replay(&store, &id).await, format!("result-{round}"));
@@ -129,7 +135,11 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
         "from telling another process to complete, to its result in hand: p50 {:?}, p99 {:?}",
         delays[50], delays[99]
     );
-    assert!(delays[50] < Duration::from_millis(250), "a poll found it, not a push: {:?}", delays[50]);
+    assert!(
+        delays[50] < Duration::from_millis(250),
+        "a poll found it, not a push: {:?}",
+        delays[50]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +167,11 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
     drop(other);
     let id = id("k");
     let grant = loop {
-        match store.acquire(&id, &AcquireRequest::new(OwnerId::new(), LONG, DAY)).await.expect("answered") {
+        match store
+            .acquire(&id, &AcquireRequest::new(OwnerId::new(), LONG, DAY))
+            .await
+            .expect("answered")
+        {
             Acquired::Granted(grant) => break grant,
             Acquired::Busy { remaining, token } => {
                 store.changed(&id, token, remaining).await.expect("waited")
@@ -205,12 +219,19 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
     assert_eq!(subscribers(&mut conn, &key_of(&prefix, &ids[3])).await, 1);
     let since = Instant::now();
     for id in &ids {
-        assert_eq!(store.complete(id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            store.complete(id, owner, &completion("x")).await.expect("completed"),
+            Fenced::Done
+        );
     }
     for waiter in waiters.into_iter().skip(1).step_by(2) {
         waiter.await.expect("the waiter ends").expect("waited");
     }
-    assert!(since.elapsed() < Duration::from_millis(250), "pushed, not polled: {:?}", since.elapsed());
+    assert!(
+        since.elapsed() < Duration::from_millis(250),
+        "pushed, not polled: {:?}",
+        since.elapsed()
+    );
     for id in &ids {
         let key = key_of(&prefix, id);
         while subscribers(&mut conn, &key).await > 0 {

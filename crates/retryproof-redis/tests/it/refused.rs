@@ -9,8 +9,8 @@ use retryproof_redis::{RedisConfig, RedisStore};
 
 use crate::server::Server;
 use crate::support::{
-    CANARY, LONG, ask, completion, config, connected, execute, grant, id, is, own_prefix, refused, replay,
-    request, service,
+    CANARY, LONG, ask, completion, config, connected, execute, grant, id, is, own_prefix, refused,
+    replay, request, service,
 };
 
 #[tokio::test]
@@ -29,12 +29,16 @@ async fn sto_5_something_else_at_the_address_is_an_error_in_time() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     // It accepts, and says nothing.
-    let error =
-        refused(RedisConfig::new("127.0.0.1", port).with_response_timeout(Duration::from_millis(100))).await;
+    let error = refused(
+        RedisConfig::new("127.0.0.1", port).with_response_timeout(Duration::from_millis(100)),
+    )
+    .await;
     is(&error, ErrorKind::Unavailable, "in time");
     let talking = tokio::spawn(async move {
         while let Ok((mut line, _)) = listener.accept().await {
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut line, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            let _ =
+                tokio::io::AsyncWriteExt::write_all(&mut line, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    .await;
         }
     });
     let error = refused(RedisConfig::new("127.0.0.1", port)).await;
@@ -48,7 +52,11 @@ async fn sto_5_a_wrong_login_is_named_and_not_shown() {
     let at = || RedisConfig::new("127.0.0.1", server.port);
     is(&refused(at()).await, ErrorKind::Unexpected, "password");
     is(&refused(at().with_password(CANARY)).await, ErrorKind::Unexpected, "password");
-    is(&refused(at().with_user(CANARY).with_password("right")).await, ErrorKind::Unexpected, "password");
+    is(
+        &refused(at().with_user(CANARY).with_password("right")).await,
+        ErrorKind::Unexpected,
+        "password",
+    );
     RedisStore::connect(at().with_password("right")).await.expect("it connects");
     let url = format!("redis://default:right@127.0.0.1:{}", server.port);
     RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
@@ -82,8 +90,16 @@ async fn sto_1_a_sentinel_is_no_store() {
     let url = service("RETRYPROOF_TEST_SENTINEL", "sentinel");
     let nodes = url.strip_prefix("redis+sentinel://").expect("a URL of sentinels");
     let first = nodes.split([',', '/']).next().expect("a sentinel");
-    is(&refused(config(&format!("redis://{first}"))).await, ErrorKind::Unsupported, "redis+sentinel://");
-    is(&refused(config(&format!("redis+sentinel://{first}/nobody"))).await, ErrorKind::Config, "no service");
+    is(
+        &refused(config(&format!("redis://{first}"))).await,
+        ErrorKind::Unsupported,
+        "redis+sentinel://",
+    );
+    is(
+        &refused(config(&format!("redis+sentinel://{first}/nobody"))).await,
+        ErrorKind::Config,
+        "no service",
+    );
     let server = Server::start("").await;
     let error = refused(config(&format!("redis+sentinel://127.0.0.1:{}/main", server.port))).await;
     is(&error, ErrorKind::Config, "no sentinel");
@@ -99,8 +115,11 @@ async fn sto_1_a_sentinel_is_no_store() {
 
     // As the crate's page lists them.
     let page = include_str!("../../README.md");
-    let rights =
-        page.split("At a sentinel: `").nth(1).and_then(|rest| rest.split('`').next()).expect("a list");
+    let rights = page
+        .split("At a sentinel: `")
+        .nth(1)
+        .and_then(|rest| rest.split('`').next())
+        .expect("a list");
     locked.told_with("right", &format!("ACL SETUSER watcher on >pw -@all {rights}")).await;
     let enough = config(&format!("{at}?sentinel-user=watcher&sentinel-password=pw"));
     let store = RedisStore::connect(enough).await.expect("it connects");
@@ -114,11 +133,15 @@ async fn sto_1_a_sentinel_is_no_store() {
 #[tokio::test]
 async fn sto_5_a_missing_right_is_named() {
     let server = Server::start("").await;
-    let login = |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
+    let login =
+        |user: &str| config(&server.url()).with_user(user).with_password("pw").with_prefix("acl");
     // As the crate's page lists them.
     let page = include_str!("../../README.md");
-    let listed =
-        page.split("ACL SETUSER app ").nth(1).and_then(|rest| rest.split("```").next()).expect("a list");
+    let listed = page
+        .split("ACL SETUSER app ")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a list");
     let words: Vec<_> = listed.split_whitespace().collect();
     let needed = &words.join(" ").replace(">secret", ">pw").replace("retryproof:*", "acl:*");
     let made = async |user: &str, rights: &str| {
@@ -132,7 +155,10 @@ async fn sto_5_a_missing_right_is_named() {
     let waiter = store.changed(&a, token, LONG);
     let holder = async {
         assert_eq!(store.extend(&a, owner, LONG).await.expect("extended"), Fenced::Done);
-        assert_eq!(store.complete(&a, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            store.complete(&a, owner, &completion("x")).await.expect("completed"),
+            Fenced::Done
+        );
     };
     let (waited, ()) = tokio::join!(waiter, holder);
     waited.expect("waited");
@@ -171,7 +197,10 @@ async fn sto_5_a_missing_right_is_named() {
     let c = id("c");
     let token = grant(&silent, &c, owner).await.token;
     let (waited, ()) = tokio::join!(silent.changed(&c, token, LONG), async {
-        assert_eq!(silent.complete(&c, owner, &completion("y")).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            silent.complete(&c, owner, &completion("y")).await.expect("completed"),
+            Fenced::Done
+        );
     });
     waited.expect("a poll finds it");
     assert_eq!(replay(&silent, &c).await, "y");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sentinels of our own making, which name what a test says, over two servers that both believe themselves the primary.
+//! Sentinels of our own making, which name what a test says, over two servers that both believe
+//! themselves the primary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -38,7 +39,8 @@ impl Sentinel {
             (Arc::clone(&this.names), Arc::clone(&this.looks), Arc::clone(&this.hang_up));
         tokio::spawn(async move {
             while let Ok((line, _)) = listener.accept().await {
-                let (names, looks, hang_up) = (Arc::clone(&names), Arc::clone(&looks), Arc::clone(&hang_up));
+                let (names, looks, hang_up) =
+                    (Arc::clone(&names), Arc::clone(&looks), Arc::clone(&hang_up));
                 tokio::spawn(async move {
                     tokio::select! {
                         _ = serve(line, &names, &looks) => {}
@@ -73,7 +75,8 @@ async fn serve(line: TcpStream, names: &AtomicU16, looks: &AtomicUsize) -> std::
         let mut words = Vec::new();
         let mut head = String::new();
         line.read_line(&mut head).await?;
-        let count: usize = head.trim_end().trim_start_matches('*').parse().map_err(std::io::Error::other)?;
+        let count: usize =
+            head.trim_end().trim_start_matches('*').parse().map_err(std::io::Error::other)?;
         for _ in 0..count {
             head.clear();
             line.read_line(&mut head).await?;
@@ -103,7 +106,8 @@ async fn serve(line: TcpStream, names: &AtomicU16, looks: &AtomicUsize) -> std::
 }
 
 async fn store(sentinels: &[&Sentinel]) -> RedisStore {
-    let nodes: Vec<_> = sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+    let nodes: Vec<_> =
+        sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
     let config = config(&format!("redis+sentinel://{}/main", nodes.join(",")));
     RedisStore::connect(config).await.expect("it connects")
 }
@@ -124,7 +128,11 @@ async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     sentinel.name(&new);
     let _ = timeout(Duration::from_millis(500), store.changed(&id("before"), token, LONG)).await;
     grant(&store, &id("after"), OwnerId::new()).await;
-    assert_eq!((keys(&old).await, keys(&new).await), (1, 1), "records at the old and at the new primary");
+    assert_eq!(
+        (keys(&old).await, keys(&new).await),
+        (1, 1),
+        "records at the old and at the new primary"
+    );
 }
 
 #[tokio::test]
@@ -165,20 +173,29 @@ async fn sto_1_a_sentinel_that_stays_behind_fetches_nobody_back() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         grant(&store, &id(&format!("after {round}")), OwnerId::new()).await;
     }
-    assert_eq!((keys(&old).await, keys(&new).await), (0, 2), "records at the old and at the new primary");
+    assert_eq!(
+        (keys(&old).await, keys(&new).await),
+        (0, 2),
+        "records at the old and at the new primary"
+    );
 
     // Nor a new store, which another sentinel has led to the new one.
     let late = self::store(&[&first, &behind]).await;
     behind.looked(4).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     grant(&late, &id("late"), OwnerId::new()).await;
-    assert_eq!((keys(&old).await, keys(&new).await), (0, 3), "records at the old and at the new primary");
+    assert_eq!(
+        (keys(&old).await, keys(&new).await),
+        (0, 3),
+        "records at the old and at the new primary"
+    );
 }
 
 /// No call waits for a connection to a primary that is none any more.
 #[tokio::test]
 async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
-    let (old, hung, new) = (Server::start("").await, Server::start("").await, Server::start("").await);
+    let (old, hung, new) =
+        (Server::start("").await, Server::start("").await, Server::start("").await);
     hung.signal("-STOP");
     let sentinel = Sentinel::naming(&old).await;
     let config = config(&format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Private servers: one alone, or a Sentinel group, for the tests that configure, kill and demote. They end with the test.
+//! Private servers: one alone, or a Sentinel group, for the tests that configure, kill and demote.
+//! They end with the test.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -29,7 +30,8 @@ pub(crate) struct Server {
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Processes that run at once begin apart: a port that one of them has given up is not the next of another.
+        // Processes that run at once begin apart: a port that one of them has given up is not the
+        // next of another.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).expect("small");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -50,17 +52,20 @@ impl Server {
     pub(crate) async fn sentinel(settings: &str) -> Self {
         let mut sentinel = Self::new(settings, true);
         // It knows none of the settings of a store's server.
-        sentinel.settings = sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
+        sentinel.settings =
+            sentinel.settings.replace("save \"\"\nrepl-diskless-sync-delay 0\n", "");
         sentinel.run().await;
         sentinel
     }
 
     fn new(settings: &str, sentinel: bool) -> Self {
         let port = free_port();
-        let dir = std::env::temp_dir().join(format!("retryproof-redis-{}-{port}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("retryproof-redis-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory for the server");
-        let mut text =
-            format!("port {port}\nbind 127.0.0.1\nsave \"\"\nrepl-diskless-sync-delay 0\n{settings}\n");
+        let mut text = format!(
+            "port {port}\nbind 127.0.0.1\nsave \"\"\nrepl-diskless-sync-delay 0\n{settings}\n"
+        );
         writeln!(text, "dir \"{}\"", dir.display()).expect("written");
         Self { port, dir, settings: text, sentinel, process: None }
     }
@@ -82,7 +87,8 @@ impl Server {
         if self.sentinel {
             command.arg("--sentinel");
         }
-        self.process = Some(command.spawn().expect("no redis-server: run `cargo xtask services up redis`"));
+        self.process =
+            Some(command.spawn().expect("no redis-server: run `cargo xtask services up redis`"));
     }
 
     async fn until_it_answers(&self) {
@@ -128,8 +134,8 @@ impl Server {
 
     /// As [`tell`](Self::tell), behind a password, and reads a line or a text.
     pub(crate) async fn told_with(&self, password: &str, line: &str) -> String {
-        let client =
-            redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port)).expect("a URL");
+        let client = redis::Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port))
+            .expect("a URL");
         let mut conn = client.get_multiplexed_async_connection().await.expect("a connection");
         ask(&mut conn, line).await
     }
@@ -159,8 +165,10 @@ impl Server {
     /// SIGSTOP or SIGCONT.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.process.as_ref().expect("it runs");
-        let status =
-            Command::new("kill").args([name, &process.id().to_string()]).status().expect("kill runs");
+        let status = Command::new("kill")
+            .args([name, &process.id().to_string()])
+            .status()
+            .expect("kill runs");
         assert!(status.success());
     }
 }
@@ -186,7 +194,8 @@ impl Group {
         let follow = format!("replicaof 127.0.0.1 {}", first.port);
         let servers = vec![first, Server::start(&follow).await, Server::start(&follow).await];
         let watch = format!(
-            "sentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n",
+            "sentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main \
+             500\nsentinel failover-timeout main 3000\n",
             servers[0].port
         );
         let mut sentinels = Vec::new();
@@ -198,7 +207,8 @@ impl Group {
         group
     }
 
-    /// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a replica.
+    /// Until every sentinel sees the whole group: only then does a fail-over find its quorum and a
+    /// replica.
     async fn settle(&self) {
         tokio::time::timeout(PATIENCE, async {
             for sentinel in &self.sentinels {
@@ -217,7 +227,8 @@ impl Group {
     }
 
     pub(crate) fn url(&self) -> String {
-        let nodes: Vec<_> = self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        let nodes: Vec<_> =
+            self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
         format!("redis+sentinel://{}/main", nodes.join(","))
     }
 }

@@ -18,7 +18,8 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// Stands in every key and value of the tests about trouble; no error may show it (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
-/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that it wrote.
+/// The URL of a server that `cargo xtask services up` has started: the variable, else the file that
+/// it wrote.
 pub(crate) fn service(variable: &str, name: &str) -> String {
     if let Ok(url) = std::env::var(variable) {
         return url;
@@ -34,7 +35,11 @@ pub(crate) fn service(variable: &str, name: &str) -> String {
 
 /// A prefix that only this caller uses.
 pub(crate) fn own_prefix() -> String {
-    OwnerId::new().as_bytes().iter().take(6).fold("t".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    OwnerId::new()
+        .as_bytes()
+        .iter()
+        .take(6)
+        .fold("t".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
 /// A connection of somebody else, to the server of a `redis://` URL.
@@ -43,7 +48,10 @@ pub(crate) async fn stranger(url: &str) -> MultiplexedConnection {
     client.get_multiplexed_async_connection().await.expect("a connection")
 }
 
-pub(crate) async fn ask<T: redis::FromRedisValue>(conn: &mut MultiplexedConnection, line: &str) -> T {
+pub(crate) async fn ask<T: redis::FromRedisValue>(
+    conn: &mut MultiplexedConnection,
+    line: &str,
+) -> T {
     let mut words = line.split(' ');
     let mut cmd = redis::cmd(words.next().expect("a command"));
     words.for_each(|word| {
@@ -89,7 +97,10 @@ pub(crate) async fn grant(store: &impl IdempotencyStore, id: &Identity, owner: O
 pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
-    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(id, owner, &completion(body)).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 /// The result that a duplicate gets.

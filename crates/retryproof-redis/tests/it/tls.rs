@@ -39,11 +39,13 @@ fn certificates() -> Dir {
         .expect("written");
     openssl(
         at,
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=test-authority",
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem \
+         -days 2 -subj /CN=test-authority",
     );
     openssl(
         at,
-        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out csr.pem -subj /CN=test-server",
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out csr.pem \
+         -subj /CN=test-server",
     );
     openssl(
         at,
@@ -59,7 +61,8 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     // Tells a port that is surely not used otherwise: that of a server that has just ended.
     let port = Server::start("").await.port;
     let server = Server::start(&format!(
-        "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\ntls-auth-clients no\nrequirepass pw",
+        "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file \
+         {}\ntls-auth-clients no\nrequirepass pw",
         file("cert.pem"),
         file("key.pem"),
         file("ca.pem")
@@ -68,8 +71,9 @@ async fn sto_1_tls_is_spoken_with_a_server_that_can_be_known() {
     let url = format!("rediss://:pw@127.0.0.1:{port}/0?prefix={}", own_prefix());
     let config = RedisConfig::from_url(&url).expect("a URL");
     let authority = std::fs::read(dir.0.join("ca.pem")).expect("read");
-    let store =
-        RedisStore::connect(config.clone().with_root_certificates(authority)).await.expect("it connects");
+    let store = RedisStore::connect(config.clone().with_root_certificates(authority))
+        .await
+        .expect("it connects");
     execute(&store, &id("k"), "x").await;
     assert_eq!(replay(&store, &id("k")).await, "x");
 

@@ -35,10 +35,11 @@ async fn acq_8_each_operation_is_one_round_trip() {
     let proxy = proxy(&server).await;
     let prefix = own_prefix();
     let store = through(&proxy, &prefix).await;
-    let elsewhere =
-        RedisStore::connect(RedisConfig::from_url(&server.url()).expect("a URL").with_prefix(&prefix))
-            .await
-            .expect("it connects");
+    let elsewhere = RedisStore::connect(
+        RedisConfig::from_url(&server.url()).expect("a URL").with_prefix(&prefix),
+    )
+    .await
+    .expect("it connects");
     let (a, b, done) = (id("a"), id("b"), id("done"));
     let (owner, other) = (OwnerId::new(), OwnerId::new());
     execute(&elsewhere, &done, "elsewhere").await;
@@ -57,7 +58,10 @@ async fn acq_8_each_operation_is_one_round_trip() {
     one("look");
     assert_eq!(store.extend(&a, owner, DAY).await.expect("extended"), Fenced::Done);
     one("extend");
-    assert_eq!(store.complete(&a, owner, &completion("result")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&a, owner, &completion("result")).await.expect("completed"),
+        Fenced::Done
+    );
     one("complete");
     assert_eq!(replay(&store, &a).await, "result");
     one("replay of what this process has seen complete");
@@ -78,7 +82,10 @@ async fn acq_8_each_operation_is_one_round_trip() {
     expired(&elsewhere, &c).await;
     assert!(grant(&store, &c, other).await.took_over);
     one("takeover");
-    assert_eq!(store.complete(&c, owner, &completion("zombie")).await.expect("answered"), Fenced::Lost);
+    assert_eq!(
+        store.complete(&c, owner, &completion("zombie")).await.expect("answered"),
+        Fenced::Lost
+    );
     one("a refused completion");
 }
 
@@ -99,7 +106,10 @@ async fn acq_8_forgotten_scripts_are_loaded_on_the_way_once() {
             assert_eq!(store.extend(&id, owner, DAY).await.expect("extended"), Fenced::Done);
             assert_eq!(proxy.flights() - before, 1 + more, "extend {at}");
             let before = proxy.flights();
-            assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
+            assert_eq!(
+                store.complete(&id, owner, &completion("x")).await.expect("completed"),
+                Fenced::Done
+            );
             assert_eq!(proxy.flights() - before, 1 + more, "complete {at}");
             let other = crate::support::id(&format!("{round} {at} released"));
             grant(&store, &other, owner).await;

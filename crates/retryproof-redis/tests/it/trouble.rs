@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bad input and servers in trouble: a typed error that says what to do, nothing run, nothing harmed, recovery without a restart.
+//! Bad input and servers in trouble: a typed error that says what to do, nothing run, nothing
+//! harmed, recovery without a restart.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use retryproof_redis::{RedisConfig, RedisStore};
 
 use crate::server::Server;
 use crate::support::{
-    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, connected, execute, grant, id, is,
-    key_of, own_prefix, refused, replay, request, service, stranger,
+    CANARY, DAY, LONG, ask, assert_masked, body, completion, config, connected, execute, grant, id,
+    is, key_of, own_prefix, refused, replay, request, service, stranger,
 };
 
 #[tokio::test]
@@ -28,8 +29,16 @@ async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
     // A primary without replicas to sync from keeps its data while it cannot reach the other one.
     server.tell("REPLICAOF 127.0.0.1 1").await;
     for error in [
-        store.acquire(&id(CANARY), &request(OwnerId::new())).await.map(drop).expect_err("read-only"),
-        store.complete(&id("held"), owner, &completion(CANARY)).await.map(drop).expect_err("read-only"),
+        store
+            .acquire(&id(CANARY), &request(OwnerId::new()))
+            .await
+            .map(drop)
+            .expect_err("read-only"),
+        store
+            .complete(&id("held"), owner, &completion(CANARY))
+            .await
+            .map(drop)
+            .expect_err("read-only"),
         store.release(&id("held"), owner).await.map(drop).expect_err("read-only"),
         store.extend(&id("held"), owner, LONG).await.map(drop).expect_err("read-only"),
     ] {
@@ -61,10 +70,16 @@ async fn sto_1_full_memory_refuses_new_keys_alone() {
     is(&error, ErrorKind::Full, "maxmemory");
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&fresh, &id("done")).await, "result");
-    assert!(matches!(fresh.acquire(&id("a"), &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
+    assert!(matches!(
+        fresh.acquire(&id("a"), &request(OwnerId::new())).await,
+        Ok(Acquired::Busy { .. })
+    ));
     // What was begun is finished.
     assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), Fenced::Done);
-    assert_eq!(store.complete(&id("a"), owner, &completion("done")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id("a"), owner, &completion("done")).await.expect("completed"),
+        Fenced::Done
+    );
     assert_eq!(store.release(&id("b"), owner).await.expect("released"), Fenced::Done);
 
     server.tell("CONFIG SET maxmemory 0").await;
@@ -82,14 +97,19 @@ async fn sto_5_too_few_replicas_refuse_new_keys_alone() {
     let owner = OwnerId::new();
     grant(&store, &id("held"), owner).await;
     server.tell("CONFIG SET min-replicas-to-write 1").await;
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no replicas");
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no replicas");
     is(&error, ErrorKind::Unavailable, "min-replicas-to-write");
-    let error = store.complete(&id("held"), owner, &completion(CANARY)).await.expect_err("no replicas");
+    let error =
+        store.complete(&id("held"), owner, &completion(CANARY)).await.expect_err("no replicas");
     is(&error, ErrorKind::Unavailable, "min-replicas-to-write");
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&fresh, &id("done")).await, "result");
     server.tell("CONFIG SET min-replicas-to-write 0").await;
-    assert_eq!(store.complete(&id("held"), owner, &completion("x")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id("held"), owner, &completion("x")).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 #[tokio::test]
@@ -102,7 +122,8 @@ async fn sto_5_a_server_that_cannot_save_refuses_new_keys_alone() {
     server.lose_disk();
     server.tell("BGSAVE").await;
     let mut conn = server.stranger().await;
-    while !ask::<String>(&mut conn, "INFO persistence").await.contains("rdb_last_bgsave_status:err") {
+    while !ask::<String>(&mut conn, "INFO persistence").await.contains("rdb_last_bgsave_status:err")
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no disk");
@@ -111,13 +132,18 @@ async fn sto_5_a_server_that_cannot_save_refuses_new_keys_alone() {
     is(&error, ErrorKind::Unavailable, "disk");
     assert_eq!(replay(&store, &id("done")).await, "result");
     server.tell("CONFIG SET stop-writes-on-bgsave-error no").await;
-    assert_eq!(store.complete(&id("held"), owner, &completion("x")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id("held"), owner, &completion("x")).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 #[tokio::test]
 async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
-    let mut server =
-        Server::start("appendonly yes\nloading-process-events-interval-bytes 1024\nkey-load-delay 0").await;
+    let mut server = Server::start(
+        "appendonly yes\nloading-process-events-interval-bytes 1024\nkey-load-delay 0",
+    )
+    .await;
     let store = connected(&server).await;
     let owner = OwnerId::new();
     grant(&store, &id("held"), owner).await;
@@ -129,7 +155,9 @@ async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
     let () = ask(&mut conn, "CONFIG SET key-load-delay 20000").await;
     let () = ask(&mut conn, "CONFIG REWRITE").await;
     let () = ask(&mut conn, "BGREWRITEAOF").await;
-    while server.info("aof_rewrite_in_progress").await + server.info("aof_rewrite_scheduled").await > 0 {
+    while server.info("aof_rewrite_in_progress").await + server.info("aof_rewrite_scheduled").await
+        > 0
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.kill();
@@ -182,9 +210,10 @@ async fn all_corrupt(store: &RedisStore, id: &Identity, what: &str) {
 async fn cmp_8_what_we_did_not_write_fails_closed_and_stays() {
     let url = service("RETRYPROOF_TEST_REDIS", "redis");
     let prefix = own_prefix();
-    let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL").with_prefix(&prefix))
-        .await
-        .expect("it connects");
+    let store =
+        RedisStore::connect(RedisConfig::from_url(&url).expect("a URL").with_prefix(&prefix))
+            .await
+            .expect("it connects");
     let mut conn = stranger(&url).await;
     let id = id(CANARY);
     let key = key_of(&prefix, &id);
@@ -202,9 +231,11 @@ async fn cmp_8_what_we_did_not_write_fails_closed_and_stays() {
             make.arg(*word);
         });
         let _: redis::Value = make.query_async(&mut conn).await.expect("made");
-        let before: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
+        let before: Vec<u8> =
+            redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
         all_corrupt(&store, &id, what).await;
-        let after: Vec<u8> = redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
+        let after: Vec<u8> =
+            redis::cmd("DUMP").arg(&key).query_async(&mut conn).await.expect("dumped");
         assert_eq!(before, after, "{what} was touched");
         let () = redis::cmd("DEL").arg(&key).query_async(&mut conn).await.expect("deleted");
     }
@@ -224,7 +255,8 @@ async fn cmp_8_what_we_did_not_write_fails_closed_and_stays() {
     ] {
         let () = redis::cmd("SET").arg(&key).arg(&value).query_async(&mut conn).await.expect("set");
         all_corrupt(&store, &id, what).await;
-        let after: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut conn).await.expect("read");
+        let after: Vec<u8> =
+            redis::cmd("GET").arg(&key).query_async(&mut conn).await.expect("read");
         assert_eq!(after, value, "{what} was touched");
     }
     let () = redis::cmd("DEL").arg(&key).query_async(&mut conn).await.expect("deleted");
@@ -283,15 +315,19 @@ async fn id_2_nothing_in_scope_or_key_is_taken_for_syntax() {
 
 #[tokio::test]
 async fn cmp_2_a_late_completion_by_the_recorded_owner_counts() {
-    let store =
-        RedisStore::connect(config(&service("RETRYPROOF_TEST_REDIS", "redis"))).await.expect("it connects");
+    let store = RedisStore::connect(config(&service("RETRYPROOF_TEST_REDIS", "redis")))
+        .await
+        .expect("it connects");
     let (id, owner) = (id("k"), OwnerId::new());
     let brief = AcquireRequest::new(owner, Duration::from_millis(10), DAY);
     assert!(matches!(store.acquire(&id, &brief).await, Ok(Acquired::Granted(_))));
     while !matches!(store.look(&id).await, Ok(Standing::Absent)) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(store.complete(&id, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
     match store.look(&id).await {
         Ok(Standing::Complete(stored)) => assert_eq!(body(&stored), "late"),
         other => panic!("{other:?}"),
@@ -302,7 +338,8 @@ async fn cmp_2_a_late_completion_by_the_recorded_owner_counts() {
 async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
     let server = Server::start("").await;
     let prefix = own_prefix();
-    let store = RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
+    let store =
+        RedisStore::connect(config(&server.url()).with_prefix(&prefix)).await.expect("it connects");
     let (id, owner) = (id("k"), OwnerId::new());
     grant(&store, &id, owner).await;
     // As if it had been granted by a clock that is an hour ahead.
@@ -336,10 +373,15 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     assert_eq!(store.profile().max_value, (2 << 20) - 4_096, "what the server says");
     let (id, owner) = (id(CANARY), OwnerId::new());
     grant(&store, &id, owner).await;
-    let error =
-        store.complete(&id, owner, &completion(&CANARY.repeat(200_000))).await.expect_err("too large");
+    let error = store
+        .complete(&id, owner, &completion(&CANARY.repeat(200_000)))
+        .await
+        .expect_err("too large");
     is(&error, ErrorKind::TooLarge, "at_most");
     let whole = "x".repeat(store.profile().max_value - 8);
-    assert_eq!(store.complete(&id, owner, &completion(&whole)).await.expect("it fits"), Fenced::Done);
+    assert_eq!(
+        store.complete(&id, owner, &completion(&whole)).await.expect("it fits"),
+        Fenced::Done
+    );
     assert_eq!(replay(&store, &id).await.len(), whole.len());
 }

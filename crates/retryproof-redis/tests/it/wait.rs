@@ -13,14 +13,17 @@ use crate::support::{
     CANARY, ask, assert_masked, completion, execute, grant, id, key_of, own_prefix, replay, request,
 };
 
-/// How long replicas are waited for, where one is stopped; long beside what a loaded machine takes for one that runs.
+/// How long replicas are waited for, where one is stopped; long beside what a loaded machine takes
+/// for one that runs.
 const SHORT: Duration = Duration::from_secs(1);
 
 async fn pair() -> (Server, Server) {
     let primary = Server::start("").await;
     let replica = Server::start(&format!("replicaof 127.0.0.1 {}", primary.port)).await;
     while primary.info("connected_slaves").await < 1
-        || !ask::<String>(&mut primary.stranger().await, "INFO replication").await.contains("state=online")
+        || !ask::<String>(&mut primary.stranger().await, "INFO replication")
+            .await
+            .contains("state=online")
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -32,17 +35,27 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
     let (primary, replica) = pair().await;
     let prefix = own_prefix();
     let url = format!("{}/0?wait=1&wait-timeout=PT2S&prefix={prefix}", primary.url());
-    let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL")).await.expect("it connects");
+    let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL"))
+        .await
+        .expect("it connects");
     let mut there = replica.stranger().await;
     for at in 0..50 {
         let (id, owner) = (id(&format!("k{at}")), OwnerId::new());
         let key = key_of(&prefix, &id);
         grant(&store, &id, owner).await;
-        let copied: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
+        let copied: Vec<u8> =
+            redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
         assert!(copied.starts_with(b"rp1P"), "the grant is there");
-        assert!(matches!(store.acquire(&id, &request(OwnerId::new())).await, Ok(Acquired::Busy { .. })));
-        assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("completed"), Fenced::Done);
-        let copied: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
+        assert!(matches!(
+            store.acquire(&id, &request(OwnerId::new())).await,
+            Ok(Acquired::Busy { .. })
+        ));
+        assert_eq!(
+            store.complete(&id, owner, &completion("x")).await.expect("completed"),
+            Fenced::Done
+        );
+        let copied: Vec<u8> =
+            redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
         assert!(copied.starts_with(b"rp1C"), "the result is there");
         assert_eq!(replay(&store, &id).await, "x");
     }
@@ -62,19 +75,24 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     grant(&store, &held, owner).await;
 
     replica.signal("-STOP");
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("nobody confirms");
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("nobody confirms");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
     assert_masked(&error);
     for _ in 0..2 {
-        let error = store.complete(&held, owner, &completion(CANARY)).await.expect_err("nobody confirms");
+        let error =
+            store.complete(&held, owner, &completion(CANARY)).await.expect_err("nobody confirms");
         assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
     }
     // Replays and beats do not stand in that queue.
     let started = Instant::now();
     for _ in 0..20 {
         assert_eq!(replay(&store, &id("done")).await, "x");
-        assert!(matches!(store.look(&held).await, Ok(Standing::Complete(_))), "it is written, though");
+        assert!(
+            matches!(store.look(&held).await, Ok(Standing::Complete(_))),
+            "it is written, though"
+        );
     }
     assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
 

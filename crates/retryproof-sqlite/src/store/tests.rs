@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What needs a hand on the writing connection: a full disk, a file that turns read-only, and what statements touch.
+//! What needs a hand on the writing connection: a full disk, a file that turns read-only, and what
+//! statements touch.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -31,7 +32,8 @@ impl Drop for Dir {
 
 fn dir() -> Dir {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let name = format!("retryproof-unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let name =
+        format!("retryproof-unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let path = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&path).expect("a directory");
     Dir(path)
@@ -85,7 +87,10 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
     assert!(matches!(store.look(&refused).await, Ok(Standing::Absent)), "nothing half-written");
     assert!(matches!(store.look(&held).await, Ok(Standing::Busy { .. })));
     assert!(matches!(store.look(&old).await, Ok(Standing::Complete(_))));
-    assert_eq!(store.extend(&held, holder, LONG).await.expect("a beat needs no room"), Fenced::Done);
+    assert_eq!(
+        store.extend(&held, holder, LONG).await.expect("a beat needs no room"),
+        Fenced::Done
+    );
     assert_eq!(store.release(&held, holder).await.expect("a release makes room"), Fenced::Done);
 
     store.writer.pragma("PRAGMA max_page_count = 1000000");
@@ -124,7 +129,10 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
     store.writer.pragma("PRAGMA query_only = ON");
     let error = acquire(&store, &fresh, OwnerId::new()).await.expect_err("read-only");
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
-    assert!(error.to_string().contains("read-only") && !format!("{error:?}").contains("canary"), "{error:?}");
+    assert!(
+        error.to_string().contains("read-only") && !format!("{error:?}").contains("canary"),
+        "{error:?}"
+    );
     assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)));
     assert!(matches!(acquire(&store, &old, OwnerId::new()).await, Ok(Acquired::Complete(_))));
     store.writer.pragma("PRAGMA query_only = OFF");
@@ -135,7 +143,8 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
 /// What SQLite says of a statement, one instruction or step a line.
 fn explain(store: &SqliteStore, how: &str, statement: Statement) -> Vec<String> {
     store.readers.with(|conn| {
-        let mut prepared = conn.prepare(&format!("{how} {}", store.sql.of(statement))).expect("explained");
+        let mut prepared =
+            conn.prepare(&format!("{how} {}", store.sql.of(statement))).expect("explained");
         let columns = prepared.column_count();
         let mut rows = prepared.raw_query();
         let mut lines = Vec::new();
@@ -152,11 +161,17 @@ fn sto_4_beats_and_completions_touch_no_index() {
     let dir = dir();
     let store = dir.store();
     let runs = |statement, opcode: &str| {
-        explain(&store, "EXPLAIN", statement).iter().any(|line| line.split(' ').any(|word| word == opcode))
+        explain(&store, "EXPLAIN", statement)
+            .iter()
+            .any(|line| line.split(' ').any(|word| word == opcode))
     };
     assert!(runs(Statement::Grant, "IdxInsert"), "the test sees index writes");
     for statement in [Statement::Extend, Statement::Complete] {
-        assert!(runs(statement, "Insert") && !runs(statement, "IdxInsert") && !runs(statement, "IdxDelete"));
+        assert!(
+            runs(statement, "Insert")
+                && !runs(statement, "IdxInsert")
+                && !runs(statement, "IdxDelete")
+        );
     }
 }
 

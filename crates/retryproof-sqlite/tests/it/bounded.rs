@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A joined transaction holds the file's one write lock (CMP-7): it costs no other key its lease, and commits only as the transaction that was
-//! opened.
+//! A joined transaction holds the file's one write lock (CMP-7): it costs no other key its lease,
+//! and commits only as the transaction that was opened.
 
 use std::time::Duration;
 
 use retryproof_core::store::{OwnedTx as _, Standing, TxSource as _};
 use retryproof_core::{
-    Acquisition, ErrorKind, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore as _,
-    JoinedEngine, Outcome, blocking,
+    Acquisition, ErrorKind, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore as _, JoinedEngine, Outcome, blocking,
 };
 use retryproof_sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
 use rusqlite::Connection;
@@ -92,7 +92,8 @@ async fn cmp_7_run_1_a_long_joined_transaction_costs_no_other_key_its_lease() {
 async fn cmp_7_a_transactions_time_follows_the_shortest_lease_in_the_file() {
     let world = world();
     let source = SqliteTxSource::open_with(&world.dir.config()).unwrap();
-    let most = async |source: &SqliteTxSource| source.begin().await.unwrap().open_at_most().unwrap();
+    let most =
+        async |source: &SqliteTxSource| source.begin().await.unwrap().open_at_most().unwrap();
     assert_eq!(most(&source).await, 10_000 * MS);
     assert_eq!(most(&source.clone().with_longest(70 * MS)).await, 70 * MS);
     let long = world.held("long", 60_000 * MS).await;
@@ -127,18 +128,27 @@ fn cmp_7_a_blocking_action_that_took_too_long_leaves_neither() {
     };
     let slow = pay(100 * MS);
     assert!(matches!(slow, Err(ExecuteError::Completion(_))), "{slow:?}");
-    assert_eq!(pay(Duration::ZERO).unwrap(), Outcome::Executed(1), "neither writes nor record are left");
+    assert_eq!(
+        pay(Duration::ZERO).unwrap(),
+        Outcome::Executed(1),
+        "neither writes nor record are left"
+    );
 }
 
-/// SQLite rolls a whole transaction back on some errors; what an action writes after that is no commit of its own.
+/// SQLite rolls a whole transaction back on some errors; what an action writes after that is no
+/// commit of its own.
 #[tokio::test]
 async fn cmp_7_sqlite_an_action_that_goes_on_after_its_transaction_is_gone_leaves_neither() {
     let world = world();
     world.dir.stranger().execute_batch("INSERT INTO ledger VALUES ('taken')").unwrap();
     let rolls_back = "INSERT OR ROLLBACK INTO ledger VALUES ('taken')";
-    for goes_on in
-        [&[rolls_back][..], &[rolls_back, "BEGIN"], &["ROLLBACK"], &["COMMIT"], &["COMMIT", "BEGIN"]]
-    {
+    for goes_on in [
+        &[rolls_back][..],
+        &[rolls_back, "BEGIN"],
+        &["ROLLBACK"],
+        &["COMMIT"],
+        &["COMMIT", "BEGIN"],
+    ] {
         let gone: Result<Outcome<u8>, ExecuteError<()>> = world
             .joined
             .execute(ctx("k", 30_000 * MS), async |tx: &mut SqliteTx| {

@@ -14,7 +14,9 @@ struct Rows(Arc<Dir>);
 
 impl Ledger<SqliteTx> for Rows {
     async fn write(&self, tx: &mut SqliteTx) -> Result<(), String> {
-        tx.execute("INSERT INTO kit_ledger DEFAULT VALUES", []).map(drop).map_err(|error| error.to_string())
+        tx.execute("INSERT INTO kit_ledger DEFAULT VALUES", [])
+            .map(drop)
+            .map_err(|error| error.to_string())
     }
 
     async fn lose(&self, tx: &mut SqliteTx) {
@@ -23,7 +25,8 @@ impl Ledger<SqliteTx> for Rows {
     }
 
     async fn rows(&self) -> u64 {
-        let count = self.0.stranger().query_row("SELECT count(*) FROM kit_ledger", [], |row| row.get(0));
+        let count =
+            self.0.stranger().query_row("SELECT count(*) FROM kit_ledger", [], |row| row.get(0));
         count.map(i64::unsigned_abs).expect("the rows are counted")
     }
 }
@@ -105,7 +108,8 @@ mod in_place {
     async fn in_place() -> Subject {
         let dir = Arc::new(Dir::new());
         let wall = Wall::new();
-        let config = wall.on(config(&dir)).with_synchronous(Synchronous::Normal).with_in_place(true);
+        let config =
+            wall.on(config(&dir)).with_synchronous(Synchronous::Normal).with_in_place(true);
         subject(&dir, &config).with_clock(move |by| wall.forward(by)).build()
     }
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::clock::wall_clock_micros;
 use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, SharedStore, Standing};
-use retryproof_core::{IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking};
+use retryproof_core::{
+    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking,
+};
 use retryproof_sqlite::SqliteStore;
 
 use crate::support::{DAY, Dir, Wall, completion, execute, grant, id, replay, request};
@@ -46,7 +48,8 @@ async fn acq_8_sixty_four_callers_share_commits() {
 
     let ids: Vec<_> = (0..64).map(|at| id(&format!("together {at}"))).collect();
     let stranger = lock(&dir);
-    let mut callers: Vec<_> = ids.iter().map(|id| Box::pin(grant(&store, id, OwnerId::new()))).collect();
+    let mut callers: Vec<_> =
+        ids.iter().map(|id| Box::pin(grant(&store, id, OwnerId::new()))).collect();
     for caller in &mut callers {
         start(caller.as_mut());
     }
@@ -73,7 +76,8 @@ async fn acq_10_tokens_of_concurrent_callers_are_distinct() {
                 for at in 0..8 {
                     let (id, owner) = (id(&format!("{caller} {at}")), OwnerId::new());
                     tokens.push(grant(&store, &id, owner).await.token);
-                    let done = store.complete(&id, owner, &completion(&format!("{caller} {at}"))).await;
+                    let done =
+                        store.complete(&id, owner, &completion(&format!("{caller} {at}"))).await;
                     assert_eq!(done.expect("completed"), Fenced::Done);
                 }
                 assert!(tokens.is_sorted());
@@ -111,7 +115,10 @@ async fn cmp_3_a_completion_dropped_in_the_queue_still_happens() {
     let stranger = lock(&dir);
     start(pin!(store.complete(&id, owner, &completion("late"))));
     stranger.execute_batch("ROLLBACK").expect("unlocked");
-    assert_eq!(store.complete(&id, owner, &completion("later")).await.expect("asked"), Fenced::AlreadyDone);
+    assert_eq!(
+        store.complete(&id, owner, &completion("later")).await.expect("asked"),
+        Fenced::AlreadyDone
+    );
     assert_eq!(replay(&store, &id).await, "late");
 }
 
@@ -153,7 +160,9 @@ async fn sto_4_purge_goes_in_bounded_batches_beside_live_traffic() {
     let old: Vec<_> = (0..1_000)
         .map(|at| {
             let store = Arc::clone(&store);
-            tokio::spawn(async move { grant(&store, &id(&format!("old {at}")), OwnerId::new()).await })
+            tokio::spawn(
+                async move { grant(&store, &id(&format!("old {at}")), OwnerId::new()).await },
+            )
         })
         .collect();
     for grant in old {
@@ -216,7 +225,8 @@ fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
     let store = SharedStore::from(SqliteStore::open_with(config).expect("opened"));
 
     let engine = IdempotencyEngine::new(store.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ctx = IdempotencyContext::builder("sqlite.tests", "async").build().expect("a context");
     let done = runtime.block_on(engine.execute(ctx, async || Ok::<_, Infallible>(1)));
     assert!(matches!(done, Ok(Outcome::Executed(1))), "{done:?}");

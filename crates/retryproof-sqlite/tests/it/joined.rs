@@ -11,8 +11,9 @@ use std::time::Duration;
 use retryproof_core::observe::{Counters, Counts};
 use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ErrorKind, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
-    IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result, blocking,
+    Acquisition, CodecId, Error, ErrorKind, ExecuteError, Held, IdempotencyContext,
+    IdempotencyEngine, IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload,
+    Result, blocking,
 };
 use retryproof_sqlite::{Sqlite, SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
 use rusqlite::{Connection, TransactionBehavior};
@@ -158,7 +159,8 @@ async fn cmp_7_sqlite_a_dropped_call_leaves_nothing() {
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
 }
 
-/// A takeover between the grant and the transaction; once it is open, the file's lock keeps takers off.
+/// A takeover between the grant and the transaction; once it is open, the file's lock keeps takers
+/// off.
 #[tokio::test]
 async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_are_gone() {
     let (dir, wall) = (Dir::new(), Wall::new());
@@ -229,7 +231,8 @@ async fn cmp_7_sqlite_waiters_are_woken_after_the_commit_and_never_before() {
     assert!(after < 5_000 * MS, "woken, not timed out: {after:?}");
 }
 
-/// The driver's own transaction, and a connection that goes away in the middle: what a crash leaves.
+/// The driver's own transaction, and a connection that goes away in the middle: what a crash
+/// leaves.
 #[tokio::test]
 async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let world = world();
@@ -286,15 +289,23 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     // Another file, with tables of its own: the call fails, and says why.
     let elsewhere = Dir::new();
     let source = SqliteTxSource::open_with(&elsewhere.config()).unwrap();
-    let failed: Result<Outcome<u8>, ExecuteError<()>> =
-        world.engine.joined(source).unwrap().execute(ctx("3"), async |_: &mut SqliteTx| Ok(1)).await;
+    let failed: Result<Outcome<u8>, ExecuteError<()>> = world
+        .engine
+        .joined(source)
+        .unwrap()
+        .execute(ctx("3"), async |_: &mut SqliteTx| Ok(1))
+        .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert!(failure.to_string().contains("another database"), "{failure}");
     // Another file without them.
     let conn = Connection::open(elsewhere.path().join("empty.db")).unwrap();
     let source = SqliteTxSource::over(conn).unwrap();
-    let failed: Result<Outcome<u8>, ExecuteError<()>> =
-        world.engine.joined(source).unwrap().execute(ctx("3"), async |_: &mut SqliteTx| Ok(1)).await;
+    let failed: Result<Outcome<u8>, ExecuteError<()>> = world
+        .engine
+        .joined(source)
+        .unwrap()
+        .execute(ctx("3"), async |_: &mut SqliteTx| Ok(1))
+        .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.kind(), ErrorKind::Schema);
     assert!(matches!(world.standing("3").await, Standing::Absent), "the key is free");
@@ -324,12 +335,17 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     assert_eq!(world.rows(), ["k"], "the write of the killed process is gone");
 }
 
-/// A commit that SQLite refuses: the deferred constraint is judged there, after the record was written.
+/// A commit that SQLite refuses: the deferred constraint is judged there, after the record was
+/// written.
 #[tokio::test]
 async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let world = world();
     let conn = ledger(&world.dir);
-    conn.execute_batch("CREATE TABLE parent (id INTEGER PRIMARY KEY); CREATE TABLE child (parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)").unwrap();
+    conn.execute_batch(
+        "CREATE TABLE parent (id INTEGER PRIMARY KEY); CREATE TABLE child (parent \
+         INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)",
+    )
+    .unwrap();
     conn.execute_batch("PRAGMA foreign_keys=ON").unwrap();
     let joined = world.engine.joined(SqliteTxSource::over(conn).unwrap()).unwrap();
     let run = async |parent: i64| {
@@ -382,7 +398,8 @@ async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
     }
 
     let world = world();
-    let joined = world.engine.joined(Deaf(SqliteTxSource::open(world.dir.file()).unwrap())).unwrap();
+    let joined =
+        world.engine.joined(Deaf(SqliteTxSource::open(world.dir.file()).unwrap())).unwrap();
     let outcome = joined
         .execute(ctx("k"), async |tx: &mut DeafTx| {
             tx.0.execute("INSERT INTO ledger VALUES ('k')", []).map(|_| "done".to_owned())
@@ -414,7 +431,8 @@ async fn cmp_7_sqlite_transactions_and_the_writer_take_turns() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Two who write in turn, each for longer than the writer sleeps in one go: it keeps its place in the line meanwhile.
+/// Two who write in turn, each for longer than the writer sleeps in one go: it keeps its place in
+/// the line meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer() {
     let dir = Dir::new();
@@ -422,7 +440,8 @@ async fn run_1_sto_5_sqlite_two_sources_of_transactions_do_not_starve_the_writer
     let over = Arc::new(AtomicBool::new(false));
     let sources: Vec<_> = (0..2)
         .map(|_| {
-            let (source, over) = (SqliteTxSource::open(world.dir.file()).unwrap(), Arc::clone(&over));
+            let (source, over) =
+                (SqliteTxSource::open(world.dir.file()).unwrap(), Arc::clone(&over));
             tokio::spawn(async move {
                 while !over.load(Ordering::SeqCst) {
                     let tx = source.begin().await.unwrap();
@@ -474,10 +493,13 @@ fn cmp_7_sqlite_the_blocking_form_joins_too() {
     };
     assert_eq!(pay("a").unwrap(), Outcome::Executed("a".to_owned()));
     assert_eq!(pay("a").unwrap(), Outcome::Replayed("a".to_owned()));
-    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("b")).unwrap() else { panic!() };
+    let blocking::Acquisition::Granted(held) = engine.try_acquire(&ctx("b")).unwrap() else {
+        panic!()
+    };
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     tx.execute("INSERT INTO ledger VALUES ('b')", []).unwrap();
-    let pending = held.complete_in(&mut tx, Payload::new(CodecId::JSON, 1, b"\"by hand\"")).unwrap();
+    let pending =
+        held.complete_in(&mut tx, Payload::new(CodecId::JSON, 1, b"\"by hand\"")).unwrap();
     tx.commit().unwrap();
     pending.committed();
     assert_eq!(pay("b").unwrap(), Outcome::Replayed("by hand".to_owned()));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several processes on one file: this binary starts itself again and drives the other by lines on its standard input.
+//! Several processes on one file: this binary starts itself again and drives the other by lines on
+//! its standard input.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    OwnerId, Payload,
+    Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Identity, OwnerId, Payload,
 };
 use retryproof_sqlite::{SqliteStore, SqliteTxSource};
 
@@ -20,11 +21,13 @@ use crate::support::{DAY, Dir, LONG, body, completion, execute, id, replay, requ
 /// Names the file for the other process.
 const FILE: &str = "RETRYPROOF_SQLITE_TEST_FILE";
 
-/// The other process: holds one owner and does what its lines say. Without the variable it is not one, and there is nothing to do.
+/// The other process: holds one owner and does what its lines say. Without the variable it is not
+/// one, and there is nothing to do.
 #[test]
 fn the_other_process() {
     let Some(file) = std::env::var_os(FILE) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = SqliteStore::open(&file).expect("the store opens");
     let owner = OwnerId::new();
     println!("\n@ready");
@@ -35,7 +38,8 @@ fn the_other_process() {
             match words[..] {
                 ["acquire", key, lease] => {
                     let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
-                    let answer = store.acquire(&id(key), &AcquireRequest::new(owner, lease, DAY)).await;
+                    let answer =
+                        store.acquire(&id(key), &AcquireRequest::new(owner, lease, DAY)).await;
                     match answer.expect("answered") {
                         Acquired::Granted(grant) => grant.token.to_string(),
                         other => format!("{other:?}"),
@@ -50,7 +54,9 @@ fn the_other_process() {
                 ["extend", key] => {
                     format!("{:?}", store.extend(&id(key), owner, LONG).await.expect("answered"))
                 }
-                ["release", key] => format!("{:?}", store.release(&id(key), owner).await.expect("answered")),
+                ["release", key] => {
+                    format!("{:?}", store.release(&id(key), owner).await.expect("answered"))
+                }
                 ["pay", key, lease] => {
                     let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
                     write_and_hang(Path::new(&file), key, lease).await
@@ -63,13 +69,18 @@ fn the_other_process() {
     }
 }
 
-/// CMP-7: a write and its record in one transaction, which is never committed; for somebody to kill it there.
+/// CMP-7: a write and its record in one transaction, which is never committed; for somebody to kill
+/// it there.
 async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
-    let ctx =
-        IdempotencyContext::builder(id(key).scope().clone(), key).lease(lease).build().expect("a context");
+    let ctx = IdempotencyContext::builder(id(key).scope().clone(), key)
+        .lease(lease)
+        .build()
+        .expect("a context");
     let source = SqliteTxSource::open(file).expect("a connection");
-    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx).await else { panic!("not granted") };
+    let Ok(Acquisition::Granted(held)) = engine.try_acquire(&ctx).await else {
+        panic!("not granted")
+    };
     let mut tx = source.begin().await.expect("a transaction");
     tx.execute("INSERT INTO ledger VALUES (?1)", [key]).expect("written");
     let done = Payload::new(CodecId::BYTES, 1, b"never");
@@ -141,8 +152,10 @@ impl Other {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let status =
-            Command::new("kill").args([name, &self.process.id().to_string()]).status().expect("kill runs");
+        let status = Command::new("kill")
+            .args([name, &self.process.id().to_string()])
+            .status()
+            .expect("kill runs");
         assert!(status.success());
     }
 }
@@ -159,12 +172,15 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Acquires as soon as the holder's lease is over, however it ends, by the engine's loop: acquire, wait, acquire.
+/// Acquires as soon as the holder's lease is over, however it ends, by the engine's loop: acquire,
+/// wait, acquire.
 async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant {
     loop {
         match store.acquire(id, &request(owner)).await.expect("answered") {
             Acquired::Granted(grant) => return grant,
-            Acquired::Busy { remaining, token } => store.changed(id, token, remaining).await.expect("waited"),
+            Acquired::Busy { remaining, token } => {
+                store.changed(id, token, remaining).await.expect("waited")
+            }
             Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
         }
     }
@@ -194,7 +210,10 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         "from completion to waking in another process: median {:?}, at most {:?}",
         delays[4], delays[8]
     );
-    assert!(delays[4] < Duration::from_secs(1), "a poll found it, not the end of the wait: {delays:?}");
+    assert!(
+        delays[4] < Duration::from_secs(1),
+        "a poll found it, not the end of the wait: {delays:?}"
+    );
 }
 
 #[tokio::test]
@@ -245,7 +264,9 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     other.say("complete k zombie");
     other.signal("-CONT");
     assert_eq!(other.hear(), "Lost", "while the taker is at work");
-    assert!(matches!(store.look(&id).await, Ok(Standing::Busy { token, .. }) if token == grant.token));
+    assert!(
+        matches!(store.look(&id).await, Ok(Standing::Busy { token, .. }) if token == grant.token)
+    );
     assert_eq!(other.ask("extend k"), "Lost");
     assert_eq!(other.ask("release k"), "Lost");
     let _ = store.complete(&id, owner, &completion("takers")).await.expect("completed");

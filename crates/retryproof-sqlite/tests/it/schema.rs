@@ -63,7 +63,8 @@ async fn sto_3_migrate_is_idempotent_and_keeps_records() {
 async fn sto_3_migrate_from_many_at_once() {
     let dir = Dir::new();
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| SqliteStore::migrate(dir.file()))).collect();
+        let all: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| SqliteStore::migrate(dir.file()))).collect();
         for one in all {
             one.join().expect("no panic").expect("migrated");
         }
@@ -77,19 +78,26 @@ fn sto_3_older_and_newer_schemas_are_refused() {
     drop(dir.store());
     let set = |version: i64| {
         dir.stranger()
-            .execute("UPDATE retryproof_records_meta SET value = ?1 WHERE name = 'schema'", [version])
+            .execute(
+                "UPDATE retryproof_records_meta SET value = ?1 WHERE name = 'schema'",
+                [version],
+            )
             .expect("the version is set");
     };
     set(0);
     let text = refused(&dir);
     assert!(
-        text.contains("older") && text.contains("retryproof::migrate(url)") && text.contains("found = 0"),
+        text.contains("older")
+            && text.contains("retryproof::migrate(url)")
+            && text.contains("found = 0"),
         "{text}"
     );
     set(2);
     let text = refused(&dir);
     assert!(
-        text.contains("newer") && text.contains("retryproof::migrate(url)") && text.contains("found = 2"),
+        text.contains("newer")
+            && text.contains("retryproof::migrate(url)")
+            && text.contains("found = 2"),
         "{text}"
     );
     let error = SqliteStore::migrate(dir.file()).expect_err("it does not go back");
@@ -97,7 +105,9 @@ fn sto_3_older_and_newer_schemas_are_refused() {
     set(0);
     SqliteStore::migrate(dir.file()).expect("an older one is brought up");
     SqliteStore::open(dir.file()).expect("and fits now");
-    dir.stranger().execute("DELETE FROM retryproof_records_meta WHERE name = 'schema'", []).expect("deleted");
+    dir.stranger()
+        .execute("DELETE FROM retryproof_records_meta WHERE name = 'schema'", [])
+        .expect("deleted");
     assert!(refused(&dir).contains("retryproof::migrate(url)"));
 }
 
@@ -124,11 +134,16 @@ async fn sto_3_two_tables_in_one_file_do_not_meet() {
     execute(&a, &id("k"), "of a").await;
     assert!(matches!(b.look(&id("k")).await, Ok(Standing::Absent)));
     execute(&b, &id("k"), "of b").await;
-    assert_eq!((replay(&a, &id("k")).await, replay(&b, &id("k")).await), ("of a".into(), "of b".into()));
+    assert_eq!(
+        (replay(&a, &id("k")).await, replay(&b, &id("k")).await),
+        ("of a".into(), "of b".into())
+    );
     for name in ["a;--", "sqlite_records", ""] {
         let config = SqliteConfig::new(dir.file()).with_table_name(name);
-        let kinds =
-            (config.migrate().map_err(|e| e.kind()), config.schema_sql().map_err(|e| e.kind()).map(drop));
+        let kinds = (
+            config.migrate().map_err(|e| e.kind()),
+            config.schema_sql().map_err(|e| e.kind()).map(drop),
+        );
         assert_eq!(kinds, (Err(ErrorKind::Config), Err(ErrorKind::Config)), "{name:?}");
         assert_eq!(
             SqliteStore::open_with(config).expect_err("refused").kind(),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
-use retryproof_core::{CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult};
+use retryproof_core::{
+    CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
+};
 use retryproof_sqlite::{SqliteConfig, SqliteStore};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -24,7 +26,8 @@ pub(crate) struct Dir(PathBuf);
 impl Dir {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("retryproof-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("retryproof-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a directory for the test");
         Self(path)
@@ -122,7 +125,10 @@ pub(crate) async fn grant(store: &SqliteStore, id: &Identity, owner: OwnerId) ->
 pub(crate) async fn execute(store: &SqliteStore, id: &Identity, body: &str) {
     let owner = OwnerId::new();
     grant(store, id, owner).await;
-    assert_eq!(store.complete(id, owner, &completion(body)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(id, owner, &completion(body)).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 /// The result that a duplicate gets.

@@ -69,7 +69,11 @@ async fn cmp_1_reopening_keeps_records() {
         other => panic!("the lease is lost: {other:?}"),
     }
     wall.forward(LONG);
-    match store.acquire(&held, &AcquireRequest::new(OwnerId::new(), LONG, DAY)).await.expect("acquired") {
+    match store
+        .acquire(&held, &AcquireRequest::new(OwnerId::new(), LONG, DAY))
+        .await
+        .expect("acquired")
+    {
         Acquired::Granted(grant) => assert!(grant.took_over && grant.token > held_token),
         other => panic!("not taken over: {other:?}"),
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that cannot be opened, read or written: a typed error that says what to do, nothing half-written, no key shown (ID-4).
+//! Files that cannot be opened, read or written: a typed error that says what to do, nothing
+//! half-written, no key shown (ID-4).
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use retryproof_core::store::{Acquired, Fenced, Standing};
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_sqlite::{SqliteConfig, SqliteStore};
 
-use crate::support::{CANARY, Dir, LONG, assert_masked, completion, execute, grant, id, replay, request};
+use crate::support::{
+    CANARY, Dir, LONG, assert_masked, completion, execute, grant, id, replay, request,
+};
 
 fn open(path: impl AsRef<Path>) -> Error {
     let error = SqliteStore::open(path).expect_err("it cannot be opened");
@@ -55,7 +58,8 @@ async fn cmp_8_a_damaged_file_fails_closed() {
     }
     drop(store);
     let mut bytes = std::fs::read(dir.file()).expect("read");
-    // All pages but the first, which holds the table of contents, and those of the version row are found through it.
+    // All pages but the first, which holds the table of contents, and those of the version row are
+    // found through it.
     let page = 4_096;
     assert!(bytes.len() > 12 * page);
     bytes[6 * page..].fill(0x5a);
@@ -113,11 +117,16 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             store.look(&id).await.map(drop).expect_err(change),
         ] {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}");
-            assert!(error.to_string().contains(change.split(' ').next().expect("a column")), "{error}");
+            assert!(
+                error.to_string().contains(change.split(' ').next().expect("a column")),
+                "{error}"
+            );
             assert_masked(&error);
         }
         // Neither changes it; a spoilt value alone does not show to them.
-        for fenced in [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await] {
+        for fenced in
+            [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await]
+        {
             match fenced {
                 Ok(Fenced::Lost) => {}
                 Ok(other) => panic!("{change}: {other:?}"),
@@ -125,8 +134,9 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             }
         }
     }
-    let left: i64 =
-        spoil.query_row("SELECT count(*) FROM retryproof_records", [], |row| row.get(0)).expect("counted");
+    let left: i64 = spoil
+        .query_row("SELECT count(*) FROM retryproof_records", [], |row| row.get(0))
+        .expect("counted");
     assert_eq!(left, 12);
 }
 
@@ -135,8 +145,11 @@ async fn acq_10_a_missing_counter_refuses_grants() {
     let dir = Dir::new();
     let store = dir.store();
     execute(&store, &id("done"), "result").await;
-    dir.stranger().execute("DELETE FROM retryproof_records_meta WHERE name = 'fence'", []).expect("deleted");
-    let error = store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no token to give");
+    dir.stranger()
+        .execute("DELETE FROM retryproof_records_meta WHERE name = 'fence'", [])
+        .expect("deleted");
+    let error =
+        store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no token to give");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     assert_masked(&error);
     assert!(matches!(store.look(&id(CANARY)).await, Ok(Standing::Absent)));
@@ -147,10 +160,12 @@ async fn acq_10_a_missing_counter_refuses_grants() {
 async fn acq_10_a_counter_at_its_end_gives_no_token_twice() {
     let dir = Dir::new();
     let store = dir.store();
-    let at_the_end = format!("UPDATE retryproof_records_meta SET value = {} WHERE name = 'fence'", i64::MAX);
+    let at_the_end =
+        format!("UPDATE retryproof_records_meta SET value = {} WHERE name = 'fence'", i64::MAX);
     dir.stranger().execute(&at_the_end, []).expect("written");
     for key in ["a", "b"] {
-        let error = store.acquire(&id(key), &request(OwnerId::new())).await.expect_err("no token is left");
+        let error =
+            store.acquire(&id(key), &request(OwnerId::new())).await.expect_err("no token is left");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
 }
@@ -184,7 +199,10 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
 
     stranger.execute_batch("ROLLBACK").expect("unlocked");
     assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)), "nothing half-written");
-    assert_eq!(store.complete(&held, owner, &completion("late")).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&held, owner, &completion("late")).await.expect("completed"),
+        Fenced::Done
+    );
 }
 
 #[tokio::test]
@@ -196,7 +214,8 @@ async fn sto_5_a_call_goes_on_when_the_lock_is_given_back_in_time() {
         stranger.execute_batch("BEGIN EXCLUSIVE").expect("locked");
         let id = id("k");
         let mut call = Box::pin(grant(&store, &id, OwnerId::new()));
-        // Long enough for some attempts; it cannot end while the file is locked, however long that is.
+        // Long enough for some attempts; it cannot end while the file is locked, however long that
+        // is.
         let ended = tokio::time::timeout(Duration::from_millis(20), &mut call).await;
         assert!(ended.is_err());
         stranger.execute_batch("COMMIT").expect("unlocked");
@@ -211,7 +230,8 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     assert_eq!(store.profile().max_value, 100);
     let (id, owner) = (id(CANARY), OwnerId::new());
     grant(&store, &id, owner).await;
-    let error = store.complete(&id, owner, &completion(&CANARY.repeat(20))).await.expect_err("too large");
+    let error =
+        store.complete(&id, owner, &completion(&CANARY.repeat(20))).await.expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert_masked(&error);
     let most = dir.store().profile().max_value;

@@ -55,6 +55,8 @@ impl Fate {
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();
-        self.runs == 1 && ends.next() == Some(&Reason::Executed) && ends.all(|why| *why == Reason::Replayed)
+        self.runs == 1
+            && ends.next() == Some(&Reason::Executed)
+            && ends.all(|why| *why == Reason::Replayed)
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: a message broker of a test's own, which may be killed and comes back with the data that it left.
+//! [`Server`]: a message broker of a test's own, which may be killed and comes back with the data
+//! that it left.
 //!
 //! The programs have to be on this machine; `cargo xtask services up nats rabbitmq` installs them.
 
@@ -17,14 +18,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::folder::Folder;
 
-/// A broker takes seconds to start, and many of them on a busy machine; one that takes this long hangs.
+/// A broker takes seconds to start, and many of them on a busy machine; one that takes this long
+/// hangs.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// A broker on a free port of 127.0.0.1, with its data in a folder of its own. Both end with it.
 ///
-/// Start it on the thread that the test runs on, not on one of `spawn_blocking`: where the machine can see to that, its processes die with
-/// the thread that started them, so that none outlives a test that was killed.
+/// Start it on the thread that the test runs on, not on one of `spawn_blocking`: where the machine
+/// can see to that, its processes die with the thread that started them, so that none outlives a
+/// test that was killed.
 #[derive(Debug)]
 pub struct Server {
     url: String,
@@ -54,22 +57,30 @@ impl Server {
             "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n",
             dir.join("data").display()
         );
-        let command = vec![program("nats-server")?, "-c".into(), write(dir, "nats.conf", &settings)?];
+        let command =
+            vec![program("nats-server")?, "-c".into(), write(dir, "nats.conf", &settings)?];
         let greeting = (Vec::new(), b"INFO ".to_vec());
         let url = format!("nats://127.0.0.1:{port}");
         Self::begin(url, folder, vec![Process { port, command, greeting, child: None }]).await
     }
 
-    /// A RabbitMQ node, and the `epmd` that it wants to be known by; the user is `guest`, who may do everything.
+    /// A RabbitMQ node, and the `epmd` that it wants to be known by; the user is `guest`, who may
+    /// do everything.
     ///
     /// # Errors
     /// When the programs are not there, or do not serve in time.
     pub async fn rabbitmq() -> io::Result<Self> {
         let (folder, names, port) = (folder()?, free_port(), free_port());
         let dir = folder.path();
-        // It writes the id of its process to its log else; and it would start a node of its own to be told where it is.
-        let epmd =
-            [program("epmd")?, "-port".into(), names.to_string(), "-address".into(), "127.0.0.1".into()];
+        // It writes the id of its process to its log else; and it would start a node of its own to
+        // be told where it is.
+        let epmd = [
+            program("epmd")?,
+            "-port".into(),
+            names.to_string(),
+            "-address".into(),
+            "127.0.0.1".into(),
+        ];
         // Its port comes back, as a number of four bytes.
         let knows = ([0, 1, b'n'].to_vec(), u32::from(names).to_be_bytes().to_vec());
         let settings = format!(
@@ -93,9 +104,14 @@ impl Server {
             // Then the script becomes the node, so that whoever kills the one kills the other.
             "RABBITMQ_ALLOW_INPUT=1".into(),
             // The one on the path changes to another user.
-            Path::new(&program("rabbitmq-env")?).with_file_name("rabbitmq-server").display().to_string(),
+            Path::new(&program("rabbitmq-env")?)
+                .with_file_name("rabbitmq-server")
+                .display()
+                .to_string(),
         ]);
-        command.extend(["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from));
+        command.extend(
+            ["-noinput", "-kernel", "inet_dist_use_interface", "{127,0,0,2}"].map(String::from),
+        );
         // A method frame of channel 0.
         let greeting = (b"AMQP\0\0\x09\x01".to_vec(), vec![1, 0, 0]);
         let url = format!("amqp://guest:guest@127.0.0.1:{port}");
@@ -107,7 +123,8 @@ impl Server {
     }
 
     async fn begin(url: String, folder: Folder, processes: Vec<Process>) -> io::Result<Self> {
-        // Made before it is started, so that what has been started by then ends with it when the rest does not come up.
+        // Made before it is started, so that what has been started by then ends with it when the
+        // rest does not come up.
         let mut server = Self { url, folder, processes };
         server.start().await?;
         Ok(server)
@@ -119,7 +136,8 @@ impl Server {
         &self.url
     }
 
-    /// Until a quorum queue of this RabbitMQ is there after a kill as well: one that was made in the last half second is not, whatever it holds.
+    /// Until a quorum queue of this RabbitMQ is there after a kill as well: one that was made in
+    /// the last half second is not, whatever it holds.
     ///
     /// # Errors
     /// When it is not written down in time.
@@ -142,7 +160,8 @@ impl Server {
         self.processes.last_mut().map_or(Ok(()), Process::kill)
     }
 
-    /// Starts what does not run, on the same port and with the data that was left, and waits until it serves.
+    /// Starts what does not run, on the same port and with the data that was left, and waits until
+    /// it serves.
     ///
     /// # Errors
     /// When it does not serve in time; with the end of its log.
@@ -153,8 +172,14 @@ impl Server {
         let log = self.folder.path().join("log");
         for process in &mut self.processes {
             let ready = process.start(self.folder.path(), &log);
-            if let Err(error) = timeout(READY_WITHIN, ready).await.unwrap_or_else(|late| Err(late.into())) {
-                return Err(io::Error::other(format!("{}: {error}: {}", process.command[0], tail(&log))));
+            if let Err(error) =
+                timeout(READY_WITHIN, ready).await.unwrap_or_else(|late| Err(late.into()))
+            {
+                return Err(io::Error::other(format!(
+                    "{}: {error}: {}",
+                    process.command[0],
+                    tail(&log)
+                )));
             }
         }
         Ok(())
@@ -179,7 +204,10 @@ impl Process {
                 command.args(&words[1..]).current_dir(dir).stdin(Stdio::null());
                 self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
             }
-            if timeout(ANSWERS_WITHIN, self.greets()).await.is_ok_and(|greets| greets.is_ok_and(|yes| yes)) {
+            if timeout(ANSWERS_WITHIN, self.greets())
+                .await
+                .is_ok_and(|greets| greets.is_ok_and(|yes| yes))
+            {
                 return Ok(());
             }
             // What is left of one that was killed a moment ago may keep its successor out.
@@ -210,7 +238,8 @@ impl Process {
     }
 }
 
-/// Whether the list of quorum queues on disk has this one, and not only another whose name begins with its.
+/// Whether the list of quorum queues on disk has this one, and not only another whose name begins
+/// with its.
 fn listed(node: &Path, queue: &str) -> io::Result<bool> {
     for own in fs::read_dir(node)?.flatten() {
         let list = own.path().join("quorum").join(own.file_name()).join("names.dets");
@@ -234,11 +263,13 @@ fn tied(command: &[String]) -> Vec<String> {
     words
 }
 
-/// A port that was free a moment ago, below those that the system hands out by itself: it is still free when a server is started again.
+/// A port that was free a moment ago, below those that the system hands out by itself: it is still
+/// free when a server is started again.
 fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Processes that run at once begin apart: a port that one of them has given up is not the next of another.
+        // Processes that run at once begin apart: a port that one of them has given up is not the
+        // next of another.
         let step = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize * 97;
         let port = 10_000 + u16::try_from(step % 9_000).unwrap_or_default();
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

@@ -3,8 +3,8 @@
 
 use retryproof_core::listener::Verdict;
 use retryproof_core::{
-    CompletionFailurePolicy, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Rejected,
-    SharedStore,
+    CompletionFailurePolicy, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore,
+    Rejected, SharedStore,
 };
 
 use crate::{Fault, FaultStore, Faults, Operation};

@@ -47,7 +47,11 @@ impl Gate {
 }
 
 /// Handles a message by an engine, with work that counts its runs and does nothing else.
-pub async fn counted(engine: &IdempotencyEngine, ctx: IdempotencyContext, runs: &AtomicUsize) -> Verdict {
+pub async fn counted(
+    engine: &IdempotencyEngine,
+    ctx: IdempotencyContext,
+    runs: &AtomicUsize,
+) -> Verdict {
     let work = async || {
         runs.fetch_add(1, Ordering::SeqCst);
         Ok::<(), Infallible>(())
@@ -64,7 +68,8 @@ pub async fn gated(engine: &IdempotencyEngine, ctx: IdempotencyContext, gate: &G
     Verdict::of(&engine.execute(ctx, work).await)
 }
 
-/// Handles one message by work whose first run fails and does not know what it did (RUN-4), and whose next one is a takeover that succeeds.
+/// Handles one message by work whose first run fails and does not know what it did (RUN-4), and
+/// whose next one is a takeover that succeeds.
 pub async fn unsure(engine: &IdempotencyEngine, ctx: IdempotencyContext) -> Verdict {
     let work = |lease: Lease| async move {
         match lease.attempt() {

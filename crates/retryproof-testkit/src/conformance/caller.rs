@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the cases are written in: callers with an owner each, and judges that show the answer they did not expect.
+//! What the cases are written in: callers with an owner each, and judges that show the answer they
+//! did not expect.
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing,
+};
 use retryproof_core::{
     Blob, CodecId, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Payload,
     StoredResult,
@@ -15,8 +18,8 @@ use crate::subject::Subject;
 pub(super) const LONG: Duration = Duration::from_secs(600);
 pub(super) const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const MS: Duration = Duration::from_millis(1);
-/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. A poll of 50 ms is in order; the rest is for
-/// loaded machines.
+/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. A poll of 50 ms
+/// is in order; the rest is for loaded machines.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
 /// The bound of a wait that is to be ended by a wake-up.
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);
@@ -27,12 +30,14 @@ impl Subject {
         Caller::new(self.store(), id)
     }
 
-    /// A lease or a ttl that is to run out. On the host's clock it may be over before the next line is reached.
+    /// A lease or a ttl that is to run out. On the host's clock it may be over before the next line
+    /// is reached.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }
 
-    /// Waits until a lease or a ttl of length `over`, counted from now or before, is over by the store's clock.
+    /// Waits until a lease or a ttl of length `over`, counted from now or before, is over by the
+    /// store's clock.
     pub(super) async fn expire(&self, id: &Identity, over: Duration) {
         self.pass(over).await;
         if self.is_exact() {
@@ -61,7 +66,13 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn new(store: &SharedStore, id: &Identity) -> Self {
-        Self { store: store.clone(), id: id.clone(), owner: OwnerId::new(), fingerprint: None, ttl: DAY }
+        Self {
+            store: store.clone(),
+            id: id.clone(),
+            owner: OwnerId::new(),
+            fingerprint: None,
+            ttl: DAY,
+        }
     }
 
     pub(super) fn with_ttl(mut self, ttl: Duration) -> Self {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each method dropped at each of its await points, through the concrete store and through `SharedStore`.
+//! Each method dropped at each of its await points, through the concrete store and through
+//! `SharedStore`.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -28,14 +29,26 @@ pub(crate) enum Doomed {
     Release(OwnerId),
 }
 
-/// Makes the call and drops it when it has been pending `times` times. Says whether it was done before that.
-pub(crate) async fn doom<S: IdempotencyStore>(store: &S, id: &Identity, call: &Doomed, times: u32) -> bool {
+/// Makes the call and drops it when it has been pending `times` times. Says whether it was done
+/// before that.
+pub(crate) async fn doom<S: IdempotencyStore>(
+    store: &S,
+    id: &Identity,
+    call: &Doomed,
+    times: u32,
+) -> bool {
     match call {
         Doomed::Acquire(request) => until_pending(store.acquire(id, request), times).await,
         Doomed::Look => until_pending(store.look(id), times).await,
-        Doomed::Changed(seen, at_most) => until_pending(store.changed(id, *seen, *at_most), times).await,
-        Doomed::Extend(owner, lease) => until_pending(store.extend(id, *owner, *lease), times).await,
-        Doomed::Complete(owner, done) => until_pending(store.complete(id, *owner, done), times).await,
+        Doomed::Changed(seen, at_most) => {
+            until_pending(store.changed(id, *seen, *at_most), times).await
+        }
+        Doomed::Extend(owner, lease) => {
+            until_pending(store.extend(id, *owner, *lease), times).await
+        }
+        Doomed::Complete(owner, done) => {
+            until_pending(store.complete(id, *owner, done), times).await
+        }
         Doomed::Release(owner) => until_pending(store.release(id, *owner), times).await,
     }
 }
@@ -64,8 +77,8 @@ enum Form {
     Shared,
 }
 
-/// Drops the call at its every await point, each time on a fresh identity that `prepare` sets up, and has `check` look at what is
-/// left. Ends when the call was done before the drop.
+/// Drops the call at its every await point, each time on a fresh identity that `prepare` sets up,
+/// and has `check` look at what is left. Ends when the call was done before the drop.
 async fn at_every_await<P, F>(
     s: &Subject,
     prepare: impl Fn(Caller) -> P,

@@ -44,7 +44,11 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     assert_eq!(taker.complete(b"taker").await, Fenced::Done);
     assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
     assert_eq!(body(&is_complete(s.caller(&id).look().await)), b"taker");
-    assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker", "it is answered as a duplicate");
+    assert_eq!(
+        body(&completed(zombie.acquire(LONG).await)),
+        b"taker",
+        "it is answered as a duplicate"
+    );
 }
 
 /// All 128 bits of an owner count: a store that compares fewer takes one execution for another.
@@ -57,7 +61,11 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let mut stranger = s.caller(&id);
         stranger.owner = OwnerId::from_bytes(bytes);
-        assert_eq!(busy(stranger.acquire(LONG).await).1, token, "bit {bit}: it gets the holder's lease");
+        assert_eq!(
+            busy(stranger.acquire(LONG).await).1,
+            token,
+            "bit {bit}: it gets the holder's lease"
+        );
         assert_eq!(stranger.extend(LONG).await, Fenced::Lost, "bit {bit}");
         assert_eq!(stranger.complete(b"stranger").await, Fenced::Lost, "bit {bit}");
         assert_eq!(stranger.release().await, Fenced::Lost, "bit {bit}");
@@ -180,7 +188,8 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     is_absent(holder.look().await);
 }
 
-/// A beat that arrives after the release, or for a key that nobody holds, is refused and makes nothing.
+/// A beat that arrives after the release, or for a key that nobody holds, is refused and makes
+/// nothing.
 pub async fn run_3_extend_revives_no_released_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -4,10 +4,13 @@
 use retryproof_core::store::{Completion, Fenced};
 use retryproof_core::{Fingerprint, Opened};
 
-use super::caller::{DAY, LONG, busy, completed, envelope, fingerprint, granted, is_busy, is_complete};
+use super::caller::{
+    DAY, LONG, busy, completed, envelope, fingerprint, granted, is_busy, is_complete,
+};
 use crate::subject::Subject;
 
-/// The completion's fingerprint comes with the result, in an acquire and in a look; none stays none.
+/// The completion's fingerprint comes with the result, in an acquire and in a look; none stays
+/// none.
 pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
     for stored in [None, Some(fingerprint(1))] {
         let id = s.id(&format!("{}", stored.is_some()));
@@ -37,7 +40,8 @@ pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     }
 }
 
-/// While the holder runs nothing is judged: a duplicate with another fingerprint is busy like any other.
+/// While the holder runs nothing is judged: a duplicate with another fingerprint is busy like any
+/// other.
 pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
@@ -59,7 +63,11 @@ impl Subject {
         if !self.can_inspect() {
             return None;
         }
-        self.store().get(id).await.expect("an inspection is answered").map(|record| record.has_fingerprint)
+        self.store()
+            .get(id)
+            .await
+            .expect("an inspection is answered")
+            .map(|record| record.has_fingerprint)
     }
 }
 

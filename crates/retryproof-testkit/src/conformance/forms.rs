@@ -20,7 +20,11 @@ fn acquired(answer: retryproof_core::Result<Acquired>) -> String {
         Ok(Acquired::Granted(grant)) => format!("granted, takeover {}", grant.took_over),
         Ok(Acquired::Busy { .. }) => "busy".to_owned(),
         Ok(Acquired::Complete(stored)) => {
-            format!("complete {:?} {:?}", body(&stored), stored.fingerprint().map(Fingerprint::as_bytes))
+            format!(
+                "complete {:?} {:?}",
+                body(&stored),
+                stored.fingerprint().map(Fingerprint::as_bytes)
+            )
         }
         Err(error) => format!("{:?}", error.kind()),
     }
@@ -95,7 +99,10 @@ async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     said.push(acquired(grant));
     said.push(acquired(store().dyn_acquire(id.clone(), ask(other)).await));
     said.push(stands(store().dyn_look(id.clone()).await));
-    said.push(format!("{:?}", store().dyn_changed(id.clone(), token, Duration::ZERO).await.is_ok()));
+    said.push(format!(
+        "{:?}",
+        store().dyn_changed(id.clone(), token, Duration::ZERO).await.is_ok()
+    ));
     for owner in [owner, other] {
         said.push(fenced(store().dyn_extend(id.clone(), owner, LONG).await));
     }

@@ -55,8 +55,8 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     }
 }
 
-/// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed, with the same token, and it has become
-/// no takeover.
+/// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed,
+/// with the same token, and it has become no takeover.
 pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -78,7 +78,9 @@ pub async fn acq_2_one_winner_over_all_handles(s: &Subject) {
             .map(|at| {
                 let here = s.caller(&id);
                 let caller = if at % 2 == 0 { here } else { here.on(&other) };
-                tokio::spawn(async move { matches!(caller.acquire(LONG).await, Acquired::Granted(_)) })
+                tokio::spawn(
+                    async move { matches!(caller.acquire(LONG).await, Acquired::Granted(_)) },
+                )
             })
             .collect();
         let mut winners = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identities compare byte for byte: no folding, padding, trimming or joining makes two of them meet.
+//! Identities compare byte for byte: no folding, padding, trimming or joining makes two of them
+//! meet.
 
 use retryproof_core::store::Fenced;
 use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
@@ -14,7 +15,9 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
         let holder = s.caller(id);
         match holder.acquire(LONG).await {
             retryproof_core::store::Acquired::Granted(grant) => assert!(!grant.took_over),
-            other => panic!("identity {at} of {} meets an earlier one: {other:?}", identities.len()),
+            other => {
+                panic!("identity {at} of {} meets an earlier one: {other:?}", identities.len())
+            }
         }
         holders.push(holder);
     }
@@ -54,7 +57,8 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
         "key.",
         "ke",
         "keyy",
-        // Composed and decomposed, sharp s and its capital, dotless and dotted i, Kelvin and k, full width, ligature.
+        // Composed and decomposed, sharp s and its capital, dotless and dotted i, Kelvin and k,
+        // full width, ligature.
         "\u{e9}",
         "e\u{301}",
         "\u{c9}",
@@ -104,9 +108,9 @@ pub async fn id_2_identities_compare_byte_for_byte(s: &Subject) {
 /// No separator trick joins two pairs into one.
 pub async fn id_2_separators_join_nothing(s: &Subject) {
     let mut identities = Vec::new();
-    for separator in
-        [":", "/", "|", "#", ",", " ", "\\", "::", ".", "-", "_", "%", "'", "\"", "{", "}", "\u{7e}"]
-    {
+    for separator in [
+        ":", "/", "|", "#", ",", " ", "\\", "::", ".", "-", "_", "%", "'", "\"", "{", "}", "\u{7e}",
+    ] {
         let joined = |a: &str, b: &str| format!("{a}{separator}{b}");
         identities.push(s.identity(&joined("a", "b"), "c"));
         identities.push(s.identity("a", &joined("b", "c")));
@@ -114,7 +118,9 @@ pub async fn id_2_separators_join_nothing(s: &Subject) {
         identities.push(s.identity(&joined("a", ""), "c"));
         identities.push(s.identity("a", &joined("", "c")));
     }
-    for (scope, key) in [("ab", "c"), ("a", "bc"), ("abc", "d"), ("ab", "cd"), ("1", "23"), ("12", "3")] {
+    for (scope, key) in
+        [("ab", "c"), ("a", "bc"), ("abc", "d"), ("ab", "cd"), ("1", "23"), ("12", "3")]
+    {
         identities.push(s.identity(scope, key));
     }
     are_apart(s, &identities).await;
@@ -197,7 +203,8 @@ pub async fn id_3_the_longest_identities_fit(s: &Subject) {
 
 /// What a store prints of itself and of its refusals has no key and no value in it.
 pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
-    let id = Identity::new(s.id("k").scope().clone(), Key::new("canary-key-4711").expect("a valid key"));
+    let id =
+        Identity::new(s.id("k").scope().clone(), Key::new("canary-key-4711").expect("a valid key"));
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     let mut printed = format!("{:?}", s.store());
@@ -206,12 +213,17 @@ pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
     printed += &format!("{:?}", s.caller(&id).acquire(LONG).await);
     let limit = s.store().profile().max_value;
     if limit <= 16 << 20 {
-        let holder =
-            s.caller(&Identity::new(id.scope().clone(), Key::new("canary-key-4713").expect("a key")));
+        let holder = s.caller(&Identity::new(
+            id.scope().clone(),
+            Key::new("canary-key-4713").expect("a key"),
+        ));
         granted(holder.acquire(LONG).await);
         let over = holder.completion(&vec![b'x'; limit]);
-        let error =
-            holder.store.complete(&holder.id, holder.owner, &over).await.expect_err("it is too large");
+        let error = holder
+            .store
+            .complete(&holder.id, holder.owner, &over)
+            .await
+            .expect_err("it is too large");
         printed += &format!("{error} {error:?}");
     }
     assert!(!printed.contains("canary"), "{printed}");

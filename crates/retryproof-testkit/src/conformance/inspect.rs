@@ -13,7 +13,8 @@ impl Subject {
     }
 }
 
-/// In progress, dead, complete: each with its token, what is left of it, its size and whether it has a fingerprint.
+/// In progress, dead, complete: each with its token, what is left of it, its size and whether it
+/// has a fingerprint.
 pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     let id = s.id("k");
     assert!(s.summary(&id).await.is_none());
@@ -39,7 +40,8 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     assert!(left <= DAY && left > DAY / 2, "{left:?}");
 }
 
-/// Records are counted, those in progress apart. Other subjects may share the store, so the counts are lower bounds.
+/// Records are counted, those in progress apart. Other subjects may share the store, so the counts
+/// are lower bounds.
 pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
     for at in 0..6 {
         let holder = s.caller(&s.id(&format!("k{at}")));
@@ -48,7 +50,8 @@ pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
             assert_eq!(holder.complete(b"done").await, Fenced::Done);
         }
     }
-    let stats = s.store().stats().await.expect("stats are answered").expect("the store can inspect");
+    let stats =
+        s.store().stats().await.expect("stats are answered").expect("the store can inspect");
     assert!(stats.records >= 6 && stats.in_progress >= 4, "{stats:?}");
     assert!(stats.in_progress + 2 <= stats.records, "{stats:?}");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions that join a transaction of the application's: record and writes are one commit, or none.
+//! Completions that join a transaction of the application's: record and writes are one commit, or
+//! none.
 
 use retryproof_core::store::Standing;
 use retryproof_core::{IdempotencyStore as _, Identity};
@@ -41,9 +42,11 @@ pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// An action that takes no notice of an error after which the database has rolled its transaction back: the statement that it sends again is
-/// no commit of its own, and neither is the record.
-pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(s: &Subject) {
+/// An action that takes no notice of an error after which the database has rolled its transaction
+/// back: the statement that it sends again is no commit of its own, and neither is the record.
+pub async fn cmp_7_a_joined_action_that_goes_on_without_its_transaction_leaves_neither(
+    s: &Subject,
+) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;
     assert!(!call(s, &id, Deed::GoOn).await, "committed, without its first write");

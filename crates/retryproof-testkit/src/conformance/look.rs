@@ -38,14 +38,19 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     for _ in 0..5 {
         is_absent(s.caller(&id).look().await);
     }
-    assert_eq!(holder.extend(LONG).await, Fenced::Done, "a look at an expired lease does not end it");
+    assert_eq!(
+        holder.extend(LONG).await,
+        Fenced::Done,
+        "a look at an expired lease does not end it"
+    );
     for _ in 0..5 {
         assert_eq!(is_busy(s.caller(&id).look().await).1, token);
     }
     assert_eq!(holder.complete(b"done").await, Fenced::Done);
 }
 
-/// Looks, busy answers and replays leave the store as it was, down to its writes where it counts them.
+/// Looks, busy answers and replays leave the store as it was, down to its writes where it counts
+/// them.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
     let holder = s.caller(&held);

@@ -84,9 +84,14 @@ impl Subject {
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();
-    let judged = cases().iter().filter(|case| case.needs.is_none_or(|need| !lacking.contains(&need)));
-    let mut line =
-        format!("({}): {} of {} cases judged", subject.store().profile().name, judged.count(), cases().len());
+    let judged =
+        cases().iter().filter(|case| case.needs.is_none_or(|need| !lacking.contains(&need)));
+    let mut line = format!(
+        "({}): {} of {} cases judged",
+        subject.store().profile().name,
+        judged.count(),
+        cases().len()
+    );
     let mut link = "; not judged for want of ";
     for need in lacking {
         let names: Vec<_> =

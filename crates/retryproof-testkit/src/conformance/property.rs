@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random sequences of steps by three owners on two identities, compared with a sequential model answer by answer.
+//! Random sequences of steps by three owners on two identities, compared with a sequential model
+//! answer by answer.
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, IdempotencyStore, SharedStore, Standing};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, IdempotencyStore, SharedStore, Standing,
+};
 use retryproof_core::{Error, Identity, OwnerId, StoredResult};
 
 use super::caller::{DAY, LONG, MS, body, envelope, fingerprint};
@@ -25,8 +28,8 @@ enum Step {
     Purge,
 }
 
-/// Draws a step. On the host's clock everything lasts for the whole test or is waited out at once, so that the model knows at any
-/// time what is over.
+/// Draws a step. On the host's clock everything lasts for the whole test or is waited out at once,
+/// so that the model knows at any time what is over.
 fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
     let owner = random.below(3);
     let fingerprint = random.pick(&[None, Some(1), Some(2)]);
@@ -53,7 +56,8 @@ fn draw(random: &mut Random, exact: bool, value: u32) -> Step {
 
 fn read(stored: &StoredResult) -> Answer {
     let body = body(stored);
-    let value = body.get(..4).and_then(|head| head.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
+    let value =
+        body.get(..4).and_then(|head| head.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
     let whole = body == value_of(value);
     let fingerprint = stored.fingerprint().map(|fingerprint| fingerprint.as_bytes()[1]);
     Answer::Complete { value: if whole { value } else { u32::MAX }, fingerprint }
@@ -88,8 +92,8 @@ impl Run<'_> {
         let fingerprint = |byte: Option<u8>| byte.map(fingerprint);
         match step {
             Step::Acquire { owner, lease, ttl, fingerprint: fp } => {
-                let request =
-                    AcquireRequest::new(self.owners[owner], lease, ttl).with_fingerprint(fingerprint(fp));
+                let request = AcquireRequest::new(self.owners[owner], lease, ttl)
+                    .with_fingerprint(fingerprint(fp));
                 let answer = match store.acquire(id, &request).await.map_err(failed)? {
                     Acquired::Granted(grant) => {
                         Answer::Granted { token: grant.token, took_over: grant.took_over }
@@ -150,7 +154,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// On the host's clock what is short is waited out at once; the model is told that a little time has passed.
+    /// On the host's clock what is short is waited out at once; the model is told that a little
+    /// time has passed.
     async fn wait_out(&mut self, at: usize, length: Duration) {
         if self.exact || length >= LONG {
             return;
@@ -164,8 +169,8 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// Whatever the steps, each answer is one that the contract allows. A failure names the seed; `RETRYPROOF_SEED` repeats it alone,
-/// and `RETRYPROOF_SEQUENCES` sets how many seeds there are.
+/// Whatever the steps, each answer is one that the contract allows. A failure names the seed;
+/// `RETRYPROOF_SEED` repeats it alone, and `RETRYPROOF_SEQUENCES` sets how many seeds there are.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
     let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));
     let seeds = from_env("RETRYPROOF_SEED").map_or(0..sequences, |seed| seed..seed + 1);
@@ -188,7 +193,10 @@ pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
             let step = draw(&mut random, run.exact, u32::try_from(value).unwrap_or(0));
             log.push(format!("  identity {at}, handle {handle}: {step:?}"));
             if let Err(wrong) = run.step(at, handle, step).await {
-                panic!("RETRYPROOF_SEED={seed}, after\n{}\nthe store answered {wrong}", log.join("\n"));
+                panic!(
+                    "RETRYPROOF_SEED={seed}, after\n{}\nthe store answered {wrong}",
+                    log.join("\n")
+                );
             }
         }
     }

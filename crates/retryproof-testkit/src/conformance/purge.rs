@@ -58,7 +58,8 @@ pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
 
-/// Results past their ttl go, and leases whose end and whose ttl are both over; and they were counted.
+/// Results past their ttl go, and leases whose end and whose ttl are both over; and they were
+/// counted.
 pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     let (done, dead) = (s.id("done"), s.id("dead"));
     let completer = s.caller(&done).with_ttl(s.short());
@@ -81,7 +82,10 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     assert_eq!(holder.complete(b"late").await, Fenced::Lost, "its record is gone");
     assert_eq!(holder.release().await, Fenced::AlreadyDone);
     for id in [&done, &dead] {
-        assert!(!granted(s.caller(id).acquire(LONG).await).took_over, "nothing is left to take over");
+        assert!(
+            !granted(s.caller(id).acquire(LONG).await).took_over,
+            "nothing is left to take over"
+        );
     }
 }
 
@@ -96,7 +100,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
     s.pass(50 * MS).await;
     for _ in 0..4 {
-        let gone = s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+        let gone =
+            s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
         assert!(gone <= 3, "{gone} went in a batch of 3");
     }
     s.purge_all().await;
@@ -106,8 +111,8 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     }
 }
 
-/// A purge that goes on where the last one has stopped comes back to what was alive when it passed: fewer than the limit means that nothing
-/// is left.
+/// A purge that goes on where the last one has stopped comes back to what was alive when it passed:
+/// fewer than the limit means that nothing is left.
 pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     s.purge_all().await;
     let passed = s.id("passed");
@@ -121,7 +126,8 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
         assert_eq!(holder.complete(b"done").await, Fenced::Done);
     }
     s.pass(50 * MS).await;
-    let mut gone = s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
+    let mut gone =
+        s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
     assert_eq!(holder.complete(b"done").await, Fenced::Done, "its lease runs");
     s.pass(50 * MS).await;
     gone += s.purge_all().await;

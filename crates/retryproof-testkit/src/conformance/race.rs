@@ -74,7 +74,10 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
         async move { granted(holder.acquire(LONG).await) }
     }))
     .await;
-    assert!(tokens.iter().all(|grant| grant.token == tokens[0].token && !grant.took_over), "{tokens:?}");
+    assert!(
+        tokens.iter().all(|grant| grant.token == tokens[0].token && !grant.took_over),
+        "{tokens:?}"
+    );
 }
 
 /// Of the owner's completions one takes effect, and the others say that it did.
@@ -91,7 +94,8 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     assert_eq!(body(&is_complete(holder.look().await)), b"once");
 }
 
-/// A late completion and takeovers meet: either it counts and nobody takes over, or one takes over and it is lost.
+/// A late completion and takeovers meet: either it counts and nobody takes over, or one takes over
+/// and it is lost.
 pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -107,7 +111,8 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late beat and takeovers meet: either the lease is saved, or one takes over and the beat is lost.
+/// A late beat and takeovers meet: either the lease is saved, or one takes over and the beat is
+/// lost.
 pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -123,7 +128,8 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
     }
 }
 
-/// A late release and acquires meet: one is granted, as a takeover exactly when the release came too late.
+/// A late release and acquires meet: one is granted, as a takeover exactly when the release came
+/// too late.
 pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
     for round in 0..18 {
         let id = s.id(&format!("k{round}"));
@@ -163,7 +169,8 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     is_absent(s.caller(&id).look().await);
 }
 
-/// Callers that wait for each other on a few keys: each key is worked on once, and everybody reads that result.
+/// Callers that wait for each other on a few keys: each key is worked on once, and everybody reads
+/// that result.
 pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     let runs = Arc::new(AtomicUsize::new(0));
     let ids: Vec<_> = (0..3).map(|at| s.id(&format!("k{at}"))).collect();
@@ -195,7 +202,8 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
     }
 }
 
-/// Many keys at once: no answer and no value goes to another key, whatever a store does in one batch.
+/// Many keys at once: no answer and no value goes to another key, whatever a store does in one
+/// batch.
 pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
     let callers: Vec<_> = (0..200).map(|at| s.caller(&s.id(&format!("k{at}")))).collect();
     all(callers.iter().cloned().enumerate().map(|(at, caller)| async move {
@@ -204,7 +212,10 @@ pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
         match at % 4 {
             0 => assert_eq!(caller.release().await, Fenced::Done),
             1 => assert_eq!(caller.extend(LONG).await, Fenced::Done),
-            2 => assert_eq!(Caller::new(&caller.store, &caller.id).complete(b"no").await, Fenced::Lost),
+            2 => assert_eq!(
+                Caller::new(&caller.store, &caller.id).complete(b"no").await,
+                Fenced::Lost
+            ),
             _ => {}
         }
         let expected = if at % 4 == 0 { Fenced::Lost } else { Fenced::Done };

@@ -80,7 +80,8 @@ pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     assert_eq!(holder.release().await, Fenced::AlreadyDone);
 }
 
-/// There is no failed state: whatever a store keeps of a released record looks deleted through every call.
+/// There is no failed state: whatever a store keeps of a released record looks deleted through
+/// every call.
 pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -98,5 +99,9 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     }
     let again = granted(holder.acquire(LONG).await);
     assert!(!again.took_over, "not even for the owner that released it");
-    assert!(again.token > token, "a grant after a release draws a new token: {} after {token}", again.token);
+    assert!(
+        again.token > token,
+        "a grant after a release draws a new token: {} after {token}",
+        again.token
+    );
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results: byte for byte, for as long as their ttl, never changed; and what cannot be read or stored.
+//! Results: byte for byte, for as long as their ttl, never changed; and what cannot be read or
+//! stored.
 
 use retryproof_core::store::{Acquired, Completion, Fenced, IdempotencyStore as _, Standing};
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
 
 use super::caller::{
-    Caller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent, is_complete,
+    Caller, DAY, LONG, MS, body, busy, completed, envelope, fingerprint, granted, is_absent,
+    is_complete,
 };
 use crate::subject::Subject;
 
@@ -165,9 +167,11 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     is_absent(holder.look().await);
 }
 
-/// Bytes that are no envelope are handed over as they are, and opening them is a typed error; nothing is granted.
+/// Bytes that are no envelope are handed over as they are, and opening them is a typed error;
+/// nothing is granted.
 pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
-    for (key, foreign) in [("text", &b"not an envelope"[..]), ("empty", b""), ("newer", b"RP\x63\0\0\0\0\0")]
+    for (key, foreign) in
+        [("text", &b"not an envelope"[..]), ("empty", b""), ("newer", b"RP\x63\0\0\0\0\0")]
     {
         let holder = store(s, key, foreign.to_vec().into()).await;
         for _ in 0..2 {
@@ -178,7 +182,8 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     }
 }
 
-/// A record that was spoilt behind the store's back is an error, again and again: nothing is granted, nothing deleted.
+/// A record that was spoilt behind the store's back is an error, again and again: nothing is
+/// granted, nothing deleted.
 pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let unreadable = |stored: &StoredResult| match stored.open(None) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
@@ -205,7 +210,8 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
 pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
     for detail in [&b""[..], b"201 /orders/1"] {
         let tombstone = Tombstone::with_detail(CodecId::BYTES, 1, detail);
-        let holder = store(s, &format!("{} bytes", detail.len()), tombstone.envelope().clone()).await;
+        let holder =
+            store(s, &format!("{} bytes", detail.len()), tombstone.envelope().clone()).await;
         match completed(s.caller(&holder.id).acquire(LONG).await).open(None) {
             Ok(Opened::Tombstone(back)) => assert_eq!(back, tombstone),
             other => panic!("expected a tombstone, got {other:?}"),
@@ -213,17 +219,23 @@ pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
     }
 }
 
-/// A value over the limit that the store states is refused with a typed error and changes nothing; one at the limit fits.
+/// A value over the limit that the store states is refused with a typed error and changes nothing;
+/// one at the limit fits.
 pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     let limit = s.store().profile().max_value;
     let holder = s.caller(&s.id("over"));
     granted(holder.acquire(LONG).await);
     let over = Completion::new(vec![7; limit + 1].into(), DAY, None);
-    let error = holder.store.complete(&holder.id, holder.owner, &over).await.expect_err("it is too large");
+    let error =
+        holder.store.complete(&holder.id, holder.owner, &over).await.expect_err("it is too large");
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     busy(s.caller(&holder.id).acquire(LONG).await);
     let tombstone = Completion::new(Tombstone::new().envelope().clone(), DAY, None);
-    assert_eq!(holder.complete_with(&tombstone).await, Fenced::Done, "a tombstone stands in its place");
+    assert_eq!(
+        holder.complete_with(&tombstone).await,
+        Fenced::Done,
+        "a tombstone stands in its place"
+    );
 
     let holder = s.caller(&s.id("at"));
     granted(holder.acquire(LONG).await);
@@ -231,7 +243,8 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     assert_eq!(holder.complete_with(&at).await, Fenced::Done, "a value of {limit} bytes fits");
 }
 
-/// A small result after a large one, and the other way round, under one key: nothing of the old one is left.
+/// A small result after a large one, and the other way round, under one key: nothing of the old one
+/// is left.
 pub async fn cmp_6_a_new_result_has_nothing_of_the_old_one(s: &Subject) {
     let id = s.id("k");
     for content in [vec![1; 5_000], vec![2; 3], vec![], vec![3; 70_000], b"end".to_vec()] {

@@ -60,7 +60,8 @@ pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     if s.is_exact() {
         assert_eq!(passed, lease);
     } else {
-        // Counted from before the call that was granted; the store's clock may be coarse and runs beside ours.
+        // Counted from before the call that was granted; the store's clock may be coarse and runs
+        // beside ours.
         assert!(before.elapsed() + 5 * MS >= lease, "taken over after {:?}", before.elapsed());
     }
 }
@@ -133,8 +134,8 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
 
-/// The answer to a takeover may be lost. Its owner, which asks again, must not take the grant for a first one: nothing else would tell its
-/// action that somebody died in the middle of it.
+/// The answer to a takeover may be lost. Its owner, which asks again, must not take the grant for a
+/// first one: nothing else would tell its action that somebody died in the middle of it.
 pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(s.short()).await);

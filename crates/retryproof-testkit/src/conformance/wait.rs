@@ -149,8 +149,12 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     woken("after beats", async { waiter.await.expect("the waiter ends") }).await;
 }
 
-/// Polls a future up to `times` times, whether it was woken or not, with pauses for others in between.
-pub(super) async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: u32) -> Option<F::Output> {
+/// Polls a future up to `times` times, whether it was woken or not, with pauses for others in
+/// between.
+pub(super) async fn poll_times<F: Future>(
+    mut future: Pin<&mut F>,
+    times: u32,
+) -> Option<F::Output> {
     for _ in 0..times {
         let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
         if let Poll::Ready(answer) = polled {
@@ -173,7 +177,8 @@ pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
             if poll_times(waiter.as_mut(), step).await.is_some() {
                 continue;
             }
-            let ended = if release { holder.release().await } else { holder.complete(b"done").await };
+            let ended =
+                if release { holder.release().await } else { holder.complete(b"done").await };
             assert_eq!(ended, Fenced::Done);
             woken(&format!("a change after {step} polls"), waiter).await;
         }
@@ -222,12 +227,17 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
         let ended = timeout(at_most + WOKEN, s.caller(&id).changed(seen, at_most)).await;
         assert!(ended.is_ok(), "a wait of {at_most:?} did not end");
         if s.is_paused() {
-            assert!(started.elapsed() <= at_most + 10 * MS, "{:?} for {at_most:?}", started.elapsed());
+            assert!(
+                started.elapsed() <= at_most + 10 * MS,
+                "{:?} for {at_most:?}",
+                started.elapsed()
+            );
         }
     }
 }
 
-/// While the holder is at work `changed` sleeps: returning for nothing is allowed, a hot loop is not.
+/// While the holder is at work `changed` sleeps: returning for nothing is allowed, a hot loop is
+/// not.
 pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;

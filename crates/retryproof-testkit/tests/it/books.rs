@@ -121,7 +121,8 @@ impl TxPort<Toy> for Tx {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
         let scope = retryproof_core::Scope::new(text(scope)).expect("a scope");
         let id = Identity::new(scope, retryproof_core::Key::new(text(key)).expect("a key"));
-        let Some(holder) = self.books.store.holder(&id).filter(|holder| holder.as_bytes() == owner) else {
+        let Some(holder) = self.books.store.holder(&id).filter(|holder| holder.as_bytes() == owner)
+        else {
             return Ok(0);
         };
         let ttl = Duration::from_micros(ttl.unsigned_abs());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kit judges rightly: a good store passes, and each planted defect fails a case that names the rule it breaks (STO-2).
+//! The kit judges rightly: a good store passes, and each planted defect fails a case that names the
+//! rule it breaks (STO-2).
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +17,8 @@ fn caught(defect: Defect) -> Vec<&'static str> {
         return known.clone();
     }
     let fails = |case: &&_| {
-        let judged = catch_unwind(AssertUnwindSafe(|| run(**case, Time::Paused, async || subject(defect))));
+        let judged =
+            catch_unwind(AssertUnwindSafe(|| run(**case, Time::Paused, async || subject(defect))));
         judged.is_err()
     };
     let names: Vec<_> = cases().iter().filter(fails).map(|case| case.name).collect();
@@ -34,7 +36,12 @@ fn sto_2_the_kit_has_at_least_70_cases_with_names_of_their_own() {
     let mut names: Vec<_> = cases().iter().map(|case| case.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert!(names.len() >= 70 && names.len() == cases().len(), "{} of {}", names.len(), cases().len());
+    assert!(
+        names.len() >= 70 && names.len() == cases().len(),
+        "{} of {}",
+        names.len(),
+        cases().len()
+    );
 }
 
 #[test]
@@ -45,7 +52,8 @@ fn sto_2_every_defect_is_caught_and_every_case_catches_one() {
         assert!(!caught.is_empty(), "{defect:?} passes the kit");
         useful.extend(caught);
     }
-    let idle: Vec<_> = cases().iter().map(|case| case.name).filter(|name| !useful.contains(name)).collect();
+    let idle: Vec<_> =
+        cases().iter().map(|case| case.name).filter(|name| !useful.contains(name)).collect();
     assert!(idle.is_empty(), "no planted defect fails {idle:?}");
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Inspect, Purge, RecordState,
-    RecordSummary, SharedStore, Standing, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Inspect, Purge,
+    RecordState, RecordSummary, SharedStore, Standing, StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
@@ -309,8 +309,8 @@ impl Flawed {
             return FencingToken::new(found.map_or(1, |record| record.token.get() + 1));
         }
         let drawn = self.data.last_token.fetch_add(1, Ordering::SeqCst) + 1;
-        let falls =
-            self.has(Defect::TokensFallAtTakeovers) && found.is_some_and(|record| record.value.is_none());
+        let falls = self.has(Defect::TokensFallAtTakeovers)
+            && found.is_some_and(|record| record.value.is_none());
         FencingToken::new(if falls { 1_000_000 - drawn } else { drawn })
     }
 
@@ -318,22 +318,33 @@ impl Flawed {
     fn judge(&self, found: Option<&Record>, req: &AcquireRequest, now: Instant) -> Result<Judged> {
         let own = |record: &&Record| record.owner == req.owner && !record.corrupt;
         let mut running = found.filter(own).filter(|record| {
-            record.value.is_none() || (self.has(Defect::SameOwnerTakesBackItsResult) && record.until > now)
+            record.value.is_none()
+                || (self.has(Defect::SameOwnerTakesBackItsResult) && record.until > now)
         });
         if self.has(Defect::SameOwnerIsBusy) {
             running = None;
         }
         if let Some(record) = running {
             let kept = (!self.has(Defect::SameOwnerGetsANewToken)).then_some(record.token);
-            return Ok(Judged::Granted(kept, record.took_over && !self.has(Defect::TakeoverForgotten)));
+            return Ok(Judged::Granted(
+                kept,
+                record.took_over && !self.has(Defect::TakeoverForgotten),
+            ));
         }
         Ok(match self.standing(found, now)? {
-            Standing::Busy { remaining, token } => Judged::Refused(Acquired::Busy { remaining, token }),
+            Standing::Busy { remaining, token } => {
+                Judged::Refused(Acquired::Busy { remaining, token })
+            }
             Standing::Complete(_) if self.has(Defect::AcquireNeverReplays) => {
-                Judged::Refused(Acquired::Busy { remaining: Duration::ZERO, token: FencingToken::new(0) })
+                Judged::Refused(Acquired::Busy {
+                    remaining: Duration::ZERO,
+                    token: FencingToken::new(0),
+                })
             }
             Standing::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
-            Standing::Absent if self.has(Defect::AcquireSaysTakeover) => Judged::Granted(None, true),
+            Standing::Absent if self.has(Defect::AcquireSaysTakeover) => {
+                Judged::Granted(None, true)
+            }
             Standing::Absent => {
                 let expired = found.is_some_and(|record| record.value.is_none());
                 Judged::Granted(None, expired && !self.has(Defect::TakeoverUnsaid))
@@ -439,8 +450,11 @@ impl IdempotencyStore for Flawed {
         if self.has(Defect::ChangedReturnsForNothing) {
             return Ok(());
         }
-        let _held =
-            if self.has(Defect::ChangedHoldsTheStore) { Some(self.held_up.lock().await) } else { None };
+        let _held = if self.has(Defect::ChangedHoldsTheStore) {
+            Some(self.held_up.lock().await)
+        } else {
+            None
+        };
         if self.has(Defect::WakeUpLost) {
             if matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
                 tokio::task::yield_now().await;
@@ -451,7 +465,8 @@ impl IdempotencyStore for Flawed {
         let mut change = pin!(self.changes.notified());
         change.as_mut().enable();
         let blind = self.has(Defect::ChangedSleepsWithoutALook);
-        if !blind && !matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
+        if !blind && !matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen)
+        {
             return Ok(());
         }
         if self.has(Defect::ChangedSleepsOn) {
@@ -499,7 +514,8 @@ impl IdempotencyStore for Flawed {
         if self.has(Defect::ExtendChangesNothing) {
             return Ok(Fenced::Done);
         }
-        record.until = if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
+        record.until =
+            if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
         record.value = None;
         drop(records);
         self.wrote();
@@ -528,8 +544,11 @@ impl IdempotencyStore for Flawed {
         record.value = Some(done.value.clone());
         record.fingerprint =
             if self.has(Defect::CompletionDropsFingerprint) { None } else { done.fingerprint };
-        record.until =
-            if self.has(Defect::CompletionTtlFromAcquire) { record.purge_after } else { now + done.ttl };
+        record.until = if self.has(Defect::CompletionTtlFromAcquire) {
+            record.purge_after
+        } else {
+            now + done.ttl
+        };
         if !self.has(Defect::PurgeForgetsResults) {
             record.purge_after = record.until;
         }
@@ -600,9 +619,14 @@ impl Purge for Flawed {
 impl Inspect for Flawed {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
-        let hidden = |record: &&Record| !self.has(Defect::InspectHidesTheDead) || record.until > now;
+        let hidden =
+            |record: &&Record| !self.has(Defect::InspectHidesTheDead) || record.until > now;
         Ok(self.records().get(&self.name(id)).filter(hidden).map(|record| {
-            let state = if record.value.is_some() { RecordState::Complete } else { RecordState::InProgress };
+            let state = if record.value.is_some() {
+                RecordState::Complete
+            } else {
+                RecordState::InProgress
+            };
             let remaining = (record.until > now).then(|| record.until - now);
             let bytes = record.value.as_ref().map_or(0, |value| value.len());
             RecordSummary::new(state, record.token, remaining, bytes, record.fingerprint.is_some())
@@ -623,6 +647,9 @@ impl Flawed {
     /// Who has an identity in progress.
     pub(crate) fn holder(&self, id: &Identity) -> Option<OwnerId> {
         let records = self.records();
-        records.get(&self.name(id)).filter(|record| record.value.is_none()).map(|record| record.owner)
+        records
+            .get(&self.name(id))
+            .filter(|record| record.value.is_none())
+            .map(|record| record.owner)
     }
 }

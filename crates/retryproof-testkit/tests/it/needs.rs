@@ -22,11 +22,19 @@ fn sto_2_a_subject_of_the_contract_alone_is_judged_by_the_cases_without_needs() 
 #[test]
 fn sto_2_the_summary_names_each_case_that_did_not_judge_and_its_reason() {
     let line = summary(&bare());
-    let judged = cases().iter().filter(|case| matches!(case.needs, None | Some(Need::LargeValues))).count();
-    assert!(line.starts_with(&format!("(memory): {judged} of {} cases judged; ", cases().len())), "{line}");
+    let judged =
+        cases().iter().filter(|case| matches!(case.needs, None | Some(Need::LargeValues))).count();
+    assert!(
+        line.starts_with(&format!("(memory): {judged} of {} cases judged; ", cases().len())),
+        "{line}"
+    );
     for case in cases() {
         let named = line.contains(case.name);
-        assert_eq!(named, !matches!(case.needs, None | Some(Need::LargeValues)), "{case:?}: {line}");
+        assert_eq!(
+            named,
+            !matches!(case.needs, None | Some(Need::LargeValues)),
+            "{case:?}: {line}"
+        );
     }
     for need in [Need::Purge, Need::Another, Need::Inspect, Need::Joined] {
         let count = cases().iter().filter(|case| case.needs == Some(need)).count();

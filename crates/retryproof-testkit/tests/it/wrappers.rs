@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing};
 use retryproof_core::{
-    CodecId, ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore,
-    OwnerId, Payload,
+    CodecId, ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    MemoryStore, OwnerId, Payload,
 };
 use retryproof_testkit::{
-    CallLog, Fault, FaultStore, Faults, Operation, Outage, Recorder, Runs, Said, SlowStore, Subject,
-    assert_runs_once, conformance,
+    CallLog, Fault, FaultStore, Faults, Operation, Outage, Recorder, Runs, Said, SlowStore,
+    Subject, assert_runs_once, conformance,
 };
 use tokio::time::{Instant, timeout};
 
@@ -58,7 +58,11 @@ async fn a_refused_call_does_nothing_and_a_lost_answer_everything() {
     assert!(matches!(store.look(&id()).await.unwrap(), Standing::Busy { .. }));
     faults.fail_next(Operation::Complete, 1, Fault::AnswerLost);
     assert!(store.complete(&id(), ask.owner, &done()).await.is_err());
-    assert_eq!(store.complete(&id(), ask.owner, &done()).await.unwrap(), Fenced::AlreadyDone, "CMP-3");
+    assert_eq!(
+        store.complete(&id(), ask.owner, &done()).await.unwrap(),
+        Fenced::AlreadyDone,
+        "CMP-3"
+    );
     assert_eq!(faults.injected(), 1);
 }
 
@@ -84,7 +88,10 @@ async fn plans_count_calls_from_one() {
     assert_eq!(failed, [false, false, true, false, false, true, false]);
     assert_eq!((faults.calls(), faults.injected()), (7, 2));
     faults.fail_call(2, Fault::Refused);
-    assert!(store.look(&id()).await.is_ok() && store.look(&id()).await.is_err(), "numbers begin anew");
+    assert!(
+        store.look(&id()).await.is_ok() && store.look(&id()).await.is_err(),
+        "numbers begin anew"
+    );
     faults.clear();
     assert!(store.look(&id()).await.is_ok());
 }
@@ -119,11 +126,17 @@ async fn a_slow_store_takes_its_time_both_ways_and_bounds_a_wait() {
     let store = SlowStore::new(MemoryStore::new(), 30 * MS, 20 * MS);
     let started = Instant::now();
     let ask = ask();
-    let Acquired::Granted(grant) = store.acquire(&id(), &ask).await.unwrap() else { panic!("granted") };
+    let Acquired::Granted(grant) = store.acquire(&id(), &ask).await.unwrap() else {
+        panic!("granted")
+    };
     assert_eq!(started.elapsed(), 50 * MS);
     let started = Instant::now();
     store.changed(&id(), grant.token, 200 * MS).await.unwrap();
-    assert!(started.elapsed() >= 199 * MS && started.elapsed() <= 202 * MS, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= 199 * MS && started.elapsed() <= 202 * MS,
+        "{:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -132,7 +145,9 @@ async fn the_log_keeps_operations_answers_and_drops() {
     let faults = Faults::none();
     let store = Recorder::new(FaultStore::new(MemoryStore::new(), faults.clone()), log.clone());
     let ask = ask();
-    let Acquired::Granted(grant) = store.acquire(&id(), &ask).await.unwrap() else { panic!("granted") };
+    let Acquired::Granted(grant) = store.acquire(&id(), &ask).await.unwrap() else {
+        panic!("granted")
+    };
     assert!(timeout(MS, store.changed(&id(), grant.token, LEASE)).await.is_err());
     faults.fail_next(Operation::Extend, 1, Fault::Refused);
     assert!(store.extend(&id(), ask.owner, LEASE).await.is_err());

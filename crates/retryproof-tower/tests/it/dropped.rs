@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Futures that are dropped: before anything ran, in the middle, and with the work on a task of its own (RUN-5).
+//! Futures that are dropped: before anything ran, in the middle, and with the work on a task of its
+//! own (RUN-5).
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::world::{JobError, Runs, SEC, by_id, engine, job, send, slow};
 #[tokio::test(start_paused = true)]
 async fn run_5_dropped_before_it_was_polled_nothing_happened() {
     let runs = Runs::default();
-    let mut jobs = slow(&EngineLayer::new(engine(), by_id).wait_timeout(Duration::ZERO), &runs, SEC);
+    let mut jobs =
+        slow(&EngineLayer::new(engine(), by_id).wait_timeout(Duration::ZERO), &runs, SEC);
     drop(jobs.ready().await.unwrap().call(job("a")));
     assert_eq!(runs.count(), 0);
     assert_eq!(send(&jobs, job("a")).await.unwrap().run, 1);
@@ -23,7 +25,10 @@ async fn run_5_dropped_while_it_runs_the_lease_runs_out_and_the_next_run_takes_o
     let runs = Runs::default();
     let layer = EngineLayer::new(engine(), by_id).lease(10 * SEC).wait_timeout(Duration::ZERO);
     let jobs = slow(&layer, &runs, 5 * SEC);
-    assert!(tokio::time::timeout(SEC, send(&jobs, job("a"))).await.is_err(), "it is dropped in the middle");
+    assert!(
+        tokio::time::timeout(SEC, send(&jobs, job("a"))).await.is_err(),
+        "it is dropped in the middle"
+    );
     assert_eq!(runs.count(), 1);
     let refused = send(&jobs, job("a")).await;
     assert!(matches!(refused, Err(JobError::Rejected(Rejected::InFlight { .. }))), "{refused:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layer over the memory store: once per key, refusals by type, readiness, and futures that are dropped.
+//! The layer over the memory store: once per key, refusals by type, readiness, and futures that are
+//! dropped.
 
 mod dropped;
 mod once;

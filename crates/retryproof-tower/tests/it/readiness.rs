@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! tower's contract: a service is called once it has said that it is ready, and it is that very one that is called.
+//! tower's contract: a service is called once it has said that it is ready, and it is that very one
+//! that is called.
 
 use std::future::{Ready, poll_fn, ready};
 use std::task::{Context, Poll};
@@ -55,7 +56,11 @@ async fn tower_the_service_that_was_polled_ready_is_the_one_that_is_called() {
     let refused = jobs.ready().await.unwrap().call(job(""));
     assert!(matches!(refused.await, Err(Rejected::Store(_))));
     jobs.ready().await.unwrap();
-    assert_eq!(polls.count(), 4, "a request that was refused before any look leaves the service ready");
+    assert_eq!(
+        polls.count(),
+        4,
+        "a request that was refused before any look leaves the service ready"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,7 +68,8 @@ async fn tower_readiness_is_the_inner_services() {
     let runs = Runs::default();
     let layer = EngineLayer::new(engine(), by_id);
     // One at a time, inside of the layer.
-    let limited = tower::layer::layer_fn(|inner| layer.layer(ConcurrencyLimitLayer::new(1).layer(inner)));
+    let limited =
+        tower::layer::layer_fn(|inner| layer.layer(ConcurrencyLimitLayer::new(1).layer(inner)));
     let mut jobs = slow(&limited, &runs, SEC);
     let first = jobs.ready().await.unwrap().call(job("a"));
     let is_ready = |jobs: &mut crate::world::Jobs| {

@@ -65,8 +65,10 @@ async fn id_3_ctx_2_a_request_without_a_usable_key_is_refused_and_nothing_runs()
             other => panic!("{other:?}"),
         }
     }
-    let keyless = |_: &Job| Err::<(&str, &str), _>(Error::new(ErrorKind::Invalid, "the job has no id"));
-    let refused = rejected(send(&slow(&EngineLayer::new(engine(), keyless), &runs, SEC), job("a")).await);
+    let keyless =
+        |_: &Job| Err::<(&str, &str), _>(Error::new(ErrorKind::Invalid, "the job has no id"));
+    let refused =
+        rejected(send(&slow(&EngineLayer::new(engine(), keyless), &runs, SEC), job("a")).await);
     assert!(refused.to_string().contains("the job has no id"), "{refused}");
     let layer = EngineLayer::new(engine(), by_id).lease(Duration::from_millis(9));
     let refused = rejected(send(&slow(&layer, &runs, SEC), job("a")).await);
@@ -78,8 +80,10 @@ async fn id_3_ctx_2_a_request_without_a_usable_key_is_refused_and_nothing_runs()
 async fn sto_5_a_store_that_is_away_refuses_and_nothing_runs() {
     let runs = Runs::default();
     let faults = Faults::none();
-    let engine =
-        IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone())));
+    let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(
+        MemoryStore::new(),
+        faults.clone(),
+    )));
     let jobs = slow(&EngineLayer::new(engine, by_id), &runs, SEC);
     faults.begin_outage(Outage::Refuse);
     match rejected(send(&jobs, job("a")).await) {
@@ -107,7 +111,8 @@ async fn cmp_4_a_completion_that_fails_is_told_where_the_layer_says_so() {
         faults.plan(|call| {
             (call.operation == retryproof_testkit::Operation::Complete).then_some(Fault::Refused)
         });
-        let engine = IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults)));
+        let engine =
+            IdempotencyEngine::new(SharedStore::new(FaultStore::new(MemoryStore::new(), faults)));
         let jobs = slow(&EngineLayer::new(engine, by_id).completion(policy), &runs, SEC);
         let answer = send(&jobs, job("a")).await;
         if told {

@@ -8,8 +8,9 @@ use super::Named;
 impl Named {
     /// Adds what the keys say to what the `url` says.
     ///
-    /// A bound of a store's own follows `operation-timeout`, in the proportion of the defaults: below it, so that the store can say
-    /// what it waited for, and no call is cut short that the engine still waits for (STO-5).
+    /// A bound of a store's own follows `operation-timeout`, in the proportion of the defaults:
+    /// below it, so that the store can say what it waited for, and no call is cut short that the
+    /// engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
         // Without any other store nobody asks.
         let _ = url;

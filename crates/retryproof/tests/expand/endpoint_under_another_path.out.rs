@@ -9,7 +9,9 @@ const _: () = {
     impl echo {
         #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
         #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
-        pub(crate) fn call(retryproof_argument_1: String) -> impl ::core::future::Future<Output = String> {
+        pub(crate) fn call(
+            retryproof_argument_1: String,
+        ) -> impl ::core::future::Future<Output = String> {
             echo(retryproof_argument_1)
         }
     }

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::prelude::*;
 pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result<Receipt, Failure> {
-    let retryproof_call =
-        ::retryproof::__private::Keyed::function(
-            const {
-                ::retryproof::__private::default_scope(::core::concat!(
-                    ::core::module_path!(),
-                    "::",
-                    "consume"
-                ))
-            },
-            &(format!("{tenant}/{}", order.id)),
-            || (),
-        )
-        .fingerprint(&(order.id))
-        .completion(::retryproof::__private::CompletionFailurePolicy::LogAndReturn);
+    let retryproof_call = ::retryproof::__private::Keyed::function(
+        const {
+            ::retryproof::__private::default_scope(::core::concat!(
+                ::core::module_path!(),
+                "::",
+                "consume"
+            ))
+        },
+        &(format!("{tenant}/{}", order.id)),
+        || (),
+    )
+    .fingerprint(&(order.id))
+    .completion(::retryproof::__private::CompletionFailurePolicy::LogAndReturn);
     let retryproof_engine = ::retryproof::__private::ProvidesEngine::<
         ::retryproof::__private::IdempotencyEngine,
     >::engine(&(ctx.engine));
@@ -22,7 +21,9 @@ pub(crate) async fn consume(ctx: &Context, tenant: &str, order: Order) -> Result
         .run::<Result<Receipt, Failure>, _, _, _>(
             retryproof_engine,
             |_| false,
-            async move |_| -> Result<Receipt, Failure> { ctx.ledger.charge(&order, Some(tenant.len())) },
+            async move |_| -> Result<Receipt, Failure> {
+                ctx.ledger.charge(&order, Some(tenant.len()))
+            },
         )
         .await
 }

@@ -22,7 +22,10 @@ impl Orders {
             .await
     }
 }
-pub(crate) fn enter(till: &blocking::JoinedEngine<SqliteTx>, order: Order) -> Result<String, Failure> {
+pub(crate) fn enter(
+    till: &blocking::JoinedEngine<SqliteTx>,
+    order: Order,
+) -> Result<String, Failure> {
     ::retryproof::__private::blocking! {
         let retryproof_call = ::retryproof::__private::Keyed::new("books", &(order.id));
         let retryproof_engine = ::retryproof::__private::ProvidesEngine::<::retryproof::__private::BlockingJoinedEngine<SqliteTx>>::engine(&(till));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attribute in actix-web: the recorded expansion, what it mounts, and a transaction that its record joins (ANN-3, ANN-6, CMP-7).
+//! The attribute in actix-web: the recorded expansion, what it mounts, and a transaction that its
+//! record joins (ANN-3, ANN-6, CMP-7).
 
 mod prelude {
     use std::sync::Mutex;
@@ -69,7 +70,8 @@ where
     B: MessageBody,
 {
     let answer = test::call_service(app, request).await;
-    let (status, replayed) = (answer.status(), answer.headers().contains_key("idempotent-replayed"));
+    let (status, replayed) =
+        (answer.status(), answer.headers().contains_key("idempotent-replayed"));
     let body = test::read_body(answer).await;
     (status, replayed, String::from_utf8(body.to_vec()).expect("text"))
 }
@@ -98,7 +100,10 @@ async fn ann_3_a_recorded_endpoint_of_actix_is_the_guarded_handler() {
         let answer = send(&app, post("/ping", "k", "").to_request()).await;
         assert_eq!(answer, (StatusCode::OK, replayed, "pong".to_owned()));
     }
-    assert_eq!(send(&app, post("/payments", "", "{\"id\":7}").to_request()).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        send(&app, post("/payments", "", "{\"id\":7}").to_request()).await.0,
+        StatusCode::BAD_REQUEST
+    );
 }
 
 /// A file that goes with its test.
@@ -108,7 +113,8 @@ impl File {
     fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("retryproof-actix-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("retryproof-actix-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a writable folder");
         Self(folder)
     }
@@ -158,14 +164,17 @@ async fn cmp_7_a_handler_of_actix_joins_by_taking_the_transaction() {
     setup.execute_batch("CREATE TABLE lines (line TEXT)").expect("a table");
     setup.commit_tx().await.expect("a commit");
     let engine = IdempotencyEngine::new(SqliteStore::open(&path).expect("a store"));
-    let joined: JoinedEngine<SqliteTx> = engine.joined(source.clone()).expect("a store that can join");
+    let joined: JoinedEngine<SqliteTx> =
+        engine.joined(source.clone()).expect("a store that can join");
 
     let filter = filter(&engine);
     let app = App::new()
         .app_data(web::Data::new(joined.clone()))
         .route("/write", web::post().to(write(filter.clone())))
         .service(
-            web::resource("/wrapped").wrap(Idempotency::new(&filter, Policy::new("wrapped"))).to(wrapped),
+            web::resource("/wrapped")
+                .wrap(Idempotency::new(&filter, Policy::new("wrapped")))
+                .to(wrapped),
         );
     let app = test::init_service(app).await;
     for path in ["/write", "/wrapped"] {
@@ -173,7 +182,11 @@ async fn cmp_7_a_handler_of_actix_joins_by_taking_the_transaction() {
             let paid = send(&app, post(path, "k1", "paid").to_request()).await;
             assert_eq!(paid, (StatusCode::CREATED, replayed, "paid".to_owned()), "{path}");
             let broke = send(&app, post(path, "k2", "broke").to_request()).await;
-            assert_eq!(broke, (StatusCode::PAYMENT_REQUIRED, replayed, "broke".to_owned()), "{path}");
+            assert_eq!(
+                broke,
+                (StatusCode::PAYMENT_REQUIRED, replayed, "broke".to_owned()),
+                "{path}"
+            );
         }
     }
     let look = source.begin().await.expect("a transaction");
@@ -185,7 +198,11 @@ async fn cmp_7_a_handler_of_actix_joins_by_taking_the_transaction() {
 
     let unset = test::init_service(App::new().route("/write", web::post().to(write(filter)))).await;
     let refused = send(&unset, post("/write", "k3", "paid").to_request()).await;
-    assert_eq!(refused.0, StatusCode::INTERNAL_SERVER_ERROR, "no source of transactions in the app's data");
+    assert_eq!(
+        refused.0,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "no source of transactions in the app's data"
+    );
 }
 
 #[idempotent(http, scope = "stuck")]
@@ -198,17 +215,25 @@ async fn cmp_7_no_transaction_is_an_answer_that_leaves_the_key_free() {
     use retryproof::actix::WithFate as _;
     use retryproof::http::AnswerFate;
 
-    let error = TxError(retryproof::http::TxError::Unavailable(retryproof::Error::unavailable("away")));
+    let error =
+        TxError(retryproof::http::TxError::Unavailable(retryproof::Error::unavailable("away")));
     let answer = HttpResponse::from_error(error);
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.extensions().get::<AnswerFate>(), Some(&AnswerFate::Release));
     assert!(answer.headers().contains_key("retry-after"));
     let filter = filter(&IdempotencyEngine::new(MemoryStore::new())).with_rejections(|problem| {
-        axum::http::Response::builder().status(529).body(problem.code.to_string().into()).expect("valid")
+        axum::http::Response::builder()
+            .status(529)
+            .body(problem.code.to_string().into())
+            .expect("valid")
     });
     let app = test::init_service(App::new().route("/stuck", web::post().to(stuck(filter)))).await;
     let own = send(&app, post("/stuck", "k", "").to_request()).await;
-    assert_eq!((own.0.as_u16(), &*own.2), (529, "store-unavailable"), "HTTP-11: by the filter's own form");
+    assert_eq!(
+        (own.0.as_u16(), &*own.2),
+        (529, "store-unavailable"),
+        "HTTP-11: by the filter's own form"
+    );
     let held = HttpResponse::Ok().finish().with_fate(AnswerFate::Hold);
     assert_eq!(held.extensions().get::<AnswerFate>(), Some(&AnswerFate::Hold));
 }

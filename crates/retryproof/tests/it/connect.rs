@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! STO-1, STO-3, CFG-1: which store a URL names, which it refuses, and that nothing is made unasked.
+//! STO-1, STO-3, CFG-1: which store a URL names, which it refuses, and that nothing is made
+//! unasked.
 
 use retryproof::{
-    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome, SharedStore,
+    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, Outcome,
+    SharedStore,
 };
 
 async fn refusal(url: &str) -> Error {
     let error = retryproof::connect(url).await.expect_err(url);
     let migrating = retryproof::migrate(url).await.expect_err(url);
     assert_eq!(error.kind(), migrating.kind(), "{url}");
-    for text in [error.to_string(), format!("{error:?}"), migrating.to_string(), format!("{migrating:?}")] {
+    for text in
+        [error.to_string(), format!("{error:?}"), migrating.to_string(), format!("{migrating:?}")]
+    {
         assert!(!text.contains("canary"), "ID-4: {text}");
     }
     error
@@ -23,7 +27,8 @@ fn configured(store: Option<&str>) -> IdempotencyConfig {
 
 async fn run(store: SharedStore, value: u32) -> Outcome<u32> {
     let ctx = IdempotencyContext::builder("connect", "key-1").build().unwrap();
-    let outcome = IdempotencyEngine::new(store).execute(ctx, || async { Ok::<_, Error>(value) }).await;
+    let outcome =
+        IdempotencyEngine::new(store).execute(ctx, || async { Ok::<_, Error>(value) }).await;
     outcome.unwrap()
 }
 
@@ -73,7 +78,11 @@ async fn sto_1_no_store_is_picked_by_itself() {
         ] {
             let off = format!("{form} with the feature");
             assert!(error.to_string().contains(form), "{error}");
-            assert_eq!(error.to_string().contains(&off), !is_on, "it says which features are on: {error}");
+            assert_eq!(
+                error.to_string().contains(&off),
+                !is_on,
+                "it says which features are on: {error}"
+            );
         }
     }
     let error = retryproof::connect_with(&IdempotencyConfig::default()).await.unwrap_err();
@@ -99,7 +108,9 @@ async fn sto_1_id_4_an_unknown_url_is_refused_without_its_password() {
         assert!(error.to_string().contains(says), "{error}");
     }
     let error = refusal("etcd:x").await.to_string();
-    for known in ["memory:", "sqlite:FILE", "postgres://", "mysql://", "redis://", "redis+sentinel://"] {
+    for known in
+        ["memory:", "sqlite:FILE", "postgres://", "mysql://", "redis://", "redis+sentinel://"]
+    {
         assert!(error.contains(known), "it says the way out: {error}");
     }
 }
@@ -113,9 +124,17 @@ async fn sto_1_a_store_whose_feature_is_off_names_the_feature() {
             "`postgres`",
             &["postgres://app:canary@h/d", "postgresql://app:canary@h/d", "postgres:"],
         ),
-        (cfg!(feature = "mysql"), "`mysql`", &["mysql://app:canary@h/d", "mariadb://app:canary@h/d"]),
+        (
+            cfg!(feature = "mysql"),
+            "`mysql`",
+            &["mysql://app:canary@h/d", "mariadb://app:canary@h/d"],
+        ),
         (cfg!(feature = "mysql-tls"), "`mysql", &["mysql://app:canary@h/d?ssl-mode=required"]),
-        (cfg!(feature = "redis"), "`redis`", &["redis://:canary@h", "redis+sentinel://:canary@h/main"]),
+        (
+            cfg!(feature = "redis"),
+            "`redis`",
+            &["redis://:canary@h", "redis+sentinel://:canary@h/main"],
+        ),
         (
             cfg!(feature = "redis-tls"),
             "`redis-tls`",
@@ -146,7 +165,8 @@ mod sqlite {
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("retryproof-connect-{name}-{}", std::process::id()));
+            let path = std::env::temp_dir()
+                .join(format!("retryproof-connect-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Self(path)
         }
@@ -224,7 +244,10 @@ mod sqlite {
         config.sqlite.table_name = Some("payment_records".to_owned());
         config.sqlite.synchronous = Some(retryproof::config::Synchronous::Normal);
         retryproof::migrate_with(&config).await.unwrap();
-        assert_eq!(run(retryproof::connect_with(&config).await.unwrap(), 1).await, Outcome::Executed(1));
+        assert_eq!(
+            run(retryproof::connect_with(&config).await.unwrap(), 1).await,
+            Outcome::Executed(1)
+        );
         let error = retryproof::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Schema, "the default table was not made: {error}");
         let by_url = format!("{url}?table=payment_records&synchronous=normal");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The recorded expansions compile, and do what the attribute promises. That they *are* the expansions is proved in
-//! the macro's own crate, against the same files.
+//! The recorded expansions compile, and do what the attribute promises. That they *are* the
+//! expansions is proved in the macro's own crate, against the same files.
 
 mod prelude {
     pub(super) use std::sync::Arc;
@@ -61,7 +61,11 @@ mod prelude {
     pub(super) struct Ledger(Arc<std::sync::Mutex<Vec<String>>>);
 
     impl Ledger {
-        pub(super) fn charge(&self, order: &Order, tenant: Option<usize>) -> Result<Receipt, Failure> {
+        pub(super) fn charge(
+            &self,
+            order: &Order,
+            tenant: Option<usize>,
+        ) -> Result<Receipt, Failure> {
             Ok(Receipt { order: order.id, run: self.write(format!("{} {tenant:?}", order.id)) })
         }
 
@@ -147,7 +151,10 @@ async fn ann_1_ann_5_recorded_functions_run_once() {
     let orders = Arc::new(Orders::new());
     for _ in 0..2 {
         orders.on_created(&Event { id: "a".to_owned() }).await.expect("a run");
-        assert_eq!(Arc::clone(&orders).render(Event { id: "a".to_owned() }).await.expect("a run"), b"a!");
+        assert_eq!(
+            Arc::clone(&orders).render(Event { id: "a".to_owned() }).await.expect("a run"),
+            b"a!"
+        );
         let receipt = function::consume(&orders, "acme", Order { id: 7 }).await.expect("a run");
         assert_eq!(receipt, Receipt { order: 7, run: 3 });
     }
@@ -159,7 +166,8 @@ async fn ann_1_ann_5_recorded_functions_run_once() {
 
 #[test]
 fn ann_1_recorded_blocking_functions_run_once() {
-    let engine = prelude::blocking::Engine::new(MemoryStore::new()).expect("a thread for the heartbeat");
+    let engine =
+        prelude::blocking::Engine::new(MemoryStore::new()).expect("a thread for the heartbeat");
     let ledger = Ledger::default();
     for _ in 0..2 {
         let receipt = blocking::import(&engine, &ledger, Order { id: 7 }).expect("a run");
@@ -176,9 +184,11 @@ fn ann_1_cmp_7_recorded_joined_functions_run_once() {
     let open = || SqliteStore::open(&file).expect("a store");
     let source = SqliteTxSource::open(&file).expect("a connection");
     let orders = Orders::new();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let till = IdempotencyEngine::new(open()).joined(source.clone()).expect("a store that can join");
+        let till =
+            IdempotencyEngine::new(open()).joined(source.clone()).expect("a store that can join");
         for _ in 0..2 {
             let event = Event { id: "a".to_owned() };
             assert_eq!(orders.on_paid(&till, &event).await.expect("a run"), 1);

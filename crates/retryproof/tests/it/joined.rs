@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): what is written and what is recorded is
-//! one commit.
+//! Joined completion through the attribute and over HTTP, on SQLite (CMP-7, ANN-1, ANN-6): what is
+//! written and what is recorded is one commit.
 //!
 //! Over 400 lines because every end that a joined endpoint can have is here.
 
@@ -33,7 +33,8 @@ impl File {
     fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("retryproof-joined-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("retryproof-joined-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
@@ -80,7 +81,10 @@ impl TxPort<Sqlite> for Tx {
             NO_STATEMENT => Err(Error::new(ErrorKind::Unexpected, "refused")),
             NO_ROW => {
                 self.0
-                    .run_statement(&sql.replace("owner=?3", "owner=?3 AND owner=zeroblob(16)"), params)
+                    .run_statement(
+                        &sql.replace("owner=?3", "owner=?3 AND owner=zeroblob(16)"),
+                        params,
+                    )
                     .await
             }
             _ => self.0.run_statement(sql, params).await,
@@ -139,8 +143,11 @@ fn world_with(settings: impl FnOnce(&mut IdempotencyConfig)) -> World {
     let mut config = IdempotencyConfig::default();
     settings(&mut config);
     let store = SqliteStore::open(file.path()).unwrap();
-    let engine =
-        IdempotencyEngine::builder(store).config(config).observer(Arc::clone(&counters)).build().unwrap();
+    let engine = IdempotencyEngine::builder(store)
+        .config(config)
+        .observer(Arc::clone(&counters))
+        .build()
+        .unwrap();
     let joined = engine.joined(Source(source.clone(), Arc::clone(&faults))).unwrap();
     let other = engine.joined(source.clone()).unwrap();
     let filter = IdempotencyFilter::builder(engine).callers_share_keys().build().unwrap();
@@ -197,8 +204,14 @@ impl World {
         self.send_under("k", path, body).await
     }
 
-    async fn send_under(&self, key: &str, path: &str, body: &'static str) -> (StatusCode, String, bool) {
-        let request = Request::post(path).header("idempotency-key", key).body(Body::from(body)).unwrap();
+    async fn send_under(
+        &self,
+        key: &str,
+        path: &str,
+        body: &'static str,
+    ) -> (StatusCode, String, bool) {
+        let request =
+            Request::post(path).header("idempotency-key", key).body(Body::from(body)).unwrap();
         let Ok(response) = self.router().oneshot(request).await;
         let replayed = response.headers().contains_key("idempotent-replayed");
         let (head, body) = response.into_parts();
@@ -209,7 +222,11 @@ impl World {
 
 /// Writes the body, then answers as it says.
 #[idempotent(http, scope = "pay", lease = "PT2S", wait_timeout = "PT5S")]
-async fn pay(tx: GuardedTx<Tx>, app: axum::extract::State<App>, order: String) -> Result<Response, TxError> {
+async fn pay(
+    tx: GuardedTx<Tx>,
+    app: axum::extract::State<App>,
+    order: String,
+) -> Result<Response, TxError> {
     app.runs.fetch_add(1, Ordering::SeqCst);
     if order == "nothing" {
         return Ok("wrote nothing".into_response());
@@ -268,7 +285,10 @@ async fn early(eager: Eager) -> String {
 
 /// One answer cannot end two transactions.
 #[idempotent(http, scope = "another")]
-async fn another(_tx: GuardedTx<Tx>, other: Result<GuardedTx<SqliteTx>, GuardedTxRejection>) -> String {
+async fn another(
+    _tx: GuardedTx<Tx>,
+    other: Result<GuardedTx<SqliteTx>, GuardedTxRejection>,
+) -> String {
     format!("{:?}", other.map(drop))
 }
 
@@ -322,7 +342,8 @@ async fn cmp_7_http_any_other_answer_is_recorded_alone() {
 async fn cmp_7_http_an_answer_whose_writes_were_rolled_back_is_released_where_that_is_asked_for() {
     let mut world = World::new().await;
     let engine = world.app.filter.engine().clone();
-    let filter = || IdempotencyFilter::builder(engine.clone()).callers_share_keys().release_on_rollback();
+    let filter =
+        || IdempotencyFilter::builder(engine.clone()).callers_share_keys().release_on_rollback();
     world.app.filter = filter().build().unwrap();
     let refused = (StatusCode::PAYMENT_REQUIRED, "declined".to_owned(), false);
     for run in 1..=2 {
@@ -346,8 +367,10 @@ async fn cmp_7_http_7_release_hold_and_panic_roll_back() {
     let world = World::new().await;
     for (at, fate) in ["release", "panic"].into_iter().enumerate() {
         if fate == "panic" {
-            let request =
-                Request::post("/pay").header("idempotency-key", fate).body(Body::from(fate)).unwrap();
+            let request = Request::post("/pay")
+                .header("idempotency-key", fate)
+                .body(Body::from(fate))
+                .unwrap();
             assert!(tokio::spawn(world.router().oneshot(request)).await.unwrap_err().is_panic());
         } else {
             assert_eq!(world.send_under(fate, "/pay", fate).await.0, StatusCode::CREATED);
@@ -384,7 +407,8 @@ async fn cmp_7_http_13_a_tombstone_commits_with_the_writes() {
 #[tokio::test]
 async fn cmp_7_http_a_commit_that_fails_is_told_whatever_the_policy() {
     for policy in [CompletionFailurePolicy::LogAndReturn, CompletionFailurePolicy::Propagate] {
-        let world = World::from(world_with(|config| config.completion_failure_policy = policy)).await;
+        let world =
+            World::from(world_with(|config| config.completion_failure_policy = policy)).await;
         for fault in [NO_COMMIT, NO_STATEMENT, NO_ROW] {
             world.fail(fault);
             let (status, body, replayed) = world.send("/pay", "1").await;
@@ -394,7 +418,10 @@ async fn cmp_7_http_a_commit_that_fails_is_told_whatever_the_policy() {
             assert_eq!(world.rows().await, [""; 0]);
         }
         world.fail(NO_REPLY);
-        assert_eq!(world.send("/pay", "1").await, (StatusCode::CREATED, "paid 1".to_owned(), false));
+        assert_eq!(
+            world.send("/pay", "1").await,
+            (StatusCode::CREATED, "paid 1".to_owned(), false)
+        );
         world.fail(0);
         assert_eq!(world.send("/pay", "1").await, (StatusCode::CREATED, "paid 1".to_owned(), true));
         assert_eq!((world.rows().await.len(), world.ends().0), (2, 1));
@@ -425,7 +452,8 @@ async fn http_14_http_11_no_transaction_is_a_problem_of_the_filter_like_any_othe
     world.fail(NO_BEGIN);
     let mut seconds = std::collections::BTreeSet::new();
     for _ in 0..40 {
-        let request = Request::post("/pay").header("idempotency-key", "k").body(Body::from("1")).unwrap();
+        let request =
+            Request::post("/pay").header("idempotency-key", "k").body(Body::from("1")).unwrap();
         let Ok(response) = world.router().oneshot(request).await;
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         let after = response.headers()["retry-after"].to_str().unwrap().parse::<u32>().unwrap();
@@ -463,7 +491,10 @@ async fn cmp_7_http_two_arguments_share_one_transaction_and_the_layer_has_it_too
     assert_eq!(world.send_under("r", "/layered", "refused").await.0, StatusCode::CONFLICT);
     assert_eq!(world.rows().await, ["one", "other", "layered"]);
     let (status, body, _) = world.send_under("u", "/unguarded", "x").await;
-    assert_eq!((status, body.as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "the request is not guarded"));
+    assert_eq!(
+        (status, body.as_str()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "the request is not guarded")
+    );
 }
 
 /// HTTP-12: the client goes away, and writes and record are committed all the same.
@@ -471,10 +502,13 @@ async fn cmp_7_http_two_arguments_share_one_transaction_and_the_layer_has_it_too
 async fn cmp_7_http_12_a_client_that_goes_away_loses_nothing() {
     let world = World::new().await;
     for key in 0..20 {
-        let request =
-            Request::post("/pay").header("idempotency-key", key.to_string()).body(Body::from("1")).unwrap();
+        let request = Request::post("/pay")
+            .header("idempotency-key", key.to_string())
+            .body(Body::from("1"))
+            .unwrap();
         let cut =
-            tokio::time::timeout(Duration::from_micros(200 * key), world.router().oneshot(request)).await;
+            tokio::time::timeout(Duration::from_micros(200 * key), world.router().oneshot(request))
+                .await;
         drop(cut);
     }
     world.app.filter.shutdown(Duration::from_secs(5)).await;
@@ -508,7 +542,11 @@ impl Shop {
 }
 
 #[idempotent(key = order, scope = "sell", completion = "joined", engine = joined, codec = retryproof::NoCodec)]
-async fn sell(joined: &JoinedEngine<Tx>, #[tx] till: &mut Tx, order: String) -> Result<(), Rejected> {
+async fn sell(
+    joined: &JoinedEngine<Tx>,
+    #[tx] till: &mut Tx,
+    order: String,
+) -> Result<(), Rejected> {
     till.write(&order);
     Ok(())
 }
@@ -526,7 +564,10 @@ async fn ann_1_cmp_7_a_joined_method_writes_in_the_transaction_of_its_record() {
     assert!(matches!(shop.sell("unknown").await, Err(Rejected::Mismatch)));
     sell(&world.app.joined, "coffee".to_owned()).await.unwrap();
     sell(&world.app.joined, "coffee".to_owned()).await.unwrap();
-    assert_eq!((world.rows().await, world.ends()), (vec!["tea".to_owned(), "coffee".to_owned()], (2, 1, 0)));
+    assert_eq!(
+        (world.rows().await, world.ends()),
+        (vec!["tea".to_owned(), "coffee".to_owned()], (2, 1, 0))
+    );
     for (fault, key) in [(NO_ROW, "lost"), (NO_COMMIT, "down")] {
         world.fail(fault);
         let failed = shop.sell(key).await.unwrap_err();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the front page and the manual say, held against the library: outcomes, features, settings, messages, links.
+//! What the front page and the manual say, held against the library: outcomes, features, settings,
+//! messages, links.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +53,8 @@ fn readme_example_is_fifteen_lines() {
 
 #[test]
 fn readme_names_every_feature_and_no_other() {
-    let section = MANIFEST.split("[features]").nth(1).and_then(|rest| rest.split("\n[").next()).unwrap();
+    let section =
+        MANIFEST.split("[features]").nth(1).and_then(|rest| rest.split("\n[").next()).unwrap();
     let lines = section.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
     let mut features: Vec<_> =
         lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name).collect();
@@ -65,7 +67,8 @@ fn readme_names_every_feature_and_no_other() {
 /// Every link of a page to a file of the repository.
 fn links(page: &str) -> Vec<&str> {
     let inline = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let defined = page.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split_once("]: "));
+    let defined =
+        page.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split_once("]: "));
     inline
         .chain(defined.map(|(_, target)| target))
         .map(|target| target.split('#').next().unwrap_or_default())
@@ -83,7 +86,9 @@ fn links_of_the_pages_lead_to_files() {
             .collect();
     let guides = std::fs::read_dir(root.join("crates/retryproof/src/guide")).unwrap();
     pages.extend(
-        guides.map(|entry| entry.unwrap().path()).filter(|page| page.extension().is_some_and(|e| e == "md")),
+        guides
+            .map(|entry| entry.unwrap().path())
+            .filter(|page| page.extension().is_some_and(|e| e == "md")),
     );
     assert!(pages.len() >= 6 + 8, "the search finds them: {pages:?}");
     let mut found = 0;

@@ -48,7 +48,10 @@ async fn send(app: &Router, ask: request::Builder, body: impl Into<Body>) -> Ans
 #[test]
 fn the_guide_shows_the_stack_that_is_tested() {
     let app = include_str!("stack/app.rs").split_once("\n\n").unwrap().1;
-    assert!(PAGE.contains(&app.replace("pub(crate) fn app", "fn app")), "the guide's stack is another one");
+    assert!(
+        PAGE.contains(&app.replace("pub(crate) fn app", "fn app")),
+        "the guide's stack is another one"
+    );
 }
 
 #[tokio::test]
@@ -60,7 +63,10 @@ async fn the_stack_replays_and_each_retry_gets_fields_of_its_own() {
         assert_eq!(answer.field("idempotent-replayed"), replayed);
         assert_eq!(answer.field("access-control-allow-origin"), Some("https://shop.example"));
         let exposed = answer.field("access-control-expose-headers").unwrap();
-        assert!(exposed.contains("idempotent-replayed") && exposed.contains("retry-after"), "{exposed}");
+        assert!(
+            exposed.contains("idempotent-replayed") && exposed.contains("retry-after"),
+            "{exposed}"
+        );
     }
     // A request compressed in another way is the same request.
     let compressed = send(&app, ask("k").header("content-encoding", "gzip"), GZIP).await;
@@ -90,7 +96,9 @@ async fn the_stack_tells_tenants_apart_and_refuses_strangers_before_the_key() {
     assert_eq!(send(&app, ask("k"), "1").await.status, StatusCode::CREATED);
     let stranger = Request::post("/payments").header("idempotency-key", "k");
     assert_eq!(send(&app, stranger, "1").await.status, StatusCode::UNAUTHORIZED);
-    let bob = Request::post("/payments").header("idempotency-key", "k").header("authorization", "Bearer bob");
+    let bob = Request::post("/payments")
+        .header("idempotency-key", "k")
+        .header("authorization", "Bearer bob");
     let answer = send(&app, bob, "1").await;
     assert_eq!((answer.status, answer.field("idempotent-replayed")), (StatusCode::CREATED, None));
 }

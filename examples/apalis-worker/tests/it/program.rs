@@ -18,7 +18,11 @@ fn program(args: &[&str]) -> Command {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 #[test]
@@ -84,18 +88,23 @@ async fn lst_1_run_5_a_killed_worker_loses_no_job_and_what_was_done_is_not_done_
     let before = sent().len();
     assert!(before < JOBS, "it was killed too late to show anything");
 
-    // Delivered again, all of it. The jobs in the dead worker's hands are taken over when their leases are over.
+    // Delivered again, all of it. The jobs in the dead worker's hands are taken over when their
+    // leases are over.
     let again = tokio::task::spawn_blocking({
         let mut command = program(&args);
         move || command.output()
     });
-    let output =
-        tokio::time::timeout(PATIENCE, again).await.expect("in time").expect("no panic").expect("it starts");
+    let output = tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("in time")
+        .expect("no panic")
+        .expect("it starts");
     assert!(output.status.success(), "{}", text(&output));
     let mails = sent();
     let orders: HashSet<_> = mails.iter().filter_map(|mail| mail.split('\t').next()).collect();
     assert_eq!(orders.len(), JOBS, "each was mailed");
-    // A mail that had left when its worker was killed before it could record it leaves again, under the same message id.
+    // A mail that had left when its worker was killed before it could record it leaves again, under
+    // the same message id.
     assert!(mails.len() - JOBS <= CONCURRENCY, "{} mails sent twice", mails.len() - JOBS);
     let ids: HashSet<_> = mails.iter().filter_map(|mail| mail.split('\t').nth(3)).collect();
     assert_eq!(ids.len(), JOBS, "a mail server that knows message ids delivers each once");

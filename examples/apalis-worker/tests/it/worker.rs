@@ -10,7 +10,9 @@ use apalis_worker::job::Invoice;
 use apalis_worker::mail::Mailer;
 use apalis_worker::patience::Patience;
 use apalis_worker::worker::{Tally, work};
-use retryproof::{Acquisition, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Rejected};
+use retryproof::{
+    Acquisition, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Rejected,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TWICE: Patience = Patience { retries: 2, pause: Duration::from_millis(1) };
@@ -83,7 +85,8 @@ async fn run_4_a_job_that_is_given_up_leaves_its_key_unused_for_the_next_deliver
 #[tokio::test]
 async fn id_3_a_job_without_a_usable_key_is_given_up_at_once_and_never_runs() {
     let (engine, mailer) = (engine(), Counted::default());
-    let tally = worked(&engine, &mailer, vec![invoice("", 1), invoice("a\nb", 1), invoice("a", 1)]).await;
+    let tally =
+        worked(&engine, &mailer, vec![invoice("", 1), invoice("a\nb", 1), invoice("a", 1)]).await;
     assert_eq!(tally, Tally { done: 1, failed: 2 });
     assert_eq!(["", "a\nb", "a"].map(|order| mailer.tries(order)), [0, 0, 1]);
 }
@@ -92,7 +95,8 @@ async fn id_3_a_job_without_a_usable_key_is_given_up_at_once_and_never_runs() {
 async fn ann_5_a_job_that_another_worker_is_at_waits_and_is_skipped() {
     let (engine, mailer) = (engine(), Counted::default());
     let ctx = IdempotencyContext::builder("invoices", "a").build().expect("a context");
-    let Acquisition::Granted(held) = engine.try_acquire(&ctx).await.expect("the store answers") else {
+    let Acquisition::Granted(held) = engine.try_acquire(&ctx).await.expect("the store answers")
+    else {
         panic!("the key is unused");
     };
     let other = async {
@@ -108,14 +112,16 @@ async fn ann_5_a_job_that_another_worker_is_at_waits_and_is_skipped() {
     assert_eq!(tally, Tally { done: 2, failed: 0 });
     assert_eq!(mailer.tries("a"), 1);
     // What the worker stored is what anybody else gets under this key.
-    let outcome = engine.execute(ctx, || async { Err::<serde_json::Value, _>("it does not run") }).await;
+    let outcome =
+        engine.execute(ctx, || async { Err::<serde_json::Value, _>("it does not run") }).await;
     assert_eq!(outcome.expect("a replay"), Outcome::Replayed(serde_json::json!({ "order": "a" })));
 }
 
 #[test]
 fn ann_5_patience_heeds_the_word_of_a_refusal() {
     let mut patience = TWICE;
-    let in_flight = || -> BoxError { Rejected::InFlight { retry_after: Duration::from_secs(7) }.into() };
+    let in_flight =
+        || -> BoxError { Rejected::InFlight { retry_after: Duration::from_secs(7) }.into() };
     for _ in 0..5 {
         assert_eq!(patience.after(&in_flight()), Some(Duration::from_secs(7)), "it is no failure");
     }

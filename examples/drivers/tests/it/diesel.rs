@@ -60,7 +60,8 @@ macro_rules! driver {
                 commits: bool,
             ) -> Result<(), JoinError> {
                 let mut pooled = self.0.get().await.expect("a connection");
-                // The pool's guard has a `transaction` of its own, whose closure is handed the guard.
+                // The pool's guard has a `transaction` of its own, whose closure is handed the
+                // guard.
                 let conn: &mut $connection = &mut pooled;
                 let ended = conn
                     .transaction(async |conn: &mut $connection| {
@@ -68,12 +69,18 @@ macro_rules! driver {
                         let mut port = drivers::$adapter::DieselPort(conn);
                         let joined = held.complete_in(&mut port, value).await;
                         let pending = joined.map_err(Unwritten::Refused)?;
-                        if commits { Ok(pending) } else { Err(Unwritten::Declined(Box::new(pending))) }
+                        if commits {
+                            Ok(pending)
+                        } else {
+                            Err(Unwritten::Declined(Box::new(pending)))
+                        }
                     })
                     .await;
                 match ended {
                     Ok(pending) => pending.committed(),
-                    Err(Unwritten::Declined(pending)) => pending.rolled_back().await.expect("freed"),
+                    Err(Unwritten::Declined(pending)) => {
+                        pending.rolled_back().await.expect("freed")
+                    }
                     Err(Unwritten::Refused(error)) => return Err(error),
                     Err(Unwritten::Failed(error)) => panic!("{error}"),
                 }

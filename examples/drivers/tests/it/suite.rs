@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use retryproof::store::{Dialect, OwnedTx, Standing, TxSource};
 use retryproof::{
-    Acquisition, CodecId, ExecuteError, Held, IdempotencyContext, IdempotencyEngine, IdempotencyStore as _,
-    JoinError, JoinedEngine, Outcome, Payload,
+    Acquisition, CodecId, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    IdempotencyStore as _, JoinError, JoinedEngine, Outcome, Payload,
 };
 use sea_orm::{ConnectionTrait as _, Database, DatabaseConnection, Statement};
 
-/// An adapter, on a pool that has one connection: what a transaction leaves behind on it, the next one meets.
+/// An adapter, on a pool that has one connection: what a transaction leaves behind on it, the next
+/// one meets.
 pub(crate) trait Driver: 'static {
     /// Of the server: `RETRYPROOF_TEST_` and this.
     const SERVICE: &'static str;
@@ -66,10 +67,12 @@ impl<D: Driver> World<D> {
     pub(crate) async fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let url = url(D::SERVICE);
-        let table = format!("drivers_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let table =
+            format!("drivers_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let store = format!("{url}?table={table}");
         retryproof::migrate(&store).await.expect("the schema is made");
-        let engine = IdempotencyEngine::new(retryproof::connect(&store).await.expect("the store connects"));
+        let engine =
+            IdempotencyEngine::new(retryproof::connect(&store).await.expect("the store connects"));
         let driver = D::connect(&url).await;
         let joined = engine.joined(driver.source()).expect("the store joins");
         let stranger = Database::connect(url.as_str()).await.expect("a stranger connects");
@@ -87,7 +90,10 @@ impl<D: Driver> World<D> {
     }
 
     async fn run(&self, sql: &str) {
-        self.stranger.execute_unprepared(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        self.stranger
+            .execute_unprepared(sql)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
     pub(crate) async fn rows(&self) -> i64 {
@@ -108,7 +114,10 @@ impl<D: Driver> World<D> {
         }
     }
 
-    pub(crate) async fn pay(&self, key: &str) -> Result<Outcome<String>, ExecuteError<&'static str>> {
+    pub(crate) async fn pay(
+        &self,
+        key: &str,
+    ) -> Result<Outcome<String>, ExecuteError<&'static str>> {
         let sql = self.insert(key);
         self.joined
             .execute(ctx(key), async |tx: &mut D::Tx| {
@@ -185,7 +194,8 @@ pub(crate) async fn a_dropped_call_leaves_neither_and_its_pool_as_it_was<D: Driv
     world.driver.write_alone(&world.insert("alone")).await;
     assert_eq!(world.rows().await, 1, "it was a commit, and the dropped one was none");
     // Within the lease: the key was freed.
-    let paid = tokio::time::timeout(Duration::from_secs(10), world.pay("k")).await.expect("in time");
+    let paid =
+        tokio::time::timeout(Duration::from_secs(10), world.pay("k")).await.expect("in time");
     assert_eq!(paid.unwrap(), Outcome::Executed("paid k".to_owned()));
     world.driver.write_alone(&world.insert("alone")).await;
     assert_eq!(world.rows().await, 3);
@@ -211,7 +221,8 @@ pub(crate) async fn complete_in_joins_a_transaction_that_the_program_began<D: Dr
     world.end().await;
 }
 
-/// MariaDB and MySQL end a transaction by themselves, after a deadlock say. Here the action does it.
+/// MariaDB and MySQL end a transaction by themselves, after a deadlock say. Here the action does
+/// it.
 pub(crate) async fn a_transaction_that_is_gone_is_not_joined<D: Driver>() {
     let world = World::<D>::new().await;
     let (before, after) = (world.insert("before"), world.insert("after"));

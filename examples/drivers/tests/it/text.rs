@@ -5,11 +5,15 @@
 #[test]
 fn the_adapters_of_both_versions_of_sea_orm_differ_in_two_words() {
     let pairs = [
-        (include_str!("../../src/sea_orm_postgres.rs"), include_str!("../../src/sea_orm_1_postgres.rs")),
+        (
+            include_str!("../../src/sea_orm_postgres.rs"),
+            include_str!("../../src/sea_orm_1_postgres.rs"),
+        ),
         (include_str!("../../src/sea_orm_mysql.rs"), include_str!("../../src/sea_orm_1_mysql.rs")),
     ];
     for (newer, older) in pairs {
-        let newer = newer.replace("use sea_orm::", "use sea_orm_1::").replace(".execute_raw(", ".execute(");
+        let newer =
+            newer.replace("use sea_orm::", "use sea_orm_1::").replace(".execute_raw(", ".execute(");
         let code = |text: &str| text.split_once("\nuse ").map(|(_, code)| code.to_owned()).unwrap();
         assert_eq!(code(&newer), code(older));
     }

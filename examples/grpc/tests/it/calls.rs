@@ -60,7 +60,11 @@ async fn acq_3_concurrent_duplicates_wait_for_the_one_that_runs() {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..20 {
         calls.spawn(async move {
-            client(address).await.charge("k", &charge("wait", 1)).await.map(|answer| is_replay(&answer))
+            client(address)
+                .await
+                .charge("k", &charge("wait", 1))
+                .await
+                .map(|answer| is_replay(&answer))
         });
     }
     service.begun(1).await;

@@ -31,7 +31,8 @@ impl File {
     fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("retryproof-grpc-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("retryproof-grpc-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         Self(folder)
     }
@@ -79,8 +80,12 @@ impl Payments for Book {
         }
     }
 
-    /// As many receipts as the account is long, and an error after them when it ends in a bang; "no" is refused at once.
-    async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<Receipts>, Status> {
+    /// As many receipts as the account is long, and an error after them when it ends in a bang;
+    /// "no" is refused at once.
+    async fn history(
+        &self,
+        request: Request<HistoryRequest>,
+    ) -> Result<Response<Receipts>, Status> {
         let (_, guarded, HistoryRequest { account }) = request.into_parts();
         let number = self.enter(&guarded, &account).await?;
         if account == "no" {
@@ -115,17 +120,23 @@ impl World {
         tx.commit_tx().await.expect("committed");
         let engine = IdempotencyEngine::new(SqliteStore::open(file.path()).expect("opened"));
         let joined = engine.joined(source.clone()).expect("it can join");
-        let filter = IdempotencyFilter::builder(engine).callers_share_keys().build().expect("valid settings");
+        let filter = IdempotencyFilter::builder(engine)
+            .callers_share_keys()
+            .build()
+            .expect("valid settings");
         let runs = Arc::<AtomicUsize>::default();
         let mut guard = filter.grpc(NO_WAIT);
         if streaming {
             guard = guard.streaming(HISTORY);
         }
-        let service = guard.named_layer(PaymentsServer::new(Book { joined, runs: Arc::clone(&runs) }));
+        let service =
+            guard.named_layer(PaymentsServer::new(Book { joined, runs: Arc::clone(&runs) }));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(
-            Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(TcpListenerStream::new(listener)),
         );
         Self { client: client(address).await, runs, source, _file: file }
     }
@@ -173,7 +184,8 @@ async fn cmp_7_a_call_that_succeeds_commits_its_writes_with_its_record() {
 async fn cmp_7_a_call_that_fails_takes_its_writes_back_and_its_status_is_recorded() {
     let mut world = World::new(false).await;
     for replayed in [false, true] {
-        let status = in_time(world.client.charge("k", &charge("fails", 7))).await.expect_err("refused");
+        let status =
+            in_time(world.client.charge("k", &charge("fails", 7))).await.expect_err("refused");
         assert_eq!((status.code(), status.message()), (Code::Internal, "half done in run 1"));
         assert_eq!(status.metadata().contains_key("idempotent-replayed"), replayed);
         assert!(world.rows().await.is_empty(), "half-done writes went with the status");
@@ -206,7 +218,11 @@ async fn cmp_7_a_status_in_the_trailers_counts_and_a_stream_commits_before_it_ha
 async fn cmp_7_a_named_stream_commits_when_it_answers_unless_that_answer_is_an_error() {
     let mut world = World::new(true).await;
     for _ in 0..2 {
-        assert_eq!(world.history("no").await, (0, Code::FailedPrecondition), "recorded and replayed");
+        assert_eq!(
+            world.history("no").await,
+            (0, Code::FailedPrecondition),
+            "recorded and replayed"
+        );
         assert!(world.rows().await.is_empty());
     }
     assert_eq!(world.runs(), 1);

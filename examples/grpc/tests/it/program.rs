@@ -5,8 +5,10 @@ use std::process::Command;
 
 #[test]
 fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_grpc-payments")).arg("demo").output().expect("the program starts");
+    let output = Command::new(env!("CARGO_BIN_EXE_grpc-payments"))
+        .arg("demo")
+        .output()
+        .expect("the program starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     for part in [
@@ -21,7 +23,8 @@ fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
 
 #[test]
 fn cfg_1_bad_arguments_are_told_how_it_is_used() {
-    let output = Command::new(env!("CARGO_BIN_EXE_grpc-payments")).output().expect("the program starts");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_grpc-payments")).output().expect("the program starts");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("usage"), "{output:?}");
 }

@@ -12,7 +12,8 @@ use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
 use crate::world::{
-    NO_WAIT, POLICY, Refusal, Scripted, charge, client, filter, filter_over, in_time, refusal, serve,
+    NO_WAIT, POLICY, Refusal, Scripted, charge, client, filter, filter_over, in_time, refusal,
+    serve,
 };
 
 #[tokio::test]
@@ -39,9 +40,11 @@ async fn fp_1_http_11_another_message_under_the_same_key_is_an_invalid_argument(
     let service = Scripted::new();
     let mut client = client(serve(&filter(), POLICY, &service).await).await;
     in_time(client.charge("k", &charge("alice", 1))).await.expect("OK");
-    let status = in_time(client.charge("k", &charge("alice", 2))).await.expect_err("another message");
+    let status =
+        in_time(client.charge("k", &charge("alice", 2))).await.expect_err("another message");
     assert_eq!(status.code(), Code::InvalidArgument);
-    let expected = Refusal { reason: "FINGERPRINT_MISMATCH".into(), retryable: false, seconds: None };
+    let expected =
+        Refusal { reason: "FINGERPRINT_MISMATCH".into(), retryable: false, seconds: None };
     assert_eq!(refusal(&status), expected);
     assert!(!format!("{status:?}").contains("alice"), "{status:?}");
     assert_eq!(service.runs(), 1);
@@ -51,9 +54,11 @@ async fn fp_1_http_11_another_message_under_the_same_key_is_an_invalid_argument(
 async fn http_2_http_3_a_call_without_a_well_formed_key_is_an_invalid_argument() {
     let service = Scripted::new();
     let address = serve(&filter(), POLICY, &service).await;
-    for (key, reason) in
-        [(None, "KEY_MISSING"), (Some("a b"), "KEY_INVALID"), (Some(&"x".repeat(256)[..]), "KEY_INVALID")]
-    {
+    for (key, reason) in [
+        (None, "KEY_MISSING"),
+        (Some("a b"), "KEY_INVALID"),
+        (Some(&"x".repeat(256)[..]), "KEY_INVALID"),
+    ] {
         let channel = Endpoint::from_shared(format!("http://{address}")).expect("a URL");
         let mut grpc = Grpc::new(in_time(channel.connect()).await.expect("the server listens"));
         let mut request = Request::new(charge("alice", 1));
@@ -64,7 +69,10 @@ async fn http_2_http_3_a_call_without_a_well_formed_key_is_an_invalid_argument()
         let codec = ProstCodec::<ChargeRequest, Receipt>::default();
         let call = grpc.unary(request, CHARGE.parse().expect("a path"), codec);
         let status = in_time(call).await.expect_err("no key");
-        assert_eq!((status.code(), refusal(&status).reason), (Code::InvalidArgument, reason.to_owned()));
+        assert_eq!(
+            (status.code(), refusal(&status).reason),
+            (Code::InvalidArgument, reason.to_owned())
+        );
     }
     assert_eq!(service.runs(), 0);
 }
@@ -77,7 +85,8 @@ async fn http_14_a_store_that_is_away_is_unavailable_and_nothing_runs() {
     let filter = filter_over(store, |config| config.default_wait = Duration::from_millis(100));
     let mut client = client(serve(&filter, NO_WAIT, &service).await).await;
     faults.begin_outage(Outage::Refuse);
-    let status = in_time(client.charge("k", &charge("alice", 1))).await.expect_err("the store is away");
+    let status =
+        in_time(client.charge("k", &charge("alice", 1))).await.expect_err("the store is away");
     assert_eq!(status.code(), Code::Unavailable);
     let Refusal { reason, retryable, seconds } = refusal(&status);
     assert_eq!((&reason[..], retryable), ("STORE_UNAVAILABLE", true));
@@ -105,10 +114,15 @@ async fn http_14_a_server_that_shuts_down_is_unavailable_and_still_replays() {
 #[tokio::test]
 async fn http_4_a_message_over_the_limit_exhausts_a_resource() {
     let service = Scripted::new();
-    let filter = filter_over(SharedStore::new(MemoryStore::new()), |config| config.web.max_body_bytes = 64);
+    let filter =
+        filter_over(SharedStore::new(MemoryStore::new()), |config| config.web.max_body_bytes = 64);
     let mut client = client(serve(&filter, POLICY, &service).await).await;
-    let status = in_time(client.charge("k", &charge(&"x".repeat(100), 1))).await.expect_err("too large");
-    assert_eq!((status.code(), &refusal(&status).reason[..]), (Code::ResourceExhausted, "BODY_TOO_LARGE"));
+    let status =
+        in_time(client.charge("k", &charge(&"x".repeat(100), 1))).await.expect_err("too large");
+    assert_eq!(
+        (status.code(), &refusal(&status).reason[..]),
+        (Code::ResourceExhausted, "BODY_TOO_LARGE")
+    );
     in_time(client.charge("k", &charge("x", 1))).await.expect("the key is free");
     assert_eq!(service.runs(), 1);
 }

@@ -20,7 +20,8 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::world::{
-    NO_WAIT, POLICY, Refusal, Scripted, charge, client, filter, filter_over, in_time, refusal, serve,
+    NO_WAIT, POLICY, Refusal, Scripted, charge, client, filter, filter_over, in_time, refusal,
+    serve,
 };
 
 #[tokio::test]
@@ -35,7 +36,8 @@ async fn http_13_a_stream_arrives_whole_and_its_retry_already_exists() {
     assert_eq!(cents, [0, 1, 2, 3, 4]);
     let status = in_time(client.history("k", "three")).await.expect_err("it was not kept");
     assert_eq!(status.code(), Code::AlreadyExists);
-    let expected = Refusal { reason: "RESULT_NOT_REPLAYABLE".into(), retryable: false, seconds: None };
+    let expected =
+        Refusal { reason: "RESULT_NOT_REPLAYABLE".into(), retryable: false, seconds: None };
     assert_eq!(refusal(&status), expected);
     assert_eq!(service.runs(), 1);
 }
@@ -46,8 +48,10 @@ async fn http_13_a_stream_of_one_message_or_none_is_an_answer_like_any_other() {
     let mut client = client(serve(&filter(), POLICY, &service).await).await;
     for account in ["", "x"] {
         for _ in 0..2 {
-            let stream =
-                in_time(client.history(&format!("k{account}"), account)).await.expect("OK").into_inner();
+            let stream = in_time(client.history(&format!("k{account}"), account))
+                .await
+                .expect("OK")
+                .into_inner();
             let receipts: Vec<_> = in_time(stream.collect()).await;
             assert_eq!(receipts.len(), account.len());
         }
@@ -92,7 +96,9 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).streaming(Doubling, request).await) })
+        Box::pin(
+            async move { Ok(Grpc::new(ProstCodec::default()).streaming(Doubling, request).await) },
+        )
     }
 }
 
@@ -102,7 +108,9 @@ async fn http_13_a_named_stream_flows_both_ways_at_once() {
     let address = listener.local_addr().expect("bound");
     let service = filter().grpc(NO_WAIT).streaming(HISTORY).named_layer(Doubling);
     tokio::spawn(
-        Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(TcpListenerStream::new(listener)),
     );
 
     let channel = Endpoint::from_shared(format!("http://{address}")).expect("a URL");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: a service that waits where it is told, a server on a port of its own, and the details of a status,
-//! read by messages of their own.
+//! What the tests share: a service that waits where it is told, a server on a port of its own, and
+//! the details of a status, read by messages of their own.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use grpc_payments::client::Client;
-use grpc_payments::proto::{ChargeRequest, HistoryRequest, Payments, PaymentsServer, Receipt, Receipts};
+use grpc_payments::proto::{
+    ChargeRequest, HistoryRequest, Payments, PaymentsServer, Receipt, Receipts,
+};
 use prost::Message as _;
 use retryproof::http::{IdempotencyFilter, Policy};
 use retryproof::{IdempotencyConfig, IdempotencyEngine, MemoryStore, SharedStore};
@@ -33,7 +35,8 @@ pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("in time")
 }
 
-/// A service that counts its runs. A charge of an account that begins with "wait" runs until the test lets it go.
+/// A service that counts its runs. A charge of an account that begins with "wait" runs until the
+/// test lets it go.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     runs: Arc<AtomicUsize>,
@@ -93,11 +96,15 @@ impl Payments for Scripted {
         Ok(response)
     }
 
-    async fn history(&self, request: Request<HistoryRequest>) -> Result<Response<Receipts>, Status> {
+    async fn history(
+        &self,
+        request: Request<HistoryRequest>,
+    ) -> Result<Response<Receipts>, Status> {
         let number = self.runs.fetch_add(1, Ordering::SeqCst) as u64 + 1;
         let account = request.into_inner().account;
         let count = account.len() as u64;
-        let receipts = (0..count).map(move |cents| Ok(Receipt { number, account: account.clone(), cents }));
+        let receipts =
+            (0..count).map(move |cents| Ok(Receipt { number, account: account.clone(), cents }));
         Ok(Response::new(Box::pin(tokio_stream::iter(receipts))))
     }
 }
@@ -117,12 +124,18 @@ pub(crate) fn filter() -> IdempotencyFilter {
 }
 
 /// Serves the service behind the filter until the test's runtime ends.
-pub(crate) async fn serve(filter: &IdempotencyFilter, policy: Policy, service: &Scripted) -> SocketAddr {
+pub(crate) async fn serve(
+    filter: &IdempotencyFilter,
+    policy: Policy,
+    service: &Scripted,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let service = filter.grpc(policy).named_layer(PaymentsServer::new(service.clone()));
     tokio::spawn(
-        Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(TcpListenerStream::new(listener)),
     );
     address
 }
@@ -200,8 +213,9 @@ pub(crate) fn refusal(status: &Status) -> Refusal {
         assert_eq!(delay.nanos, 0);
         delay.seconds
     });
-    let said =
-        |name: &str| Some(status.metadata().get(name)?.to_str().ok()?.parse::<i64>().expect("a number"));
+    let said = |name: &str| {
+        Some(status.metadata().get(name)?.to_str().ok()?.parse::<i64>().expect("a number"))
+    };
     assert_eq!(said("retry-after"), seconds);
     assert_eq!(said("grpc-retry-pushback-ms"), seconds.map(|seconds| seconds * 1_000));
     Refusal { reason: info.reason, retryable: info.metadata["retryable"] == "true", seconds }

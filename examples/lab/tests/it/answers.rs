@@ -65,7 +65,9 @@ async fn http_7_release_hold_and_panic_are_not_stored() {
 #[tokio::test]
 async fn http_7_a_held_key_is_taken_over_when_its_lease_is_over() {
     let lab = Lab::start().await;
-    let hold = Ask::post("/lab/short").key("k").script(&json!({ "tag": "h", "fail": "hold", "status": 504 }));
+    let hold = Ask::post("/lab/short")
+        .key("k")
+        .script(&json!({ "tag": "h", "fail": "hold", "status": 504 }));
     assert_eq!(hold.send(lab.address).await.status.as_u16(), 504);
     let retry = Ask::post("/lab/short").key("k").script(&json!({ "tag": "h" }));
     let answer = retry.send(lab.address).await;
@@ -139,7 +141,11 @@ async fn ann_6_a_refusing_extractor_stands_before_a_replay_and_is_never_stored()
     let user = stranger.clone().header("x-user", "alice");
     assert_eq!(stranger.send(lab.address).await.status, StatusCode::UNAUTHORIZED);
     let first = user.send(lab.address).await;
-    assert_eq!((first.status, first.is_replay()), (StatusCode::OK, false), "the 401 was not stored");
+    assert_eq!(
+        (first.status, first.is_replay()),
+        (StatusCode::OK, false),
+        "the 401 was not stored"
+    );
     let refused = stranger.send(lab.address).await;
     assert_eq!((refused.status, refused.is_replay()), (StatusCode::UNAUTHORIZED, false));
     assert!(user.send(lab.address).await.is_replay());

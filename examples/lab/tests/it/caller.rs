@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caller's half, `retryproof::client`, against the lab: whatever happens to answers, lines and servers, a call ends well and has
-//! run once; and what is refused is not repeated.
+//! The caller's half, `retryproof::client`, against the lab: whatever happens to answers, lines and
+//! servers, a call ends well and has run once; and what is refused is not repeated.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,12 @@ use crate::front::{Closed, Front};
 use crate::place::Place;
 use crate::server::Lab;
 
-/// How long a handler runs, in ms, that something is to happen to before it ends, also on a machine that is busy.
+/// How long a handler runs, in ms, that something is to happen to before it ends, also on a machine
+/// that is busy.
 const LONG: u64 = 3_000;
 
-/// As many attempts as it takes, soon after each other. The time is for a machine that is busy with something else.
+/// As many attempts as it takes, soon after each other. The time is for a machine that is busy with
+/// something else.
 fn client() -> ClientWithMiddleware {
     drawing(|| u64::MAX / 2)
 }
@@ -42,7 +44,12 @@ fn drawing(bits: impl Fn() -> u64 + Send + Sync + 'static) -> ClientWithMiddlewa
     ClientBuilder::new(direct).with(middleware).build()
 }
 
-fn post(client: &ClientWithMiddleware, server: SocketAddr, path: &str, script: &Value) -> RequestBuilder {
+fn post(
+    client: &ClientWithMiddleware,
+    server: SocketAddr,
+    path: &str,
+    script: &Value,
+) -> RequestBuilder {
     client.post(format!("http://{server}{path}")).header("x-lab", script.to_string()).body("{}")
 }
 
@@ -57,7 +64,8 @@ async fn send(request: RequestBuilder) -> (Response, CallReport) {
 async fn http_12_an_answer_that_is_dropped_is_replayed_to_the_next_attempt() {
     let lab = Lab::start().await;
     // Two lines go when the answer is on its way, one in the middle of its body.
-    let front = Front::before(lab.address, |line| [Some(0), Some(1), Some(3_000), None][line.min(3)]);
+    let front =
+        Front::before(lab.address, |line| [Some(0), Some(1), Some(3_000), None][line.min(3)]);
     let script = json!({ "tag": "dropped", "pad": 100_000 });
     let (answer, report) = send(post(&client(), front.address, "/lab/std", &script)).await;
     assert_eq!((answer.status(), answer.is_replay(), report.attempts), (StatusCode::OK, true, 4));
@@ -86,9 +94,11 @@ async fn http_10_a_409_is_waited_out_for_as_long_as_it_says() {
     let server = lab.address;
     let first = tokio::spawn(async move { holder.send(server).await });
     until_runs(lab.address, "busy", (1, 0, 0)).await;
-    let (answer, report) = send(post(&client(), server, "/lab/now", &script).idempotency_key("k")).await;
+    let (answer, report) =
+        send(post(&client(), server, "/lab/now", &script).idempotency_key("k")).await;
     assert_eq!((answer.status(), answer.is_replay()), (StatusCode::OK, true));
-    // `Retry-After` is the lease that is left: up to 5 s. Hundreds of attempts would fit in without it.
+    // `Retry-After` is the lease that is left: up to 5 s. Hundreds of attempts would fit in without
+    // it.
     assert!((2..=10).contains(&report.attempts), "{report:?}");
     assert_eq!(answer.bytes().await.expect("a body"), first.await.expect("it ends").body);
     assert_eq!(runs(lab.address, "busy").await, (1, 1, 0));
@@ -98,11 +108,13 @@ async fn http_10_a_409_is_waited_out_for_as_long_as_it_says() {
 async fn http_14_a_503_is_repeated_until_there_is_room() {
     let place = Place::new();
     let lab = Lab::start_with(&["--store", &place.url], &[("IDEMPOTENCY_MAX_RUNNING", "1")]).await;
-    let holder = Ask::post("/lab/std").key("holder").script(&json!({ "tag": "holder", "delay_ms": LONG }));
+    let holder =
+        Ask::post("/lab/std").key("holder").script(&json!({ "tag": "holder", "delay_ms": LONG }));
     let server = lab.address;
     let first = tokio::spawn(async move { holder.send(server).await });
     until_runs(server, "holder", (1, 0, 0)).await;
-    let (answer, report) = send(post(&client(), server, "/lab/std", &json!({ "tag": "room" }))).await;
+    let (answer, report) =
+        send(post(&client(), server, "/lab/std", &json!({ "tag": "room" }))).await;
     assert_eq!((answer.status(), answer.is_replay()), (StatusCode::OK, false));
     assert!((2..=10).contains(&report.attempts), "{report:?}");
     assert_eq!(runs(server, "room").await, (1, 1, 0));
@@ -121,7 +133,8 @@ async fn a_server_that_is_not_there_yet_is_tried_again() {
         pausing.send_modify(|pauses| *pauses += 1);
         u64::MAX / 2
     });
-    let call = tokio::spawn(send(post(&client, closed.address, "/lab/std", &json!({ "tag": "late" }))));
+    let call =
+        tokio::spawn(send(post(&client, closed.address, "/lab/std", &json!({ "tag": "late" }))));
     pauses.wait_for(|pauses| *pauses >= 5).await.expect("it goes on trying");
     let _front = closed.open(lab.address, |_| None);
     let (answer, report) = call.await.expect("it ends");
@@ -151,8 +164,9 @@ async fn fp_1_a_refused_mismatch_is_never_repeated() {
     let lab = Lab::start().await;
     let proxy = retryproof_testkit::wire::WireProxy::to(lab.address).await.expect("a free port");
     let (client, script) = (client(), json!({ "tag": "mismatch" }));
-    let call =
-        |body: &'static str| post(&client, proxy.addr(), "/lab/std", &script).idempotency_key("k").body(body);
+    let call = |body: &'static str| {
+        post(&client, proxy.addr(), "/lab/std", &script).idempotency_key("k").body(body)
+    };
     assert_eq!(send(call("one")).await.0.status(), StatusCode::OK);
     let before = proxy.flights();
     let (answer, report) = send(call("other")).await;
@@ -181,7 +195,8 @@ async fn http_7_a_stored_503_is_known_by_its_replay_and_final() {
     let lab = Lab::start().await;
     let client = client();
     let stored = json!({ "tag": "stored", "status": 503 });
-    // The first attempt is no replay and may pass, so there is a second; that one says that it will always be so.
+    // The first attempt is no replay and may pass, so there is a second; that one says that it will
+    // always be so.
     let (answer, report) = send(post(&client, lab.address, "/lab/std", &stored)).await;
     assert_eq!((answer.status().as_u16(), answer.is_replay(), report.attempts), (503, true, 2));
     assert_eq!(runs(lab.address, "stored").await, (1, 1, 0));
@@ -191,12 +206,14 @@ async fn http_7_a_stored_503_is_known_by_its_replay_and_final() {
 async fn http_12_a_storm_of_cut_lines_runs_every_call_once() {
     const CALLS: usize = 40;
     let lab = Lab::start().await;
-    // Two lines of three are cut: before the answer, in its head, in its body, or in the next answer on the same line.
+    // Two lines of three are cut: before the answer, in its head, in its body, or in the next
+    // answer on the same line.
     let front = Front::before(lab.address, |line| (line % 3 != 2).then_some(line * 37 % 900));
     let client = client();
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..CALLS {
-        let script = json!({ "tag": format!("storm-{number}"), "delay_ms": number % 5, "pad": 300 });
+        let script =
+            json!({ "tag": format!("storm-{number}"), "delay_ms": number % 5, "pad": 300 });
         let request = post(&client, front.address, "/lab/std", &script);
         calls.spawn(async move { (number, send(request).await) });
     }
@@ -204,7 +221,8 @@ async fn http_12_a_storm_of_cut_lines_runs_every_call_once() {
     while let Some(call) = calls.join_next().await {
         let (number, (answer, report)) = call.expect("it ends");
         assert_eq!(answer.status(), StatusCode::OK);
-        (replayed, attempts) = (replayed + usize::from(answer.is_replay()), attempts + report.attempts);
+        (replayed, attempts) =
+            (replayed + usize::from(answer.is_replay()), attempts + report.attempts);
         assert_eq!(answer.bytes().await.expect("a whole body").len(), 300);
         assert_eq!(runs(lab.address, &format!("storm-{number}")).await, (1, 1, 0), "{number}");
     }

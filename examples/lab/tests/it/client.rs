@@ -24,7 +24,8 @@ pub(crate) struct Answer {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-/// What two answers to one key have in common: status, stored header lines in order, body, trailers.
+/// What two answers to one key have in common: status, stored header lines in order, body,
+/// trailers.
 type Repeated = (StatusCode, Vec<(String, Vec<u8>)>, Bytes, Option<HeaderMap>);
 
 impl Answer {
@@ -73,7 +74,12 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn post(path: impl Into<String>) -> Self {
-        Self { method: "POST", path: path.into(), headers: Vec::new(), body: Bytes::from_static(b"{}") }
+        Self {
+            method: "POST",
+            path: path.into(),
+            headers: Vec::new(),
+            body: Bytes::from_static(b"{}"),
+        }
     }
 
     pub(crate) fn method(mut self, method: &'static str) -> Self {
@@ -100,7 +106,8 @@ impl Ask {
     }
 
     pub(crate) fn request(&self, server: SocketAddr) -> Request<Full<Bytes>> {
-        let mut request = Request::builder().method(self.method).uri(format!("http://{server}{}", self.path));
+        let mut request =
+            Request::builder().method(self.method).uri(format!("http://{server}{}", self.path));
         for (name, value) in &self.headers {
             request = request.header(*name, value.as_slice());
         }
@@ -111,7 +118,8 @@ impl Ask {
     pub(crate) async fn send(&self, server: SocketAddr) -> Answer {
         let exchange = async {
             let stream = TcpStream::connect(server).await.expect("the lab listens");
-            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP/1.1");
+            let (mut sender, connection) =
+                http1::handshake(TokioIo::new(stream)).await.expect("HTTP/1.1");
             let connection = tokio::spawn(connection);
             let mut request = self.request(server);
             let path = self.path.parse().expect("a path");
@@ -140,8 +148,9 @@ pub(crate) type H2 = http2::SendRequest<Full<Bytes>>;
 /// An h2c connection with prior knowledge.
 pub(crate) async fn h2(server: SocketAddr) -> H2 {
     let stream = TcpStream::connect(server).await.expect("the lab listens");
-    let (sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("h2c with prior knowledge");
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .expect("h2c with prior knowledge");
     tokio::spawn(connection);
     sender
 }

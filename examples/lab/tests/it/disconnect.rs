@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client that goes away: before the grant nothing happened, after it the work is finished (HTTP-5, HTTP-12).
+//! The client that goes away: before the grant nothing happened, after it the work is finished
+//! (HTTP-5, HTTP-12).
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ async fn http_12_a_stream_reset_mid_handler_finds_its_answer_over_h2c() {
 async fn http_5_a_client_that_leaves_while_uploading_leaves_nothing() {
     let lab = Lab::start().await;
     let mut stream = TcpStream::connect(lab.address).await.unwrap();
-    let head = "POST /lab/now HTTP/1.1\r\nhost: lab\r\nidempotency-key: k\r\nx-lab: {\"tag\":\"half\"}\r\ncontent-length: 10\r\n\r\nhalf";
+    let head = "POST /lab/now HTTP/1.1\r\nhost: lab\r\nidempotency-key: k\r\nx-lab: \
+         {\"tag\":\"half\"}\r\ncontent-length: 10\r\n\r\nhalf";
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     // The same key meanwhile: nothing is held by a body that is not whole.

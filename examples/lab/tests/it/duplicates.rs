@@ -12,18 +12,23 @@ use crate::client::{Ask, h2, runs, until_runs};
 use crate::place::{Folder, Place, chosen};
 use crate::server::Lab;
 
-/// What a lab that shares the processor with whatever else runs gets for the herd: how it copes is asked here, not how fast it is.
-const UNHURRIED: &str = "[idempotency]\noperation-timeout = 'PT25S'\nscope.'lab.std'.wait = 'PT25S'\nscope.'lab.std'.lease = 'PT25S'\n";
+/// What a lab that shares the processor with whatever else runs gets for the herd: how it copes is
+/// asked here, not how fast it is.
+const UNHURRIED: &str = "[idempotency]\noperation-timeout = 'PT25S'\nscope.'lab.std'.wait = \
+     'PT25S'\nscope.'lab.std'.lease = 'PT25S'\n";
 
-/// 1,000 rounds of 100 concurrent duplicates unless `LAB_ROUNDS` says otherwise, 30 keys at a time in memory and 5 elsewhere.
+/// 1,000 rounds of 100 concurrent duplicates unless `LAB_ROUNDS` says otherwise, 30 keys at a time
+/// in memory and 5 elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_5_http_8_a_hundred_concurrent_duplicates_run_once_and_99_are_replayed() {
     let (place, folder) = (Place::new(), Folder::new());
     let file = folder.path().join("lab.toml");
     let is_memory = chosen() == "memory";
     std::fs::write(&file, UNHURRIED).unwrap();
-    let lab = Lab::start_with(&["--store", &place.url, "--config", file.to_str().unwrap()], &[]).await;
-    let rounds: usize = std::env::var("LAB_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000);
+    let lab =
+        Lab::start_with(&["--store", &place.url, "--config", file.to_str().unwrap()], &[]).await;
+    let rounds: usize =
+        std::env::var("LAB_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000);
     let at_once = if is_memory { 30 } else { 5 };
     let script = json!({ "tag": "herd", "delay_ms": 300 });
     for batch in (0..rounds).collect::<Vec<_>>().chunks(at_once) {
@@ -87,7 +92,11 @@ async fn acq_6_a_wait_ends_by_its_timeout() {
     let begin = Instant::now();
     let waited = ask.send(lab.address).await;
     assert_eq!(waited.code(), "in-flight");
-    assert!(begin.elapsed() >= Duration::from_millis(1_900), "it waited for PT2S: {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() >= Duration::from_millis(1_900),
+        "it waited for PT2S: {:?}",
+        begin.elapsed()
+    );
     assert_eq!(holder.await.unwrap().status, StatusCode::OK);
 }
 
@@ -104,10 +113,14 @@ async fn fp_1_fp_3_another_body_path_or_method_is_another_request() {
         (StatusCode::UNPROCESSABLE_ENTITY, "fingerprint-mismatch")
     );
     assert_eq!(send(ask("/lab/std?x=1").body("one")).await.code(), "fingerprint-mismatch");
-    assert_eq!(send(ask("/lab/std").method("PUT").body("one")).await.code(), "fingerprint-mismatch");
+    assert_eq!(
+        send(ask("/lab/std").method("PUT").body("one")).await.code(),
+        "fingerprint-mismatch"
+    );
     assert!(send(ask("/lab/std").body("one")).await.is_replay());
     assert_eq!(runs(lab.address, "fp").await, (1, 1, 0), "nothing ran for the others");
-    // Other scopes are other records (ID-1); one route of the default scope keeps its orders apart by fingerprint.
+    // Other scopes are other records (ID-1); one route of the default scope keeps its orders apart
+    // by fingerprint.
     assert!(!send(ask("/lab/patient").body("one")).await.is_replay());
     assert!(!send(ask("/lab/orders/1").body("one")).await.is_replay());
     assert_eq!(send(ask("/lab/orders/2").body("one")).await.code(), "fingerprint-mismatch");
@@ -121,9 +134,12 @@ async fn fp_1_fp_3_another_body_path_or_method_is_another_request() {
 async fn http_16_tenants_do_not_share_keys() {
     let lab = Lab::start().await;
     let ask = || Ask::post("/lab/tenant").key("k").script(&json!({ "tag": "tenant" }));
-    for ask in
-        [ask(), ask().header("x-tenant", ""), ask().header("x-tenant", "a"), ask().header("x-tenant", "b")]
-    {
+    for ask in [
+        ask(),
+        ask().header("x-tenant", ""),
+        ask().header("x-tenant", "a"),
+        ask().header("x-tenant", "b"),
+    ] {
         assert!(!ask.send(lab.address).await.is_replay());
         assert!(ask.send(lab.address).await.is_replay());
     }
@@ -152,7 +168,10 @@ async fn http_1_http_15_layer_and_unguarded_routes() {
     assert!(!read.send(lab.address).await.is_replay());
     assert!(read.send(lab.address).await.is_replay());
     assert_eq!(runs(lab.address, "read").await, (1, 1, 0));
-    let open = Ask::post("/open/echo").key("k").script(&json!({ "tag": "open", "echo": true })).body("abc");
+    let open = Ask::post("/open/echo")
+        .key("k")
+        .script(&json!({ "tag": "open", "echo": true }))
+        .body("abc");
     for _ in 0..2 {
         let answer = open.send(lab.address).await;
         assert!(!answer.is_replay());

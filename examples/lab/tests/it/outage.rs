@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server that stops, hangs and comes back under a running lab: `/open/health`, and what requests get meanwhile.
+//! A server that stops, hangs and comes back under a running lab: `/open/health`, and what requests
+//! get meanwhile.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,8 @@ fn through(url: &str) -> (SocketAddr, impl Fn(SocketAddr) -> String + use<>) {
     let (scheme, rest) = url.split_once("://").expect("a URL");
     let (login, place) = rest.rsplit_once('@').map_or(("", rest), |(login, place)| (login, place));
     let (host, path) = place.split_at(place.find(['/', '?']).unwrap_or(place.len()));
-    let head = if login.is_empty() { format!("{scheme}://") } else { format!("{scheme}://{login}@") };
+    let head =
+        if login.is_empty() { format!("{scheme}://") } else { format!("{scheme}://{login}@") };
     let path = path.to_owned();
     (host.parse().expect("host and port"), move |proxy| format!("{head}{proxy}{path}"))
 }
@@ -49,10 +51,21 @@ async fn follows(service: &str) {
     proxy.refuse(true);
     proxy.cut();
     for hangs in [false, true] {
-        assert_eq!(health(&lab).await, (StatusCode::SERVICE_UNAVAILABLE, false), "{service}, hangs: {hangs}");
-        let refused =
-            Ask::post("/lab/now").key("new").script(&json!({ "tag": "new" })).send(lab.address).await;
-        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "HTTP-14, {service}: {refused:?}");
+        assert_eq!(
+            health(&lab).await,
+            (StatusCode::SERVICE_UNAVAILABLE, false),
+            "{service}, hangs: {hangs}"
+        );
+        let refused = Ask::post("/lab/now")
+            .key("new")
+            .script(&json!({ "tag": "new" }))
+            .send(lab.address)
+            .await;
+        assert_eq!(
+            refused.status,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "HTTP-14, {service}: {refused:?}"
+        );
         assert_eq!(refused.code(), "store-unavailable");
         assert_eq!(runs(lab.address, "new").await, (0, 0, 0), "nothing ran");
         proxy.refuse(false);
@@ -64,8 +77,10 @@ async fn follows(service: &str) {
         }
     }
     proxy.stall(false);
-    // Not the key from before: what was under way when the line hung may arrive, and hold it for a lease.
-    let new = Ask::post("/lab/now").key("last").script(&json!({ "tag": "new" })).send(lab.address).await;
+    // Not the key from before: what was under way when the line hung may arrive, and hold it for a
+    // lease.
+    let new =
+        Ask::post("/lab/now").key("last").script(&json!({ "tag": "new" })).send(lab.address).await;
     assert_eq!((new.status, new.is_replay()), (StatusCode::OK, false));
     drop(lab);
 }

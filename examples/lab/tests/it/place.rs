@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a test keeps its records: a file, a table or a prefix of its own, in the store that `RETRYPROOF_LAB_STORE` names.
+//! Where a test keeps its records: a file, a table or a prefix of its own, in the store that
+//! `RETRYPROOF_LAB_STORE` names.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
@@ -8,14 +9,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sqlx::Connection as _;
 use sqlx::Executor as _;
 
-/// What `RETRYPROOF_LAB_STORE` may be: `memory`, `sqlite`, or one of these, which `cargo xtask services` starts.
+/// What `RETRYPROOF_LAB_STORE` may be: `memory`, `sqlite`, or one of these, which
+/// `cargo xtask services` starts.
 pub(crate) const SERVICES: [&str; 5] = ["postgres", "pgbouncer", "mariadb", "redis", "sentinel"];
 
 /// The store that the suite runs on.
 pub(crate) fn chosen() -> String {
     match std::env::var("RETRYPROOF_LAB_STORE") {
         Ok(name) if SERVICES.contains(&&*name) || ["memory", "sqlite"].contains(&&*name) => name,
-        Ok(name) => panic!("RETRYPROOF_LAB_STORE={name}: it is `memory`, `sqlite` or one of {SERVICES:?}"),
+        Ok(name) => {
+            panic!("RETRYPROOF_LAB_STORE={name}: it is `memory`, `sqlite` or one of {SERVICES:?}")
+        }
         Err(_) => "memory".to_owned(),
     }
 }
@@ -29,7 +33,9 @@ pub(crate) fn variable(service: &str, suffix: &str) -> String {
         text.lines().find_map(|line| Some(line.strip_prefix(&name)?.strip_prefix('=')?.to_owned()))
     };
     let value = std::env::var(&name).ok().filter(|value| !value.is_empty()).or_else(written);
-    value.unwrap_or_else(|| panic!("no {service} for this test: run `cargo xtask services up {service}`"))
+    value.unwrap_or_else(|| {
+        panic!("no {service} for this test: run `cargo xtask services up {service}`")
+    })
 }
 
 /// The URL of a service.
@@ -48,8 +54,12 @@ fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     // Process ids come again, and what a killed run left is still there.
-    let random: String =
-        retryproof::OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let random: String = retryproof::OwnerId::new()
+        .as_bytes()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     format!("lab_{}_{number}_{random}", std::process::id())
 }
 
@@ -95,13 +105,16 @@ impl Place {
     pub(crate) fn at(service: &str, by: &str) -> Self {
         let (server, name) = (url(service), own_name());
         match service {
-            "postgres" | "pgbouncer" => {
-                Self { url: with(by, &format!("table={name}")), rest: Rest::Postgres { server, table: name } }
-            }
-            "mariadb" => {
-                Self { url: with(by, &format!("table={name}")), rest: Rest::Mysql { server, table: name } }
-            }
-            // Redis: looking for the keys of a prefix would go through all keys of a server that others use too. They expire.
+            "postgres" | "pgbouncer" => Self {
+                url: with(by, &format!("table={name}")),
+                rest: Rest::Postgres { server, table: name },
+            },
+            "mariadb" => Self {
+                url: with(by, &format!("table={name}")),
+                rest: Rest::Mysql { server, table: name },
+            },
+            // Redis: looking for the keys of a prefix would go through all keys of a server that
+            // others use too. They expire.
             _ => Self { url: with(by, &format!("prefix={name}")), rest: Rest::Nothing },
         }
     }
@@ -132,15 +145,18 @@ impl Rest {
                 let options = sqlx_postgres::PgConnectOptions::from_str(&server).expect("a URL");
                 // The one start-up parameter that poolers refuse.
                 let options = options.extra_float_digits(None);
-                let mut conn = sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");
+                let mut conn =
+                    sqlx_postgres::PgConnection::connect_with(&options).await.expect("the server");
                 let sql = format!(
-                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \"{table}_grant\", \"{table}_complete\""
+                    "DROP TABLE IF EXISTS \"{table}\", \"{table}_meta\"; DROP FUNCTION IF EXISTS \
+                     \"{table}_grant\", \"{table}_complete\""
                 );
                 let sql = sqlx_core::raw_sql::raw_sql(sqlx_core::sql_str::AssertSqlSafe(sql));
                 conn.execute(sql).await.expect("the tables are dropped");
             }
             Self::Mysql { server, table } => {
-                let mut conn = sqlx::mysql::MySqlConnection::connect(&server).await.expect("the server");
+                let mut conn =
+                    sqlx::mysql::MySqlConnection::connect(&server).await.expect("the server");
                 let sql = format!("DROP TABLE IF EXISTS `{table}`, `{table}_meta`");
                 conn.execute(sqlx::AssertSqlSafe(sql)).await.expect("the tables are dropped");
             }

@@ -32,14 +32,17 @@ async fn acq_4_a_duplicate_in_another_process_gets_the_result() {
 async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() {
     let place = Place::shared();
     let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
-    let holder = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "dead", "delay_ms": 60_000 }));
+    let holder =
+        Ask::post("/lab/patient").key("k").script(&json!({ "tag": "dead", "delay_ms": 60_000 }));
     let server = a.address;
     // The lease of PT2S begins after this instant.
     let begin = Instant::now();
     let sent = tokio::spawn(async move {
         let stream = tokio::net::TcpStream::connect(server).await.unwrap();
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.unwrap();
+            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream))
+                .await
+                .unwrap();
         tokio::spawn(connection);
         let mut request = holder.request(server);
         *request.uri_mut() = "/lab/patient".parse().unwrap();
@@ -67,7 +70,8 @@ async fn acq_2_a_killed_holder_is_taken_over_after_its_lease_and_never_before() 
 async fn cmp_2_a_paused_holder_is_refused_and_answered_with_the_takers_result() {
     let place = Place::shared();
     let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
-    let slow = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "zombie", "delay_ms": 1_000 }));
+    let slow =
+        Ask::post("/lab/patient").key("k").script(&json!({ "tag": "zombie", "delay_ms": 1_000 }));
     let zombie = {
         let (slow, server) = (slow.clone(), a.address);
         tokio::spawn(async move { slow.send(server).await })
@@ -81,7 +85,11 @@ async fn cmp_2_a_paused_holder_is_refused_and_answered_with_the_takers_result() 
     let late = zombie.await.unwrap();
     assert!(late.is_replay(), "the zombie's own answer is not sent: {late:?}");
     assert_eq!(late.repeated(), taken.repeated());
-    assert_eq!(slow.send(b.address).await.repeated(), taken.repeated(), "nothing was overwritten (CMP-6)");
+    assert_eq!(
+        slow.send(b.address).await.repeated(),
+        taken.repeated(),
+        "nothing was overwritten (CMP-6)"
+    );
 }
 
 #[tokio::test]
@@ -89,7 +97,8 @@ async fn run_1_a_handler_of_many_leases_keeps_its_lease_against_another_process(
     let place = Place::shared();
     let (a, b) = (Lab::start_on(&place.url).await, Lab::start_on(&place.url).await);
     // Lease PT2S, three times over.
-    let ask = Ask::post("/lab/patient").key("k").script(&json!({ "tag": "long", "delay_ms": 6_500 }));
+    let ask =
+        Ask::post("/lab/patient").key("k").script(&json!({ "tag": "long", "delay_ms": 6_500 }));
     let first = {
         let (ask, server) = (ask.clone(), a.address);
         tokio::spawn(async move { ask.send(server).await })
@@ -104,7 +113,8 @@ async fn run_1_a_handler_of_many_leases_keeps_its_lease_against_another_process(
 #[tokio::test]
 async fn sto_1_records_outlive_the_process() {
     let place = Place::shared();
-    let ask = Ask::post("/lab/std").key("k").script(&json!({ "headers": [["x-a", "1"], ["x-a", "2"]] }));
+    let ask =
+        Ask::post("/lab/std").key("k").script(&json!({ "headers": [["x-a", "1"], ["x-a", "2"]] }));
     let first = Lab::start_on(&place.url).await;
     let answer = ask.send(first.address).await;
     first.kill().await;

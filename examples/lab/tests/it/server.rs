@@ -33,12 +33,15 @@ impl Lab {
     }
 
     pub(crate) async fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = command(args, variables).stderr(Stdio::null()).spawn().expect("the lab starts");
+        let mut child =
+            command(args, variables).stderr(Stdio::null()).spawn().expect("the lab starts");
         let stdout = child.stdout.take().expect("its output is piped");
         let mut lines = BufReader::new(stdout).lines();
-        let first = timeout(Duration::from_secs(20), lines.next_line()).await.expect("it starts in time");
+        let first =
+            timeout(Duration::from_secs(20), lines.next_line()).await.expect("it starts in time");
         let line = first.expect("its output is text").expect("it says where it listens");
-        let address = line.strip_prefix("listening on http://").expect("as lab.md says").parse().unwrap();
+        let address =
+            line.strip_prefix("listening on http://").expect("as lab.md says").parse().unwrap();
         Self { child, address, place: None }
     }
 
@@ -57,7 +60,10 @@ impl Lab {
     }
 
     pub(crate) async fn exit(mut self, within: Duration) -> ExitStatus {
-        timeout(within, self.child.wait()).await.expect("it exits in time").expect("it can be waited for")
+        timeout(within, self.child.wait())
+            .await
+            .expect("it exits in time")
+            .expect("it can be waited for")
     }
 }
 
@@ -86,7 +92,8 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
 
 /// What a lab that does not start says: its exit code and its standard error.
 pub(crate) async fn refusal(args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
-    let mut child = command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");
+    let mut child =
+        command(args, variables).stderr(Stdio::piped()).spawn().expect("the lab starts");
     let mut said = String::new();
     let mut stderr = child.stderr.take().expect("its errors are piped");
     let ended = timeout(Duration::from_secs(20), async {

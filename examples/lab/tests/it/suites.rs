@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same end-to-end suite on every store, and on the other web framework: this binary runs itself once more for each, with
-//! `RETRYPROOF_LAB_STORE` and `RETRYPROOF_LAB_FRAMEWORK` set.
+//! The same end-to-end suite on every store, and on the other web framework: this binary runs
+//! itself once more for each, with `RETRYPROOF_LAB_STORE` and `RETRYPROOF_LAB_FRAMEWORK` set.
 //!
 //! The run without that variable is the one in memory, with SQLite where processes share a store.
 
@@ -14,8 +14,9 @@ const ELSEWHERE: [&str; 5] = [
     "bad_input::cfg_1_sto_1_what_cannot_start_says_why_and_how_it_ends",
     "hostile::id_4_a_refused_store_is_named_without_its_password_wherever_that_stands",
 ];
-/// Of the 1,000 rounds of 100 concurrent duplicates that run in memory: the one test whose length depends on a number. A suite then
-/// takes a third of a minute, most of it spent in waiting for leases.
+/// Of the 1,000 rounds of 100 concurrent duplicates that run in memory: the one test whose length
+/// depends on a number. A suite then takes a third of a minute, most of it spent in waiting for
+/// leases.
 const ROUNDS: usize = 20;
 /// Fewer than this many tests are a filter that went wrong.
 const LEAST: usize = 30;
@@ -30,7 +31,9 @@ fn suite_on(store: &str) {
 fn suite(store: &str, framework: &str, left_out: &[&str]) {
     let mut suite = Command::new(std::env::current_exe().expect("this binary has a path"));
     // Most of a test's time is spent in waiting.
-    suite.arg("--test-threads=4").args(ELSEWHERE.iter().chain(left_out).flat_map(|name| ["--skip", *name]));
+    suite
+        .arg("--test-threads=4")
+        .args(ELSEWHERE.iter().chain(left_out).flat_map(|name| ["--skip", *name]));
     suite.env("RETRYPROOF_LAB_FRAMEWORK", framework);
     suite.env("RETRYPROOF_LAB_STORE", store).env("LAB_ROUNDS", ROUNDS.to_string());
     let ran = suite.output().expect("this binary runs once more");

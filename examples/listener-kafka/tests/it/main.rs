@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: the demo on librdkafka's mock cluster, and what it says to bad arguments.
+//! The program as a newcomer runs it: the demo on librdkafka's mock cluster, and what it says to
+//! bad arguments.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +15,11 @@ fn listener(args: &[&str]) -> Output {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn count(said: &str, name: &str) -> u64 {
@@ -29,7 +34,11 @@ fn lst_1_cmp_7_members_that_die_book_each_order_once_on_the_mock_cluster() {
     let said = text(&output);
     assert!(output.status.success() && said.contains("every promise held"), "{said}");
     assert!(said.starts_with("On librdkafka's mock cluster"), "{said}");
-    assert_eq!((count(&said, "messages published"), count(&said, "receipts")), (400, 200), "{said}");
+    assert_eq!(
+        (count(&said, "messages published"), count(&said, "receipts")),
+        (400, 200),
+        "{said}"
+    );
     assert_eq!(count(&said, "members that died"), 2, "{said}");
     // A demo in which nothing came again would prove nothing.
     assert!(count(&said, "messages handled again by another member") >= 2, "{said}");
@@ -62,7 +71,9 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
         let errors = BufReader::new(started.0.stderr.take().expect("piped"));
         let (says, said) = mpsc::channel();
         // Its words end with it.
-        std::thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
+        std::thread::spawn(move || {
+            errors.lines().map_while(Result::ok).try_for_each(|line| says.send(line))
+        });
         let hears = |what| {
             while let Ok(line) = said.recv_timeout(Duration::from_secs(60)) {
                 if line.contains(what) {
@@ -72,7 +83,8 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
             false
         };
         assert!(hears("listening"), "it did not begin");
-        let told = Command::new("kill").args([format!("-{signal}"), started.0.id().to_string()]).status();
+        let told =
+            Command::new("kill").args([format!("-{signal}"), started.0.id().to_string()]).status();
         assert!(told.is_ok_and(|told| told.success()), "{signal} was not sent");
         assert!(hears("stopped"), "{signal}: {:?}", started.0.try_wait());
         let ended = started.0.wait().expect("waited for");

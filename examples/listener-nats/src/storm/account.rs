@@ -44,11 +44,13 @@ impl Account {
         jetstream: &Context,
         name: &str,
     ) -> Result<Self, BoxError> {
-        let booked: HashMap<String, usize> = invoices::booked(&invoices::open(db)?)?.into_iter().collect();
+        let booked: HashMap<String, usize> =
+            invoices::booked(&invoices::open(db)?)?.into_iter().collect();
         let log = std::fs::read_to_string(log)?;
         // From the level on, so that what was not booked is not counted among what was.
-        let said =
-            |words: &str| log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count();
+        let said = |words: &str| {
+            log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count()
+        };
         let found: HashSet<u64> = log.lines().filter_map(in_flight).collect();
         let heard = ear.messages();
         let most = |of: &dyn Fn(&u64) -> bool| {
@@ -78,14 +80,17 @@ impl Account {
             given_back: heard.values().map(|heard| heard.given_back).sum(),
             most: most(&|_| true),
             most_in_flight: most(&|sequence| found.contains(sequence)),
-            // Each kill and each cut may cost a message one delivery; nothing else does, but what was given back for want of room.
+            // Each kill and each cut may cost a message one delivery; nothing else does, but what
+            // was given back for want of room.
             bound: u64::try_from(1 + plan.kills + plan.cuts)?,
         })
     }
 
     /// Whether every promise held.
     pub(crate) fn holds(&self) -> bool {
-        self.lost + self.doubled == 0 && self.dead_letters + self.unanswered == 0 && self.most <= self.bound
+        self.lost + self.doubled == 0
+            && self.dead_letters + self.unanswered == 0
+            && self.most <= self.bound
     }
 
     pub(crate) fn print(&self, killed: usize, cut: usize, messages: u64, took: Duration) {

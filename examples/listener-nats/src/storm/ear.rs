@@ -19,7 +19,8 @@ pub(crate) struct Heard {
     pub(crate) given_back: usize,
 }
 
-/// Everything heard so far. An answer of a consumer that was killed before it sent one is not heard.
+/// Everything heard so far. An answer of a consumer that was killed before it sent one is not
+/// heard.
 #[derive(Debug)]
 pub(crate) struct Ear {
     messages: Arc<Mutex<HashMap<u64, Heard>>>,
@@ -38,7 +39,8 @@ impl Ear {
             while let Some(answer) = said.next().await {
                 // $JS.ACK.STREAM.CONSUMER.DELIVERIES.SEQUENCE.…
                 let mut parts = answer.subject.split('.').skip(4).map(str::parse::<u64>);
-                let (Some(Ok(deliveries)), Some(Ok(sequence))) = (parts.next(), parts.next()) else {
+                let (Some(Ok(deliveries)), Some(Ok(sequence))) = (parts.next(), parts.next())
+                else {
                     continue;
                 };
                 let mut noted: MutexGuard<'_, HashMap<u64, Heard>> = lock(&noted);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: a small storm on a real server, and what it says to bad arguments.
+//! The program as a newcomer runs it: a small storm on a real server, and what it says to bad
+//! arguments.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
@@ -7,11 +8,18 @@ use std::process::{Command, Output, Stdio};
 use retryproof_testkit::broker;
 
 fn listener(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_listener-nats")).args(args).output().expect("the program starts")
+    Command::new(env!("CARGO_BIN_EXE_listener-nats"))
+        .args(args)
+        .output()
+        .expect("the program starts")
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn url() -> String {
@@ -27,7 +35,8 @@ fn count(said: &str, name: &str) -> u64 {
 
 #[test]
 fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
-    let output = listener(&["storm", "--url", &url(), "--orders", "400", "--kills", "3", "--cuts", "3"]);
+    let output =
+        listener(&["storm", "--url", &url(), "--orders", "400", "--kills", "3", "--cuts", "3"]);
     let said = text(&output);
     assert!(output.status.success() && said.ends_with("every promise held\n"), "{said}");
     assert_eq!(count(&said, "messages published"), 800, "{said}");
@@ -38,14 +47,16 @@ fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
     assert_eq!(count(&said, "orders with more than one"), 0, "{said}");
     // A storm in which nothing was skipped would prove nothing.
     assert!(count(&said, "skipped: booked before") > 100, "{said}");
-    // A kill between a commit and its line in the log costs the lines of those at work, 16 at the most; nothing adds one.
+    // A kill between a commit and its line in the log costs the lines of those at work, 16 at the
+    // most; nothing adds one.
     assert!((400 - 3 * 16..=400).contains(&count(&said, "booked")), "{said}");
 }
 
 /// Takes the streams of a listener from the server.
 #[tokio::main(flavor = "current_thread")]
 async fn forget(name: &str) {
-    let jetstream = async_nats::jetstream::new(async_nats::connect(url()).await.expect("connected"));
+    let jetstream =
+        async_nats::jetstream::new(async_nats::connect(url()).await.expect("connected"));
     for stream in [name.to_owned(), format!("{name}-dead")] {
         jetstream.delete_stream(stream).await.expect("removed");
     }
@@ -58,14 +69,18 @@ fn run_5_sigterm_ends_it_in_order() {
     let name = format!("term-{}", std::process::id());
     let db = std::env::temp_dir().join(format!("retryproof-listener-nats-{name}.db"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_listener-nats"));
-    command.args(["listen", "--url", &url(), "--name", &name, "--db"]).arg(&db).env("RUST_LOG", "info");
+    command
+        .args(["listen", "--url", &url(), "--name", &name, "--db"])
+        .arg(&db)
+        .env("RUST_LOG", "info");
     let mut running = command.stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut said = String::new();
     let mut lines = BufReader::new(running.stderr.take().expect("piped"));
     while !said.contains("listening") {
         assert!(lines.read_line(&mut said).expect("read") > 0, "it ended: {said}");
     }
-    let told = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().expect("kill");
+    let told =
+        Command::new("kill").args(["-TERM", &running.id().to_string()]).status().expect("kill");
     assert!(told.success());
     lines.read_to_string(&mut said).expect("read");
     let status = running.wait().expect("it ends");

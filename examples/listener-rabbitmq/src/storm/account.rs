@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a storm: what was booked against what was published, and every run and every put-off message against its reason.
+//! The account of a storm: what was booked against what was published, and every run and every
+//! put-off message against its reason.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,8 +11,8 @@ use crate::broker::Broker;
 use crate::shop::Shop;
 use crate::{BoxError, ledger};
 
-/// More put-offs of one message than this, and it is in a loop: each waits for the rest of a lease, and a lease ends with a kill or a
-/// completion.
+/// More put-offs of one message than this, and it is in a loop: each waits for the rest of a lease,
+/// and a lease ends with a kill or a completion.
 const LOOP: usize = 10;
 
 /// What a storm came to.
@@ -64,7 +65,8 @@ impl Account {
         let books = ledger::open(&shop.db)?;
         let mut rows = books.prepare("SELECT id, cents FROM bookings")?;
         let mut by_id: HashMap<String, usize> = HashMap::new();
-        let all = rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+        let all =
+            rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
         for row in all {
             let (id, cents) = row?;
             self.wrong += usize::from(id != format!("o-{cents}"));

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a person runs it, on a real broker: killed at the worst moment, and a small storm. The large one is run by hand.
+//! The program as a person runs it, on a real broker: killed at the worst moment, and a small
+//! storm. The large one is run by hand.
 
 use std::process::{Command, Output};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_listener-rabbitmq");
 
 fn run(arguments: &[&str]) -> Output {
-    let output = Command::new(PROGRAM).args(arguments).env("NO_COLOR", "1").output().expect("it starts");
-    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        Command::new(PROGRAM).args(arguments).env("NO_COLOR", "1").output().expect("it starts");
+    println!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 

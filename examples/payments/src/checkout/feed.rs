@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the server does, told to every open page as it happens.
 //!
-//! The engine's observer knows keys and not requests. It is called in the task of the request that it speaks of, so the middleware leaves
-//! that request's [`Visit`] in the task.
+//! The engine's observer knows keys and not requests. It is called in the task of the request that
+//! it speaks of, so the middleware leaves that request's [`Visit`] in the task.
 
 use std::convert::Infallible;
 use std::pin::Pin;

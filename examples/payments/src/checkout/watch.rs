@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware around the guarded route: it sees what any client would see, tells the feed, and cuts what is to be cut.
+//! The middleware around the guarded route: it sees what any client would see, tells the feed, and
+//! cuts what is to be cut.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use tokio::time::Instant;
 use super::feed::{self, Feed, VISIT, Visit};
 use super::wire::Wire;
 
-/// The slowest provider that can be asked for. Longer than a retry waits (10 s), so that one can be turned away.
+/// The slowest provider that can be asked for. Longer than a retry waits (10 s), so that one can be
+/// turned away.
 const SLOWEST: Duration = Duration::from_secs(15);
 
 /// Of an answer, what the page shows.
@@ -51,7 +53,8 @@ impl Wishes {
             Some("true") => true,
             Some(_) => return Err("X-Demo-Cut takes true or false\n"),
         };
-        let delay = text("x-demo-delay").map(|value| value.parse().map(Duration::from_millis)).transpose();
+        let delay =
+            text("x-demo-delay").map(|value| value.parse().map(Duration::from_millis)).transpose();
         let delay = delay.ok().filter(|delay| delay.is_none_or(|delay| delay <= SLOWEST));
         let delay = delay.ok_or("X-Demo-Delay takes milliseconds, 15000 at most\n")?;
         let attempt = text("x-demo-attempt").map(str::to_owned);
@@ -66,7 +69,8 @@ impl Wishes {
     }
 }
 
-/// Says `left` when it goes away unanswered: the connection is gone, and hyper has dropped what was to answer it.
+/// Says `left` when it goes away unanswered: the connection is gone, and hyper has dropped what was
+/// to answer it.
 struct Open {
     visit: Arc<Visit>,
     answered: bool,
@@ -97,7 +101,8 @@ pub(super) async fn watch(
     let began = Instant::now();
     let mut open = Open { visit: feed.arrived(wishes.attempt), answered: false };
     let response = VISIT.scope(Arc::clone(&open.visit), next.run(request)).await;
-    // The guard answers when the record is committed, and not before: what is lost from here on is only the answer.
+    // The guard answers when the record is committed, and not before: what is lost from here on is
+    // only the answer.
     if wishes.cut {
         wire.cut();
     }
@@ -144,7 +149,10 @@ mod tests {
         assert!(wishes("x-demo-cut", "true").is_ok_and(|wishes| wishes.cut));
         let delay = wishes("x-demo-delay", "2000").expect("a delay").delay;
         assert_eq!(delay, Some(Duration::from_secs(2)));
-        assert_eq!(wishes("x-demo-attempt", "a1-3").expect("an attempt").attempt.as_deref(), Some("a1-3"));
+        assert_eq!(
+            wishes("x-demo-attempt", "a1-3").expect("an attempt").attempt.as_deref(),
+            Some("a1-3")
+        );
         for (name, value) in [
             ("x-demo-cut", "yes"),
             ("x-demo-delay", "-1"),

@@ -21,7 +21,8 @@ pub(crate) struct Wires(pub(crate) TcpListener);
 pub(crate) struct Wire(Arc<AtomicBool>);
 
 impl Wire {
-    /// No byte leaves from now on; the server closes the connection at its next attempt to write one.
+    /// No byte leaves from now on; the server closes the connection at its next attempt to write
+    /// one.
     pub(crate) fn cut(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -71,7 +72,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.wire.check()?;
         Pin::new(&mut self.tcp).poll_write(cx, bytes)
     }

@@ -18,7 +18,8 @@ struct Doubled {
     reference: String,
     /// The processes that charged, in order.
     processes: Vec<u32>,
-    /// Every process but the last was killed: it died after its ledger write and before its completion.
+    /// Every process but the last was killed: it died after its ledger write and before its
+    /// completion.
     explained: bool,
 }
 
@@ -57,7 +58,8 @@ impl Account {
             by_reference.entry(&charge.receipt.reference).or_default().push(charge);
         }
         let log = std::fs::read_to_string(log)?;
-        let said = |word: &str| log.lines().filter(|line| line.contains(&format!(" {word} id="))).count();
+        let said =
+            |word: &str| log.lines().filter(|line| line.contains(&format!(" {word} id="))).count();
         let written = log.lines().filter(|line| line.contains(" charged payment=")).count();
         let mut account = Self {
             apart: plan.apart,
@@ -111,7 +113,8 @@ impl Account {
 
     /// Whether every promise held.
     pub(crate) fn holds(&self) -> bool {
-        let broken = self.lost + self.unequal + self.unanswered + self.refused_payments + self.let_through;
+        let broken =
+            self.lost + self.unequal + self.unanswered + self.refused_payments + self.let_through;
         // One commit leaves nothing to explain.
         broken == 0 && self.doubled.iter().all(|doubled| self.apart && doubled.explained)
     }
@@ -159,16 +162,17 @@ impl Account {
             println!("  {}: process {first}, then {}: {why}", doubled.reference, rest.join(", "));
         }
         println!("\n{}", if self.apart { APART } else { JOINED });
-        println!("\n{}", if self.holds() { "every promise held" } else { "A PROMISE DID NOT HOLD" });
+        println!(
+            "\n{}",
+            if self.holds() { "every promise held" } else { "A PROMISE DID NOT HOLD" }
+        );
     }
 }
 
-const JOINED: &str = "\
-The ledger write and the record are one commit here (a joined transaction), so a process that dies before it leaves
+const JOINED: &str = "The ledger write and the record are one commit here (a joined transaction), so a process that dies before it leaves
 neither, and its retry charges once. `storm --apart` shows what two commits do.";
 
-const APART: &str = "\
-The ledger write and the record are two commits here (--apart), so a process that dies between them leaves a charge
+const APART: &str = "The ledger write and the record are two commits here (--apart), so a process that dies between them leaves a charge
 that its retry repeats. One commit for both (a joined transaction, which is the default) closes that window.";
 
 fn row(name: &str, count: usize) {

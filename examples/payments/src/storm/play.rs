@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One payment as a client plays it: pressed once or twice, cut off or not, retried until it is answered.
+//! One payment as a client plays it: pressed once or twice, cut off or not, retried until it is
+//! answered.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,8 +67,11 @@ pub(crate) async fn play(server: SocketAddr, run: &str, number: usize, tally: &T
         _ => Manner::Changed,
     };
     let reference = format!("{}{number}", prefix(run));
-    let order =
-        Order { account: format!("customer {}", number % 97), amount: 100 + number as i64, reference };
+    let order = Order {
+        account: format!("customer {}", number % 97),
+        amount: 100 + number as i64,
+        reference,
+    };
     let key = format!("storm-{run}-{number}");
     let mut answers = Vec::new();
     let mut let_through = false;
@@ -108,7 +112,12 @@ pub(crate) fn prefix(run: &str) -> String {
 }
 
 /// Retries as a good client does: the same key, the same bytes, `Retry-After` honoured.
-async fn until_answered(server: SocketAddr, key: &str, order: &Order, tally: &Tally) -> Option<Answer> {
+async fn until_answered(
+    server: SocketAddr,
+    key: &str,
+    order: &Order,
+    tally: &Tally,
+) -> Option<Answer> {
     let begin = Instant::now();
     let mut rest = Duration::from_millis(20);
     while begin.elapsed() < GIVE_UP {

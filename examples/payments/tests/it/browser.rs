@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A headless browser, driven over WebDriver: plain HTTP with JSON, for which the program's own HTTP client is enough.
+//! A headless browser, driven over WebDriver: plain HTTP with JSON, for which the program's own
+//! HTTP client is enough.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,10 +9,12 @@ use serde_json::{Value, json};
 
 use crate::http;
 
-/// For whatever the browser is waited for. A loaded machine takes seconds for what is instant on an idle one.
+/// For whatever the browser is waited for. A loaded machine takes seconds for what is instant on an
+/// idle one.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// It is root in containers, has no graphics there, and has no business on the network. It ends with its driver, to which it talks by a pipe.
+/// It is root in containers, has no graphics there, and has no business on the network. It ends
+/// with its driver, to which it talks by a pipe.
 const ARGUMENTS: [&str; 12] = [
     "--headless=new",
     "--no-sandbox",
@@ -39,17 +42,20 @@ impl Browser {
     pub(crate) fn open() -> Self {
         let url = crate::service("CHROMIUM", "chromium");
         let driver = url.trim_start_matches("http://").trim_end_matches('/');
-        let driver = driver.replace("localhost", "127.0.0.1").parse().expect("a WebDriver's http://IP:PORT");
+        let driver =
+            driver.replace("localhost", "127.0.0.1").parse().expect("a WebDriver's http://IP:PORT");
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "goog:loggingPrefs": {"browser": "ALL"},
             "goog:chromeOptions": {"args": ARGUMENTS},
         }}});
-        // What is tested is the page: a browser that does not come up on a busy machine is started again.
+        // What is tested is the page: a browser that does not come up on a busy machine is started
+        // again.
         let mut why = String::new();
         for _ in 0..3 {
             match call(driver, "POST", "/session", &wanted) {
                 Ok(session) => {
-                    let session = session["sessionId"].as_str().expect("a session's name").to_owned();
+                    let session =
+                        session["sessionId"].as_str().expect("a session's name").to_owned();
                     return Self { driver, session };
                 }
                 Err(error) => why = error,
@@ -60,7 +66,8 @@ impl Browser {
 
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
         let path = format!("/session/{}{path}", self.session);
-        call(self.driver, method, &path, body).unwrap_or_else(|why| panic!("{method} {path}: {why}"))
+        call(self.driver, method, &path, body)
+            .unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
     pub(crate) fn go(&self, url: &str) {
@@ -107,7 +114,11 @@ impl Browser {
 
     /// What a screen reader calls it.
     pub(crate) fn label(&self, css: &str) -> String {
-        let text = self.call("GET", &format!("/element/{}/computedlabel", self.element(css)), &Value::Null);
+        let text = self.call(
+            "GET",
+            &format!("/element/{}/computedlabel", self.element(css)),
+            &Value::Null,
+        );
         text.as_str().unwrap_or_default().to_owned()
     }
 
@@ -130,11 +141,15 @@ impl Browser {
         from_base64(picture.as_str().expect("a picture"))
     }
 
-    /// What the browser complained of since the last call, besides answers that the page asked for: refused ones and cut ones.
+    /// What the browser complained of since the last call, besides answers that the page asked for:
+    /// refused ones and cut ones.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({"type": "browser"}));
         let lines = log.as_array().expect("a log").iter();
-        lines.filter(|line| line["source"] != "network").map(|line| line["message"].to_string()).collect()
+        lines
+            .filter(|line| line["source"] != "network")
+            .map(|line| line["message"].to_string())
+            .collect()
     }
 }
 
@@ -149,14 +164,21 @@ fn call(driver: SocketAddr, method: &str, path: &str, body: &Value) -> Result<Va
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let answer = http::call(driver, method, path, &[], &body).map_err(|error| error.to_string())?;
     let mut value: Value = serde_json::from_str(&answer.body).map_err(|error| error.to_string())?;
-    if answer.status == 200 { Ok(value["value"].take()) } else { Err(value["value"]["message"].to_string()) }
+    if answer.status == 200 {
+        Ok(value["value"].take())
+    } else {
+        Err(value["value"]["message"].to_string())
+    }
 }
 
-/// Four letters are three bytes; what is not of the alphabet, padding in the main, stands for nothing.
+/// Four letters are three bytes; what is not of the alphabet, padding in the main, stands for
+/// nothing.
 fn from_base64(text: &str) -> Vec<u8> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::with_capacity(text.len() / 4 * 3));
-    for value in text.bytes().filter_map(|letter| ALPHABET.iter().position(|known| *known == letter)) {
+    for value in
+        text.bytes().filter_map(|letter| ALPHABET.iter().position(|known| *known == letter))
+    {
         bits = bits << 6 | u32::try_from(value).unwrap_or_default();
         held += 6;
         if held >= 8 {
@@ -167,7 +189,10 @@ fn from_base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-#[expect(clippy::disallowed_methods, reason = "a page in another process tells nobody that it is ready")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a page in another process tells nobody that it is ready"
+)]
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }

@@ -57,15 +57,20 @@ fn acq_1_ten_fast_presses_are_one_payment_and_every_press_is_shown() {
     shown_in_the_ledger(&browser, 1);
     assert_eq!(service.ledger().len(), 1);
 
-    // All of them under way at once: whoever comes while the first is at work waits for it. On a machine so busy that nobody came in
-    // time, once more.
+    // All of them under way at once: whoever comes while the first is at work waits for it. On a
+    // machine so busy that nobody came in time, once more.
     let mut purchases = 1;
     while browser.run("return seen.includes('running') && seen.includes('waiting')") != true {
         assert!(purchases < 10, "nobody waited in {purchases} purchases");
         browser.click("#new");
         browser.click("#ten");
         purchases += 1;
-        browser.wait(&format!("{} + {} === {}", rows("executed"), rows("replayed"), 10 * purchases));
+        browser.wait(&format!(
+            "{} + {} === {}",
+            rows("executed"),
+            rows("replayed"),
+            10 * purchases
+        ));
         assert_eq!(count(&browser, "executed"), purchases, "{}", browser.text("#log"));
     }
     assert_eq!(service.ledger().len() as u64, purchases);
@@ -79,7 +84,11 @@ fn cmp_1_a_cut_answer_is_retried_as_one_payment_and_a_replay() {
     browser.click("#cut");
     browser.click("#pay");
     browser.wait("!document.getElementById('notice').hidden");
-    assert!(browser.text("#notice").starts_with("No answer came back."), "{}", browser.text("#notice"));
+    assert!(
+        browser.text("#notice").starts_with("No answer came back."),
+        "{}",
+        browser.text("#notice")
+    );
     browser.wait(&format!("{} === 1", rows("executed")));
     assert!(browser.text("#log").contains("the answer was cut"), "{}", browser.text("#log"));
     shown_in_the_ledger(&browser, 1);
@@ -106,9 +115,12 @@ fn fp_1_another_amount_under_the_same_key_is_refused_in_words() {
     browser.wait(&format!("{} === 1", rows("refused")));
     browser.wait("!document.getElementById('notice').hidden");
     let said = browser.text("#notice");
-    for part in
-        ["The idempotency key was used with another request.", "new key", "fingerprint-mismatch", "422"]
-    {
+    for part in [
+        "The idempotency key was used with another request.",
+        "new key",
+        "fingerprint-mismatch",
+        "422",
+    ] {
         assert!(said.contains(part), "{part:?} is missing in {said}");
     }
     assert!(!said.contains("Retry"), "what is refused for good offers no retry");
@@ -206,7 +218,11 @@ fn the_picture_of_the_readme_is_made_here() {
     // No focus ring, and all of the page.
     browser.run("document.activeElement.blur(); scrollTo(0, 0)");
     let height = browser.run("return document.documentElement.scrollHeight").as_u64();
-    browser.show_as(1_120, height.and_then(|height| u32::try_from(height).ok()).expect("a height"), "light");
+    browser.show_as(
+        1_120,
+        height.and_then(|height| u32::try_from(height).ok()).expect("a height"),
+        "light",
+    );
     let picture = browser.picture();
     assert!(picture.starts_with(b"\x89PNG"), "a PNG");
     assert!((10_000..300_000).contains(&picture.len()), "{} bytes", picture.len());
@@ -247,7 +263,8 @@ fn the_files_of_the_page_have_their_types_and_nothing_may_come_from_elsewhere() 
 const ORDER: &str = r#"{"account":"alice","amount":4200,"reference":"a bell"}"#;
 
 fn pay(service: &Service, key: &str, more: &[(&str, &str)]) -> std::io::Result<http::Answer> {
-    let headers = [&[("idempotency-key", key), ("content-type", "application/json")], more].concat();
+    let headers =
+        [&[("idempotency-key", key), ("content-type", "application/json")], more].concat();
     http::call(service.address, "POST", "/payments", &headers, ORDER)
 }
 
@@ -258,7 +275,9 @@ fn cmp_1_a_cut_answer_has_no_first_byte_and_its_retry_is_replayed() {
     assert!(matches!(why.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset), "{why}");
     let retry = pay(&service, "k", &[]).expect("an answer");
     assert_eq!((retry.status, retry.header("idempotent-replayed")), (201, Some("true")));
-    for (name, value) in [("x-demo-cut", "perhaps"), ("x-demo-delay", "99999"), ("x-demo-attempt", "<b>")] {
+    for (name, value) in
+        [("x-demo-cut", "perhaps"), ("x-demo-delay", "99999"), ("x-demo-attempt", "<b>")]
+    {
         let refused = pay(&service, "other", &[(name, value)]).expect("an answer");
         assert_eq!(refused.status, 400);
         assert!(refused.body.to_lowercase().starts_with(name), "{}", refused.body);
@@ -275,7 +294,11 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
     let mut heard = |states: &[&str]| {
         loop {
             let mut line = String::new();
-            assert_ne!(events.read_line(&mut line).expect("an event"), 0, "ended before {states:?}");
+            assert_ne!(
+                events.read_line(&mut line).expect("an event"),
+                0,
+                "ended before {states:?}"
+            );
             assert!(!line.contains("secret"), "{line}");
             let is = |state: &&&str| line.contains(&format!("\"state\":\"{state}\""));
             if let Some(state) = states.iter().find(is) {
@@ -283,7 +306,8 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
             }
         }
     };
-    // A server that is kept from running for a second does not see the client go before the payment is made: once more.
+    // A server that is kept from running for a second does not see the client go before the payment
+    // is made: once more.
     let mut tries = 0;
     loop {
         tries += 1;
@@ -294,7 +318,8 @@ fn run_5_a_client_that_goes_away_is_told_of_and_the_payment_goes_on() {
             ("x-demo-delay", "1000"),
             ("x-demo-attempt", "mine"),
         ];
-        let waiting = http::send(service.address, "POST", "/payments", &headers, ORDER).expect("sent");
+        let waiting =
+            http::send(service.address, "POST", "/payments", &headers, ORDER).expect("sent");
         let (_, running) = heard(&["running"]);
         assert!(running.contains("\"attempt\":\"mine\""), "{running}");
         drop(waiting);

@@ -35,10 +35,12 @@ pub(crate) fn send(
 ) -> io::Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let lines: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\n{lines}content-length: {length}\r\n\r\n");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {server}\r\n{lines}content-length: {length}\r\n\r\n"
+    );
     stream.write_all((head + body).as_bytes())?;
     Ok(BufReader::new(stream))
 }
@@ -57,9 +59,11 @@ pub(crate) fn head(stream: &mut BufReader<TcpStream>) -> io::Result<Answer> {
             line => lines.push(line.to_owned()),
         }
     }
-    let status = lines.first().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(lost)?;
+    let status =
+        lines.first().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(lost)?;
     let fields = lines.iter().skip(1).filter_map(|line| line.split_once(':'));
-    let headers = fields.map(|(name, value)| (name.to_lowercase(), value.trim().to_owned())).collect();
+    let headers =
+        fields.map(|(name, value)| (name.to_lowercase(), value.trim().to_owned())).collect();
     Ok(Answer { status, headers, body: String::new() })
 }
 
@@ -118,11 +122,17 @@ impl Service {
 
     /// The references and amounts that were charged.
     pub(crate) fn ledger(&self) -> Vec<(String, i64)> {
-        let charges: serde_json::Value = serde_json::from_str(&self.get("/payments").body).expect("JSON");
+        let charges: serde_json::Value =
+            serde_json::from_str(&self.get("/payments").body).expect("JSON");
         let row = |charge: &serde_json::Value| {
             Some((charge["reference"].as_str()?.to_owned(), charge["amount"].as_i64()?))
         };
-        charges.as_array().expect("a list").iter().map(|charge| row(charge).expect("a charge")).collect()
+        charges
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|charge| row(charge).expect("a charge"))
+            .collect()
     }
 
     /// SIGTERM, and how it ended; None when it did not within a minute.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: the demo, a small storm, the checkout page, and what it says to bad arguments.
+//! The program as a newcomer runs it: the demo, a small storm, the checkout page, and what it says
+//! to bad arguments.
 
 mod browser;
 mod checkout;
@@ -12,7 +13,11 @@ fn payments(args: &[&str]) -> Output {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 #[test]
@@ -20,7 +25,9 @@ fn cmp_1_the_demo_shows_a_payment_and_its_replay() {
     let output = payments(&["demo"]);
     let said = text(&output);
     assert!(output.status.success(), "{said}");
-    for part in ["201 Created   (executed)", "Idempotent-Replayed: true", "422", "The ledger has 1 charge"] {
+    for part in
+        ["201 Created   (executed)", "Idempotent-Replayed: true", "422", "The ledger has 1 charge"]
+    {
         assert!(said.contains(part), "{part:?} is missing in {said}");
     }
 }
@@ -31,14 +38,17 @@ fn service(variable: &str, name: &str) -> String {
     let variable = format!("RETRYPROOF_TEST_{variable}");
     let written = || {
         let lines = std::fs::read_to_string(file).ok()?;
-        lines.lines().find_map(|line| Some(line.strip_prefix(&variable)?.strip_prefix('=')?.to_owned()))
+        lines
+            .lines()
+            .find_map(|line| Some(line.strip_prefix(&variable)?.strip_prefix('=')?.to_owned()))
     };
     let url = std::env::var(&variable).ok().filter(|url| !url.is_empty()).or_else(written);
     url.unwrap_or_else(|| panic!("no {name} for this test: run `cargo xtask services up {name}`"))
 }
 
 fn storm(more: &[&str]) -> String {
-    let output = payments(&[&["storm", "--keys", "600", "--clients", "32", "--kills", "2"], more].concat());
+    let output =
+        payments(&[&["storm", "--keys", "600", "--clients", "32", "--kills", "2"], more].concat());
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     assert!(said.ends_with("every promise held\n"), "{said}");

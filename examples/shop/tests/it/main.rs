@@ -85,7 +85,8 @@ async fn http_7_an_order_without_word_on_its_payment_can_be_repeated_at_once() {
     let answer = customer.tries("order-17", 4_200).await.expect("an answer");
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     proxy.refuse(false);
-    // The customer's own client repeats the order until there is word: a patience of a second may be too short for a busy machine.
+    // The customer's own client repeats the order until there is word: a patience of a second may
+    // be too short for a busy machine.
     let answer = customer.orders("order-17", 4_200).await;
     assert_eq!(answer.status, StatusCode::CREATED);
     assert_eq!(payments.charges().len(), 1);

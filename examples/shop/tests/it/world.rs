@@ -159,11 +159,14 @@ impl Shop {
     pub(crate) async fn start(payments: SocketAddr, folder: &Folder, patience: u64) -> Self {
         let (payments, patience) = (format!("http://{payments}"), patience.to_string());
         let store = format!("sqlite:{}", folder.path().join("shop.db").display());
-        let args = ["--listen", "127.0.0.1:0", "--payments", &payments, "--store", &store, "--patience"];
-        let mut child = command(&args).arg(patience).stderr(Stdio::null()).spawn().expect("the shop starts");
+        let args =
+            ["--listen", "127.0.0.1:0", "--payments", &payments, "--store", &store, "--patience"];
+        let mut child =
+            command(&args).arg(patience).stderr(Stdio::null()).spawn().expect("the shop starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
-        let line =
-            timeout(Duration::from_secs(PATIENCE), lines.next_line()).await.expect("it starts in time");
+        let line = timeout(Duration::from_secs(PATIENCE), lines.next_line())
+            .await
+            .expect("it starts in time");
         let line = line.expect("its output is text").expect("it says where it listens");
         let address = line.strip_prefix("listening on ").expect("a URL").to_owned();
         Self { child, address }
@@ -210,7 +213,12 @@ impl Customer {
         Self::send(&self.hasty, &self.url, key, amount).await
     }
 
-    async fn send(client: &ClientWithMiddleware, url: &str, key: &str, amount: i64) -> Option<Answer> {
+    async fn send(
+        client: &ClientWithMiddleware,
+        url: &str,
+        key: &str,
+        amount: i64,
+    ) -> Option<Answer> {
         let order = json!({ "account": "alice", "amount": amount, "reference": "a bicycle bell" });
         let answer = client.post(url).idempotency_key(key).json(&order).send().await.ok()?;
         let (status, replayed) = (answer.status(), answer.is_replay());

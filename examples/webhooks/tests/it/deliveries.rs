@@ -17,8 +17,12 @@ async fn lst_1_a_duplicate_is_answered_200_and_nothing_runs() {
     // Signed anew each time, also in another second; the event is the same.
     for age in 0..3 {
         let signature = secret().sign(now() - age, event.as_bytes());
-        let again =
-            receiver.delivery(event.clone()).header("webhook-signature", signature).send().await.unwrap();
+        let again = receiver
+            .delivery(event.clone())
+            .header("webhook-signature", signature)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(again.status(), StatusCode::OK);
         assert!(again.headers().contains_key("idempotent-replayed"));
     }
@@ -32,8 +36,10 @@ async fn acq_2_deliveries_at_the_same_instant_run_once() {
     let receiver = Receiver::start().await;
     let mut senders = JoinSet::new();
     for number in 0..40 {
-        let (sender, event) =
-            (receiver.sender(), paid(&format!("evt_{}", number % 4), &format!("order-{}", number % 4)));
+        let (sender, event) = (
+            receiver.sender(),
+            paid(&format!("evt_{}", number % 4), &format!("order-{}", number % 4)),
+        );
         senders.spawn(async move { sender.deliver(&event).await });
     }
     let mut executed = 0;
@@ -58,14 +64,22 @@ async fn lst_1_a_delivery_that_is_in_flight_is_left_to_the_senders_retry() {
     });
     gate.until_started(1).await;
     let signature = secret().sign(now(), event.as_bytes());
-    let answer =
-        client().post(&url).header("webhook-signature", signature).body(event.clone()).send().await.unwrap();
+    let answer = client()
+        .post(&url)
+        .header("webhook-signature", signature)
+        .body(event.clone())
+        .send()
+        .await
+        .unwrap();
     assert_eq!(answer.status(), StatusCode::CONFLICT);
     assert!(answer.headers().contains_key("retry-after"));
     let retried = tokio::spawn(async move { impatient(url).deliver(&event).await });
     gate.open.send_replace(true);
     let (first, retried) = (first.await.unwrap(), retried.await.unwrap());
-    assert!(first.taken() && !first.replayed && retried.taken() && retried.replayed, "{first:?} {retried:?}");
+    assert!(
+        first.taken() && !first.replayed && retried.taken() && retried.replayed,
+        "{first:?} {retried:?}"
+    );
     assert_eq!(gate.runs(), 1);
 }
 
@@ -110,7 +124,8 @@ async fn fp_1_another_body_under_the_same_id_is_refused() {
 #[tokio::test]
 async fn an_event_of_a_kind_that_we_do_not_know_is_taken_and_changes_nothing() {
     let receiver = Receiver::start().await;
-    let delivered = receiver.sender().deliver(r#"{"id":"evt_9","type":"payment.pondered","why":[1]}"#).await;
+    let delivered =
+        receiver.sender().deliver(r#"{"id":"evt_9","type":"payment.pondered","why":[1]}"#).await;
     assert_eq!(delivered.answers.len(), 1);
     assert!(delivered.taken() && receiver.paid().await.is_empty());
 }
@@ -120,7 +135,8 @@ async fn sto_5_while_the_database_is_locked_the_sender_goes_on_and_then_it_is_ta
     let receiver = Receiver::start().await;
     let locked = rusqlite::Connection::open(receiver.folder.path().join("webhooks.db")).unwrap();
     locked.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let sender = receiver.sender().paced(Duration::from_millis(300), vec![Duration::from_millis(20); 5_000]);
+    let sender =
+        receiver.sender().paced(Duration::from_millis(300), vec![Duration::from_millis(20); 5_000]);
     let event = paid("evt_1", "order-17");
     let delivery = tokio::spawn(async move { sender.deliver(&event).await });
     // Long enough for the first delivery to be given up.

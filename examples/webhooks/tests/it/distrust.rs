@@ -85,7 +85,11 @@ async fn http_2_what_has_no_usable_id_is_400_and_leaves_no_record() {
         r#"{"id":"a","id":"b","type":"x"}"#,
         &long,
     ] {
-        assert_eq!(receiver.signed(body).send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{body}");
+        assert_eq!(
+            receiver.signed(body).send().await.unwrap().status(),
+            StatusCode::BAD_REQUEST,
+            "{body}"
+        );
     }
     has_no_record(&receiver).await;
     // An id is anything printable, up to the length of a key.
@@ -98,7 +102,10 @@ async fn http_2_what_has_no_usable_id_is_400_and_leaves_no_record() {
 async fn http_4_a_body_over_the_limit_is_413_before_its_signature_is_looked_at() {
     let receiver = Receiver::start().await;
     let body = " ".repeat((256 << 10) + 1);
-    assert_eq!(receiver.signed(&body).send().await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(
+        receiver.signed(&body).send().await.unwrap().status(),
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
     has_no_record(&receiver).await;
 }
 
@@ -119,7 +126,8 @@ async fn a_secret_is_changed_without_losing_a_delivery() {
     let event = paid("evt_1", "order-17");
     assert!(receiver.sender().deliver(&event).await.taken());
     let signature = new.sign(now(), event.as_bytes());
-    let again = receiver.delivery(event).header("webhook-signature", signature).send().await.unwrap();
+    let again =
+        receiver.delivery(event).header("webhook-signature", signature).send().await.unwrap();
     assert_eq!(again.status(), StatusCode::OK);
     assert_eq!(receiver.paid().await, ["order-17"]);
 }
@@ -129,8 +137,9 @@ async fn a_delivery_that_was_overheard_does_nothing_now_and_is_refused_later() {
     let receiver = Receiver::start().await;
     let event = paid("evt_1", "order-17");
     let overheard = secret().sign(now(), event.as_bytes());
-    let deliver =
-        |receiver: &Receiver| receiver.delivery(event.clone()).header("webhook-signature", &overheard);
+    let deliver = |receiver: &Receiver| {
+        receiver.delivery(event.clone()).header("webhook-signature", &overheard)
+    };
     for _ in 0..2 {
         assert_eq!(deliver(&receiver).send().await.unwrap().status(), StatusCode::OK);
     }

@@ -21,8 +21,12 @@ fn webhooks(args: &[&str]) -> Command {
 }
 
 async fn run(command: &mut Command) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = timeout(PATIENCE, command.output()).await.unwrap().unwrap();
-    (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
+    let Output { status, stdout, stderr } =
+        timeout(PATIENCE, command.output()).await.unwrap().unwrap();
+    (
+        status.code(),
+        format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)),
+    )
 }
 
 /// What a receiver has logged.
@@ -50,14 +54,17 @@ async fn http_1_by_whatever_field_the_guard_keys_it_is_the_signed_id() {
     let (mut receiver, url) = receiver(&folder, &[("IDEMPOTENCY_WEB_KEY_HEADER", "X-Key")]).await;
     let event = paid("evt_1", "order-17");
     let secret = Secret::new(b"whsec_of_the_program").unwrap();
-    for (keys, replayed) in [(&["a"][..], false), (&["b"], true), (&[], true), (&["c", "d"], true)] {
-        let mut delivery = client().post(&url).header("content-type", "application/json").body(event.clone());
+    for (keys, replayed) in [(&["a"][..], false), (&["b"], true), (&[], true), (&["c", "d"], true)]
+    {
+        let mut delivery =
+            client().post(&url).header("content-type", "application/json").body(event.clone());
         delivery = delivery.header("webhook-signature", secret.sign(now(), event.as_bytes()));
         for key in keys {
             delivery = delivery.header("x-key", *key);
         }
         let answer = delivery.send().await.unwrap();
-        let (status, is_replay) = (answer.status(), answer.headers().contains_key("idempotent-replayed"));
+        let (status, is_replay) =
+            (answer.status(), answer.headers().contains_key("idempotent-replayed"));
         assert_eq!((status.as_u16(), is_replay), (200, replayed), "{keys:?}");
     }
     receiver.kill().await.unwrap();
@@ -67,7 +74,8 @@ async fn http_1_by_whatever_field_the_guard_keys_it_is_the_signed_id() {
 async fn lst_1_of_three_deliveries_one_is_handled() {
     let folder = Folder::new("webhooks").unwrap();
     let (mut receiver, url) = receiver(&folder, &[]).await;
-    let (code, said) = run(&mut webhooks(&["send", "--url", &url, "--id", "evt_1", "--times", "3"])).await;
+    let (code, said) =
+        run(&mut webhooks(&["send", "--url", &url, "--id", "evt_1", "--times", "3"])).await;
     assert_eq!((code, said.matches("handled now").count()), (Some(0), 1), "{said}");
     assert_eq!(said.matches("handled before").count(), 2, "{said}");
     receiver.kill().await.unwrap();
@@ -101,6 +109,9 @@ async fn without_a_secret_or_with_bad_arguments_it_does_not_start() {
         let mut command = webhooks(&["serve"]);
         command.env_remove("WEBHOOK_SECRET").envs(secret.map(|secret| ("WEBHOOK_SECRET", secret)));
         let (code, said) = run(&mut command).await;
-        assert!(code == Some(2) && said.contains("WEBHOOK_SECRET") && !said.contains("short\n"), "{said}");
+        assert!(
+            code == Some(2) && said.contains("WEBHOOK_SECRET") && !said.contains("short\n"),
+            "{said}"
+        );
     }
 }

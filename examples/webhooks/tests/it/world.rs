@@ -88,8 +88,10 @@ impl Receiver {
 
     /// The orders in the books.
     pub(crate) async fn paid(&self) -> Vec<String> {
-        let books = client().get(format!("http://{}/paid", self.address)).send().await.expect("an answer");
-        let rows: Vec<Paid> = serde_json::from_slice(&books.bytes().await.expect("a body")).expect("rows");
+        let books =
+            client().get(format!("http://{}/paid", self.address)).send().await.expect("an answer");
+        let rows: Vec<Paid> =
+            serde_json::from_slice(&books.bytes().await.expect("a body")).expect("rows");
         rows.into_iter().map(|row| row.order).collect()
     }
 }
@@ -119,7 +121,8 @@ async fn gated(
 ) -> Result<StatusCode, (StatusCode, AnswerFate, &'static str)> {
     gate.started.send_modify(|started| *started += 1);
     let _ = gate.open.subscribe().wait_for(|open| *open).await;
-    let fails = gate.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    let fails =
+        gate.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     if fails.is_ok() {
         Err((StatusCode::SERVICE_UNAVAILABLE, AnswerFate::Release, "again\n"))
     } else {
@@ -136,7 +139,8 @@ impl Gate {
             failures: Arc::new(AtomicU32::new(failures)),
         };
         let engine = IdempotencyEngine::new(MemoryStore::new());
-        let idempotency = IdempotencyFilter::builder(engine).callers_share_keys().build().expect("a filter");
+        let idempotency =
+            IdempotencyFilter::builder(engine).callers_share_keys().build().expect("a filter");
         let router = Router::new()
             .route("/hooks", post(gated))
             .layer(axum::middleware::from_fn_with_state(

@@ -71,7 +71,12 @@ impl Door {
     }
 
     /// Writes a lease in its place, whatever is there now; its token.
-    pub(super) async fn overwrite(&self, id: &Identity, req: &AcquireRequest, seen: Seen) -> Result<i64> {
+    pub(super) async fn overwrite(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        seen: Seen,
+    ) -> Result<i64> {
         match self {
             Self::Sqlite(door) => door.overwrite(id, req, &seen),
             Self::Postgres(door) => door.overwrite(id, req, &seen).await,

@@ -12,14 +12,17 @@ use super::door::{Seen, broken, bytes, micros};
 
 const USURP: &str = "UPDATE retryproof_records SET owner=$3 WHERE scope=$1 AND key=$2 AND state=0 \
                      AND owner<>decode(repeat('00',16),'hex')";
-const HURRY: &str = "UPDATE retryproof_records SET expires_at=clock_timestamp() WHERE scope=$1 AND key=$2 AND state=0 \
-                     AND owner<>$3 AND expires_at-clock_timestamp()<$4*interval '1 microsecond'";
+const HURRY: &str = "UPDATE retryproof_records SET expires_at=clock_timestamp() WHERE scope=$1 \
+     AND key=$2 AND state=0 AND owner<>$3 AND expires_at-clock_timestamp()<$4*interval '1 \
+     microsecond'";
 /// All zero is the owner of what a release left.
 const EXPIRED: &str = "SELECT token FROM retryproof_records WHERE scope=$1 AND key=$2 AND state=0 \
                        AND expires_at<=clock_timestamp() AND owner<>decode(repeat('00',16),'hex')";
-const OVERWRITE: &str = "UPDATE retryproof_records SET owner=$3,expires_at=clock_timestamp()+$4*interval '1 microsecond',\
-                         token=greatest((extract(epoch FROM clock_timestamp())*1000000)::bigint,$5),\
-                         state=0,taken=true,result=NULL WHERE scope=$1 AND key=$2 RETURNING token";
+const OVERWRITE: &str = "UPDATE retryproof_records SET \
+     owner=$3,expires_at=clock_timestamp()+$4*interval '1 \
+     microsecond',token=greatest((extract(epoch FROM \
+     clock_timestamp())*1000000)::bigint,$5),state=0,taken=true,result=NULL WHERE scope=$1 AND \
+     key=$2 RETURNING token";
 
 pub(super) struct Postgres(PgPool);
 
@@ -36,7 +39,8 @@ impl Postgres {
 
     pub(super) async fn hurry(&self, id: &Identity, owner: OwnerId, left: Duration) -> Result<()> {
         let (scope, key) = bytes(id);
-        let hurry = query(HURRY).bind(scope).bind(key).bind(&owner.as_bytes()[..]).bind(micros(left));
+        let hurry =
+            query(HURRY).bind(scope).bind(key).bind(&owner.as_bytes()[..]).bind(micros(left));
         hurry.execute(&self.0).await.map(drop).map_err(broken)
     }
 
@@ -46,7 +50,12 @@ impl Postgres {
         Ok(token.map_err(broken)?.map(|token| Seen { token, rest: Vec::new() }))
     }
 
-    pub(super) async fn overwrite(&self, id: &Identity, req: &AcquireRequest, seen: &Seen) -> Result<i64> {
+    pub(super) async fn overwrite(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        seen: &Seen,
+    ) -> Result<i64> {
         let (scope, key) = bytes(id);
         let write = query_scalar(OVERWRITE).bind(scope).bind(key).bind(&req.owner.as_bytes()[..]);
         write.bind(micros(req.lease)).bind(seen.token + 1).fetch_one(&self.0).await.map_err(broken)

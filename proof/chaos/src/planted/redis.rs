@@ -29,7 +29,11 @@ pub(super) struct Redis {
 impl Redis {
     pub(super) async fn open(url: &str) -> Result<Self> {
         let link = Client::open(url).map_err(broken)?.get_multiplexed_async_connection().await;
-        Ok(Self { link: link.map_err(broken)?, usurp: Script::new(USURP), hurry: Script::new(HURRY) })
+        Ok(Self {
+            link: link.map_err(broken)?,
+            usurp: Script::new(USURP),
+            hurry: Script::new(HURRY),
+        })
     }
 
     pub(super) async fn usurp(&self, id: &Identity, owner: OwnerId) -> Result<()> {
@@ -46,14 +50,20 @@ impl Redis {
 
     pub(super) async fn expired(&self, id: &Identity) -> Result<Option<Seen>> {
         let link = &mut self.link.clone();
-        let old: Option<Vec<u8>> = cmd("GET").arg(key(id)).query_async(link).await.map_err(broken)?;
+        let old: Option<Vec<u8>> =
+            cmd("GET").arg(key(id)).query_async(link).await.map_err(broken)?;
         let Some(old) = old.filter(|old| in_progress(old)) else { return Ok(None) };
         let lives: i64 = cmd("PTTL").arg(key(id)).query_async(link).await.map_err(broken)?;
         let over = lives <= number(&old[36..49]);
         Ok(over.then(|| Seen { token: number(&old[20..36]), rest: old[36..].to_vec() }))
     }
 
-    pub(super) async fn overwrite(&self, id: &Identity, req: &AcquireRequest, seen: &Seen) -> Result<i64> {
+    pub(super) async fn overwrite(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        seen: &Seen,
+    ) -> Result<i64> {
         let link = &mut self.link.clone();
         let (secs, micros): (i64, i64) = cmd("TIME").query_async(link).await.map_err(broken)?;
         let token = (secs * 1_000_000 + micros).max(seen.token + 1);

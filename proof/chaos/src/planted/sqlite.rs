@@ -12,19 +12,20 @@ use rusqlite::{Connection, OptionalExtension};
 use super::door::{Seen, broken, bytes, micros};
 
 const USURP: &str = "UPDATE retryproof_records SET owner=?3 WHERE scope=?1 AND key=?2 AND state=0";
-const HURRY: &str = "UPDATE retryproof_records SET expires_at=?3 WHERE scope=?1 AND key=?2 AND state=0 AND owner<>?4 \
-                     AND expires_at-?3<?5";
+const HURRY: &str = "UPDATE retryproof_records SET expires_at=?3 WHERE scope=?1 AND key=?2 AND \
+     state=0 AND owner<>?4 AND expires_at-?3<?5";
 const EXPIRED: &str =
     "SELECT token FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND expires_at<=?3";
-const OVERWRITE: &str = "UPDATE retryproof_records SET owner=?3,token=?4,taken=1,expires_at=?5,state=0,result=NULL \
-                         WHERE scope=?1 AND key=?2";
+const OVERWRITE: &str = "UPDATE retryproof_records SET \
+     owner=?3,token=?4,taken=1,expires_at=?5,state=0,result=NULL WHERE scope=?1 AND key=?2";
 
 pub(super) struct Sqlite(Mutex<Connection>);
 
 impl Sqlite {
     pub(super) fn open(url: &str) -> Result<Self> {
         let path = url.strip_prefix("sqlite:").and_then(|path| path.split('?').next());
-        let path = path.ok_or_else(|| Error::new(ErrorKind::Config, "that is the URL of no file"))?;
+        let path =
+            path.ok_or_else(|| Error::new(ErrorKind::Config, "that is the URL of no file"))?;
         let file = Connection::open(path).map_err(broken)?;
         file.busy_timeout(Duration::from_secs(1)).map_err(broken)?;
         Ok(Self(Mutex::new(file)))
@@ -41,22 +42,31 @@ impl Sqlite {
 
     pub(super) fn hurry(&self, id: &Identity, owner: OwnerId, left: Duration) -> Result<()> {
         let (scope, key) = bytes(id);
-        self.with(|file| file.execute(HURRY, (scope, key, now(), owner.as_bytes(), micros(left)))).map(drop)
+        self.with(|file| file.execute(HURRY, (scope, key, now(), owner.as_bytes(), micros(left))))
+            .map(drop)
     }
 
     pub(super) fn expired(&self, id: &Identity) -> Result<Option<Seen>> {
         let (scope, key) = bytes(id);
         let token = |row: &rusqlite::Row<'_>| row.get(0);
-        let token = self.with(|file| file.query_row(EXPIRED, (scope, key, now()), token).optional())?;
+        let token =
+            self.with(|file| file.query_row(EXPIRED, (scope, key, now()), token).optional())?;
         Ok(token.map(|token| Seen { token, rest: Vec::new() }))
     }
 
-    pub(super) fn overwrite(&self, id: &Identity, req: &AcquireRequest, seen: &Seen) -> Result<i64> {
+    pub(super) fn overwrite(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        seen: &Seen,
+    ) -> Result<i64> {
         let (scope, key) = bytes(id);
         let now = now();
         let token = now.max(seen.token + 1);
         let until = now.saturating_add(micros(req.lease));
-        self.with(|file| file.execute(OVERWRITE, (scope, key, req.owner.as_bytes(), token, until)))?;
+        self.with(|file| {
+            file.execute(OVERWRITE, (scope, key, req.owner.as_bytes(), token, until))
+        })?;
         Ok(token)
     }
 }

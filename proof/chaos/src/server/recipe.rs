@@ -29,8 +29,9 @@ pub(super) fn of(store: &str, dir: &Path) -> io::Result<Option<Recipes>> {
         "postgres" => postgres(dir).map(Some),
         "mariadb" => mariadb(dir).map(Some),
         "redis" => {
-            // Written and flushed before it is answered. With `everysec` the write, too, waits for a flush that is under way, and a
-            // killed server forgets what it has acknowledged meanwhile.
+            // Written and flushed before it is answered. With `everysec` the write, too, waits for
+            // a flush that is under way, and a killed server forgets what it has acknowledged
+            // meanwhile.
             let redis = redis("redis", free_port()?, dir, "appendfsync always\n")?;
             Ok(Some((format!("redis://127.0.0.1:{}", redis.port), Some(redis.port), vec![redis])))
         }
@@ -64,7 +65,8 @@ fn postgres(dir: &Path) -> io::Result<Recipes> {
     let (port, dir) = (free_port()?, dir.join("postgres"));
     let data = dir.join("data").display().to_string();
     let initdb = program("initdb")?;
-    let flags = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
+    let flags =
+        ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D", &data];
     let mut command = words(&[&program("postgres")?, "-D", &data]);
     for setting in [
         format!("port={port}"),
@@ -149,7 +151,8 @@ fn redis(name: &str, port: u16, dir: &Path, role: &str) -> io::Result<Recipe> {
 fn sentinel(dir: &Path) -> io::Result<Recipes> {
     let primary = redis("redis-1", free_port()?, dir, "")?;
     let port = primary.port;
-    let mut group = vec![redis("redis-2", free_port()?, dir, &format!("replicaof 127.0.0.1 {port}\n"))?];
+    let mut group =
+        vec![redis("redis-2", free_port()?, dir, &format!("replicaof 127.0.0.1 {port}\n"))?];
     group.insert(0, primary);
     let watch = format!(
         "sentinel monitor {GROUP} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {GROUP} 1000\n\
@@ -181,10 +184,13 @@ fn sentinel(dir: &Path) -> io::Result<Recipes> {
 /// The primary's port, as one of the sentinels sees it.
 pub(super) fn primary(sentinels: &[u16]) -> io::Result<u16> {
     for sentinel in sentinels {
-        let Ok(answer) = ask(*sentinel, &format!("SENTINEL get-master-addr-by-name {GROUP}")) else {
+        let Ok(answer) = ask(*sentinel, &format!("SENTINEL get-master-addr-by-name {GROUP}"))
+        else {
             continue;
         };
-        if let Some(port) = answer.lines().filter_map(|line| line.trim().parse::<u16>().ok()).next_back() {
+        if let Some(port) =
+            answer.lines().filter_map(|line| line.trim().parse::<u16>().ok()).next_back()
+        {
             return Ok(port);
         }
     }
@@ -193,6 +199,7 @@ pub(super) fn primary(sentinels: &[u16]) -> io::Result<u16> {
 
 /// Whether the server is a replica that has its primary's data.
 pub(super) fn follows(port: u16) -> bool {
-    ask(port, "INFO replication")
-        .is_ok_and(|answer| answer.contains("role:slave") && answer.contains("master_link_status:up"))
+    ask(port, "INFO replication").is_ok_and(|answer| {
+        answer.contains("role:slave") && answer.contains("master_link_status:up")
+    })
 }

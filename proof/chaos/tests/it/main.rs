@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short kill tests: each store holds, and each planted defect is caught by the run that finds nothing without it.
+//! Short kill tests: each store holds, and each planted defect is caught by the run that finds
+//! nothing without it.
 //!
-//! They share the machine with everything else that is tested, so the counts that a run has to reach are three hundredths of those of a
-//! machine of its own (150 operations, 2 kills, 2 takeovers and 15 replays in 30 s), and each bound of time has seconds of slack: it
-//! is what happened that is judged here, not how fast.
+//! They share the machine with everything else that is tested, so the counts that a run has to
+//! reach are three hundredths of those of a machine of its own (150 operations, 2 kills, 2
+//! takeovers and 15 replays in 30 s), and each bound of time has seconds of slack: it is what
+//! happened that is judged here, not how fast.
 
 mod planted;
 mod servers;
@@ -25,7 +27,8 @@ impl Ran {
         for row in rows {
             let words: Vec<&str> = row.collect();
             if words.first() == Some(&rule)
-                && let Some(at) = words.iter().position(|word| *word == "VIOLATIONS" || *word == "violations")
+                && let Some(at) =
+                    words.iter().position(|word| *word == "VIOLATIONS" || *word == "violations")
                 && let Ok(count) = words[at - 1].parse()
             {
                 return count;
@@ -46,7 +49,8 @@ impl Ran {
     }
 }
 
-/// Runs the program in a folder of its own. What a run that did not end well wrote down stays there.
+/// Runs the program in a folder of its own. What a run that did not end well wrote down stays
+/// there.
 fn chaos(name: &str, options: &[&str]) -> Ran {
     let out = folder(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
@@ -55,8 +59,11 @@ fn chaos(name: &str, options: &[&str]) -> Ran {
         .arg(&out)
         .args(options);
     let output = command.output().expect("the program starts");
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     if output.status.success() {
         let _ = std::fs::remove_dir_all(&out);
     }

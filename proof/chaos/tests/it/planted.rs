@@ -3,11 +3,22 @@
 
 use crate::{Ran, chaos};
 
-/// A run on a store with a defect, with leases so short that a holder is overtaken often. It has to fail by one of the `rules`.
+/// A run on a store with a defect, with leases so short that a holder is overtaken often. It has to
+/// fail by one of the `rules`.
 #[track_caller]
 fn caught(store: &str, (defect, faults): (&str, &str), rules: &[&str]) {
-    let options =
-        ["--store", store, "--secs", "8", "--lease-ms", "40..120", "--faults", faults, "--plant", defect];
+    let options = [
+        "--store",
+        store,
+        "--secs",
+        "8",
+        "--lease-ms",
+        "40..120",
+        "--faults",
+        faults,
+        "--plant",
+        defect,
+    ];
     let ran = chaos(&format!("{store}-{defect}"), &options);
     assert_eq!(ran.code, Some(1), "{}", ran.said);
     let broken = |ran: &Ran| rules.iter().map(|rule| ran.broken(rule)).sum::<u64>();

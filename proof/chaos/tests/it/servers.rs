@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores with a server, each on one of the run's own: it is killed too, and the connections to it are cut, delayed and stalled at
-//! every phase of a call. What it needs is installed by `cargo xtask services up`; without it the test fails, and says so.
+//! The stores with a server, each on one of the run's own: it is killed too, and the connections to
+//! it are cut, delayed and stalled at every phase of a call. What it needs is installed by
+//! `cargo xtask services up`; without it the test fails, and says so.
 
 use crate::chaos;
 

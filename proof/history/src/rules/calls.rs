@@ -20,7 +20,8 @@ fn confirmed(story: &Story, token: u64) -> impl Iterator<Item = &Op> {
     completions(story, token).filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone))
 }
 
-/// S10: one answer for each call, and it tells what happened: whether the action ran in it, and whether its result was recorded.
+/// S10: one answer for each call, and it tells what happened: whether the action ran in it, and
+/// whether its result was recorded.
 pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let mut say = |text: String| found.push(wrong("S10", call.invoke, text, call.lines));
@@ -38,7 +39,9 @@ pub fn s10(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             Said::ActionError => Some(Said::Err),
             Said::Panicked => Some(Said::Panic),
             Said::CompletionError => Some(Said::Returned),
-            Said::Replayed | Said::InFlight | Said::NotReplayable if call.fenced => Some(Said::Returned),
+            Said::Replayed | Said::InFlight | Said::NotReplayable if call.fenced => {
+                Some(Said::Returned)
+            }
             Said::Replayed | Said::InFlight | Said::NotReplayable | Said::StoreError => None,
             // S11 judges the first; the others were made by hand, or given up.
             _ => continue,
@@ -76,15 +79,18 @@ pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                     say("refused for its fingerprint, and its action ran");
                 }
                 let stored = story.ops.iter().filter_map(|op| op.stored_fp);
-                let holders = story.ops.iter().filter(|op| op.fun == Fun::Acquire).filter_map(|op| op.fp);
-                let differs = call.fp.is_some_and(|own| stored.chain(holders).any(|other| other != own));
+                let holders =
+                    story.ops.iter().filter(|op| op.fun == Fun::Acquire).filter_map(|op| op.fp);
+                let differs =
+                    call.fp.is_some_and(|own| stored.chain(holders).any(|other| other != own));
                 if !differs {
                     say("refused for its fingerprint, and nobody sent another one");
                 }
             }
             Some(Said::Replayed) => {
                 let holder = call.bears.as_ref().and_then(|(_, _, token)| story.by_token(*token));
-                let stored = holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
+                let stored =
+                    holder.and_then(|tenure| tenure.of(story, Fun::Acquire).find_map(|op| op.fp));
                 if let (Some(own), Some(stored)) = (call.fp, stored)
                     && own != stored
                 {
@@ -96,10 +102,13 @@ pub fn s11(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S15: whoever is told that the result is recorded is told so after it was; with `propagate` nobody hears of success before.
+/// S15: whoever is told that the result is recorded is told so after it was; with `propagate`
+/// nobody hears of success before.
 pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Executed)) {
-        let (Some(answer), Some(act)) = (call.answer, acts(story, call).first().copied()) else { continue };
+        let (Some(answer), Some(act)) = (call.answer, acts(story, call).first().copied()) else {
+            continue;
+        };
         let recorded = matches!(call.recorded.as_deref(), Some("yes" | "tombstone"));
         let mut done = confirmed(story, act.token).peekable();
         // Without any, S10 speaks.
@@ -107,13 +116,18 @@ pub fn s15(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         if recorded && late {
             found.push(wrong("S15", call.invoke, "answered before its completion was", call.lines));
         } else if call.propagate && !recorded {
-            found.push(wrong("S15", call.invoke, "success without a record, under `propagate`", call.lines));
+            found.push(wrong(
+                "S15",
+                call.invoke,
+                "success without a record, under `propagate`",
+                call.lines,
+            ));
         }
     }
 }
 
-/// S16: an action that did not return a value is never completed; one that failed is released and its error comes back unchanged; one that was
-/// dropped or held on purpose is not released.
+/// S16: an action that did not return a value is never completed; one that failed is released and
+/// its error comes back unchanged; one that was dropped or held on purpose is not released.
 pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some((_, end)) = act.end.filter(|(_, end)| *end != Said::Returned) else { continue };
@@ -121,14 +135,19 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             let lines = act.lines.into_iter().chain(op.map_or([None; 2], |op| op.lines));
             found.push(wrong("S16", act.start, text, lines));
         };
-        if let Some(op) = completions(story, act.token).find(|op| !op.failed && !op.said(Said::Lost)) {
+        if let Some(op) =
+            completions(story, act.token).find(|op| !op.failed && !op.said(Said::Lost))
+        {
             say(format!("an action that ended as {end:?} was completed"), Some(op));
         }
-        let release = story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
+        let release =
+            story.by_token(act.token).and_then(|tenure| tenure.of(story, Fun::Release).next());
         let call = story.calls.iter().find(|call| call.actor == act.actor && call.op == act.call);
         let answered = call.filter(|call| call.answer.is_some());
-        // Whoever dropped the call waits for nothing: the release that follows in the background may be cut off by a kill.
-        let waited = |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();
+        // Whoever dropped the call waits for nothing: the release that follows in the background
+        // may be cut off by a kill.
+        let waited =
+            |call: &&Call| call.said != Some(Said::Dropped) || run.ended(call.actor).is_some();
         match (end, release) {
             (Said::Err | Said::Panic, None) if answered.is_some_and(|call| waited(&call)) => {
                 say(format!("an action that ended as {end:?} was not released"), None);
@@ -138,7 +157,8 @@ pub fn s16(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             }
             _ => {}
         }
-        let changed = answered.filter(|call| call.said == Some(Said::ActionError) && call.note != act.note);
+        let changed =
+            answered.filter(|call| call.said == Some(Said::ActionError) && call.note != act.note);
         if end == Said::Err && changed.is_some() {
             say("the action's error came back as another".into(), None);
         }

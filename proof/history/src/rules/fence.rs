@@ -18,28 +18,31 @@ fn later<'s>(story: &'s Story, holder: &Tenure) -> Vec<&'s Op> {
     taken.into_iter().filter_map(|taker| taker.grants(story).next()).collect()
 }
 
-/// S3: a completion or a release was accepted from an owner that another had replaced; or it was refused to the owner still
-/// recorded, expired or not (CMP-2).
+/// S3: a completion or a release was accepted from an owner that another had replaced; or it was
+/// refused to the owner still recorded, expired or not (CMP-2).
 pub fn s3(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let takers = later(story, holder);
         for op in holder.of(story, Fun::Complete).chain(holder.of(story, Fun::Release)) {
-            let accepted = op.said(Said::Done) || (op.fun == Fun::Complete && op.said(Said::AlreadyDone));
+            let accepted =
+                op.said(Said::Done) || (op.fun == Fun::Complete && op.said(Said::AlreadyDone));
             if !accepted || holder.may_have_asked(story, op.end()) {
                 continue;
             }
-            // In whatever order a completion and the grant of a larger token took effect within its ttl: one of them is wrong.
+            // In whatever order a completion and the grant of a larger token took effect within its
+            // ttl: one of them is wrong.
             let kept = match op.fun {
                 Fun::Complete if op.said(Said::Done) => {
                     op.invoke.saturating_add(op.ttl).saturating_sub(slop(op.ttl))
                 }
                 _ => 0,
             };
-            let stale = takers
-                .iter()
-                .find(|grant| grant.end() < op.invoke || (grant.end() < kept && grant.invoke <= op.end()));
+            let stale = takers.iter().find(|grant| {
+                grant.end() < op.invoke || (grant.end() < kept && grant.invoke <= op.end())
+            });
             if let Some(grant) = stale {
-                let text = format!("{:?} was accepted from an owner that had been replaced", op.fun);
+                let text =
+                    format!("{:?} was accepted from an owner that had been replaced", op.fun);
                 let lines = [grant.lines[0], grant.lines[1], op.lines[0], op.lines[1]];
                 found.push(wrong("S3", grant.invoke, text, lines));
             }
@@ -77,12 +80,14 @@ fn refused(story: &Story, holder: &Tenure, takers: &[&Op], found: &mut Vec<Viola
     }
 }
 
-/// S9: after a release nothing is there: the next grant is no takeover, its token is larger, and the owner that
-/// released never returns. Tokens follow the order of the grants (ACQ-10).
+/// S9: after a release nothing is there: the next grant is no takeover, its token is larger, and
+/// the owner that released never returns. Tokens follow the order of the grants (ACQ-10).
 pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     for (at, (holder, token)) in known.iter().enumerate() {
-        let Some(release) = holder.of(story, Fun::Release).find(|op| op.said(Said::Done)) else { continue };
+        let Some(release) = holder.of(story, Fun::Release).find(|op| op.said(Said::Done)) else {
+            continue;
+        };
         let shown = |op: &Op| [release.lines[0], release.lines[1], op.lines[0], op.lines[1]];
         if let Some((taker, _)) = known.get(at + 1)
             && let Some(grant) = taker.grants(story).next()
@@ -98,14 +103,16 @@ pub fn s9(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 shown(grant),
             ));
         }
-        let back =
-            holder.of(story, Fun::Complete).filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
+        let back = holder
+            .of(story, Fun::Complete)
+            .filter(|op| op.said(Said::Done) || op.said(Said::AlreadyDone));
         for op in back.filter(|op| op.invoke > release.end()) {
             let text = format!("the owner of token {token} completed after it had released");
             found.push(wrong("S9", release.invoke, text, shown(op)));
         }
     }
-    // By the time of their answers: each later grant has a larger token than all that were answered before it was sent.
+    // By the time of their answers: each later grant has a larger token than all that were answered
+    // before it was sent.
     let mut answered: Vec<&Op> = story.ops.iter().filter(|op| op.is_grant()).collect();
     answered.sort_by_key(|op| op.end());
     let mut sent: Vec<&Op> = answered.clone();

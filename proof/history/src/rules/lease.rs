@@ -7,8 +7,9 @@ use crate::judge::Violation;
 use crate::story::{Op, Run, Story, Tenure};
 use crate::when::slop;
 
-/// The call of `holder` whose lease was certainly not over when `grant` was answered. What it sent after that answer is for S17
-/// and S3 to judge; an owner that may have ended its lease itself is left to S3, S6 and S9.
+/// The call of `holder` whose lease was certainly not over when `grant` was answered. What it sent
+/// after that answer is for S17 and S3 to judge; an owner that may have ended its lease itself is
+/// left to S3, S6 and S9.
 fn not_over<'s>(story: &'s Story, holder: &Tenure, grant: &Op) -> Option<&'s Op> {
     let granted = grant.answer?;
     if holder.may_have_ended(story, granted) {
@@ -38,7 +39,8 @@ fn early(story: &Story) -> impl Iterator<Item = (&Op, &Op, u64)> {
     found.into_iter()
 }
 
-/// S1: a grant says that nobody held the lease, though another owner's was not over and had not been given back.
+/// S1: a grant says that nobody held the lease, though another owner's was not over and had not
+/// been given back.
 pub fn s1(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::Granted)) {
         found.push(wrong(
@@ -58,8 +60,8 @@ fn within(grant: &Op, lease: &Op) -> String {
     ms(grant.end().saturating_sub(lease.invoke))
 }
 
-/// S2: a takeover before the end of the lease that it took over; a second one of the same predecessor; one of nobody; or one
-/// that does not say so.
+/// S2: a takeover before the end of the lease that it took over; a second one of the same
+/// predecessor; one of nobody; or one that does not say so.
 pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (grant, lease, token) in early(story).filter(|(grant, _, _)| grant.said(Said::TookOver)) {
         found.push(wrong(
@@ -79,7 +81,12 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         let shown = [grant.lines[0], grant.lines[1]];
         let Some((holder, last)) = at.checked_sub(1).map(|before| known[before]) else {
             if grant.said(Said::TookOver) && !story.strangers(&[taker.owner], grant.end()) {
-                found.push(wrong("S2", grant.invoke, format!("token {token} took over from nobody"), shown));
+                found.push(wrong(
+                    "S2",
+                    grant.invoke,
+                    format!("token {token} took over from nobody"),
+                    shown,
+                ));
             }
             continue;
         };
@@ -89,7 +96,8 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
             found.push(wrong("S2", grant.invoke, text, first.into_iter().chain(shown)));
             continue;
         }
-        // Past its ttl what an owner left counts as absent; also what the taker itself left, by a takeover that nobody told it of.
+        // Past its ttl what an owner left counts as absent; also what the taker itself left, by a
+        // takeover that nobody told it of.
         let left = holder.grants(story).chain(taker.maybe_grants(story));
         let kept = left.map(|op| op.invoke.saturating_add(op.ttl)).min().unwrap_or(0);
         // Also a takeover whose answer was lost, and that is asked for again by its owner.
@@ -108,8 +116,8 @@ pub fn s2(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S17: an extension that was accepted although, before it was sent, its owner had completed or released, or another had been
-/// granted the lease.
+/// S17: an extension that was accepted although, before it was sent, its owner had completed or
+/// released, or another had been granted the lease.
 pub fn s17(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for holder in &story.tenures {
         let ended = holder

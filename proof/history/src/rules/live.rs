@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must happen in time: L1 to L5. Every bound has the slack that the manifest states, and the time in which the process
-//! is known not to have run does not count: on a shared machine a bound without these would judge the machine.
+//! What must happen in time: L1 to L5. Every bound has the slack that the manifest states, and the
+//! time in which the process is known not to have run does not count: on a shared machine a bound
+//! without these would judge the machine.
 
 use super::{ms, wrong};
 use crate::event::{Fun, Said};
@@ -13,7 +14,13 @@ pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for call in &story.calls {
         let ran_nothing = matches!(
             call.said,
-            Some(Said::Replayed | Said::InFlight | Said::Mismatch | Said::NotReplayable | Said::StoreError)
+            Some(
+                Said::Replayed
+                    | Said::InFlight
+                    | Said::Mismatch
+                    | Said::NotReplayable
+                    | Said::StoreError
+            )
         );
         let (true, Some(answer)) = (ran_nothing && !call.fenced, call.answer) else { continue };
         let took = (answer - call.invoke).saturating_sub(run.lag(call.actor, call.invoke, answer));
@@ -24,7 +31,8 @@ pub fn l1(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// Calls that waited and were handed the result of a completion that came after they had asked, and how long after it.
+/// Calls that waited and were handed the result of a completion that came after they had asked, and
+/// how long after it.
 pub fn woken(run: &Run, story: &Story) -> Vec<(usize, u64, bool)> {
     let mut woken = Vec::new();
     for (at, call) in story.calls.iter().enumerate() {
@@ -51,7 +59,8 @@ fn own<'s>(story: &'s Story, call: &Call) -> impl Iterator<Item = &'s Op> {
     story.ops.iter().filter(move |other| other.actor == actor && other.call == Some(op))
 }
 
-/// L2: a waiter is woken: no wake-up is lost, so it has the result within the longest poll and one store call.
+/// L2: a waiter is woken: no wake-up is lost, so it has the result within the longest poll and one
+/// store call.
 pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for (at, late, _) in woken(run, story) {
         if late > LONGEST_POLL_NS + run.operation_timeout() + run.slack() {
@@ -62,7 +71,8 @@ pub fn l2(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// The latest end that the holder's lease may have had, by what it was answered and what it was not.
+/// The latest end that the holder's lease may have had, by what it was answered and what it was
+/// not.
 fn latest_end(story: &Story, holder: &Tenure, before: u64) -> u64 {
     let leases = holder.ops.iter().map(|at| &story.ops[*at]).filter(|op| {
         matches!(op.fun, Fun::Acquire | Fun::Extend)
@@ -81,7 +91,8 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let known: Vec<(&Tenure, u64)> = story.known().collect();
     for pair in known.windows(2) {
         let (holder, taker) = (pair[0].0, pair[1].0);
-        let Some(grant) = taker.grants(story).next().filter(|grant| grant.said(Said::TookOver)) else {
+        let Some(grant) = taker.grants(story).next().filter(|grant| grant.said(Said::TookOver))
+        else {
             continue;
         };
         let (end, over) = (grant.end(), latest_end(story, holder, grant.end()));
@@ -96,21 +107,27 @@ pub fn l3(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         if !waited || story.strangers(&[holder.owner, taker.owner], end) {
             continue;
         }
-        let late = end.saturating_sub(over).saturating_sub(run.lag(grant.actor, over.min(end), end));
+        let late =
+            end.saturating_sub(over).saturating_sub(run.lag(grant.actor, over.min(end), end));
         if late > LONGEST_POLL_NS + run.operation_timeout() + run.slack() {
-            let text = format!("a waiting claimant took over {} after the end of the lease", ms(late));
+            let text =
+                format!("a waiting claimant took over {} after the end of the lease", ms(late));
             found.push(wrong("L3", grant.invoke, text, grant.lines));
         }
     }
 }
 
-/// L4: an action that runs keeps its lease, as long as its process runs, no fault is on and the store answers in time.
+/// L4: an action that runs keeps its lease, as long as its process runs, no fault is on and the
+/// store answers in time.
 pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let Some((end, _)) = act.end else { continue };
         let Some(holder) = story.by_token(act.token) else { continue };
         let taker = story.known().filter(|(_, token)| *token > act.token).find_map(|(taker, _)| {
-            taker.grants(story).next().filter(|grant| grant.said(Said::TookOver) && grant.end() < end)
+            taker
+                .grants(story)
+                .next()
+                .filter(|grant| grant.said(Said::TookOver) && grant.end() < end)
         });
         let (Some(grant), Some(first)) = (taker, holder.grants(story).next()) else { continue };
         let lease = first.lease;
@@ -121,11 +138,16 @@ pub fn l4(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             || story
                 .ops
                 .iter()
-                .filter(|op| op.actor == act.actor && op.invoke <= grant.end() && op.end() >= first.invoke)
+                .filter(|op| {
+                    op.actor == act.actor && op.invoke <= grant.end() && op.end() >= first.invoke
+                })
                 .any(|op| op.fun != Fun::Wait && op.end() - op.invoke > lease / 10);
         // Shorter leases than this a shared machine takes away by itself.
         if !disturbed && lease >= run.slack().min(1_000_000_000) {
-            let text = format!("a running action lost a lease of {}, and nothing was in its way", ms(lease));
+            let text = format!(
+                "a running action lost a lease of {}, and nothing was in its way",
+                ms(lease)
+            );
             found.push(wrong("L4", act.start, text, act.lines.into_iter().chain(grant.lines)));
         }
     }
@@ -136,11 +158,18 @@ pub fn l5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let Some(from) = run.settled_from else { return };
     for dump in story.dumps.iter().filter(|dump| dump.said == Said::InProgress) {
         if dump.remaining.is_some_and(|left| left > 0) {
-            found.push(wrong("L5", dump.at, "still in progress when all had settled", [Some(dump.line)]));
+            found.push(wrong(
+                "L5",
+                dump.at,
+                "still in progress when all had settled",
+                [Some(dump.line)],
+            ));
         }
     }
-    let claims =
-        story.calls.iter().filter(|call| call.invoke > from && call.note.as_deref() == Some("settle"));
+    let claims = story
+        .calls
+        .iter()
+        .filter(|call| call.invoke > from && call.note.as_deref() == Some("settle"));
     // The last word, since a claim whose answer was lost is made again.
     if let Some(call) = claims.max_by_key(|call| call.invoke)
         && matches!(call.said, Some(Said::InFlight | Said::StoreError) | None)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A second opinion: S18 looks for an order of a story's calls that the sequential record of the model could have answered.
+//! A second opinion: S18 looks for an order of a story's calls that the sequential record of the
+//! model could have answered.
 //!
-//! The record is the model's ([`model::Slot`]), the one that its exhaustive walk and the stores' property tests go by. Only time is
-//! different: here it is known from outside, within bounds. So after each step the record is put back to a time of its
-//! own, in which its lease ends at `OVER` and its ttl at `GONE`, and the bounds of the true instants are kept beside it; a step may be
+//! The record is the model's ([`model::Slot`]), the one that its exhaustive walk and the stores'
+//! property tests go by. Only time is different: here it is known from outside, within bounds. So
+//! after each step the record is put back to a time of its own, in which its lease ends at `OVER`
+//! and its ttl at `GONE`, and the bounds of the true instants are kept beside it; a step may be
 //! taken at any of the three times that its bounds allow.
 
 use std::collections::HashSet;
@@ -40,8 +42,9 @@ const MOST: usize = 60_000;
 const WINDOW: usize = 64;
 const AMBIGUOUS: usize = 128;
 
-/// S18: with every call without an answer placed once or not at all, there is an order of the calls, in keeping with when each
-/// was sent and answered, in which the sequential record answers what was answered.
+/// S18: with every call without an answer placed once or not at all, there is an order of the
+/// calls, in keeping with when each was sent and answered, in which the sequential record answers
+/// what was answered.
 pub fn s18(story: &Story, found: &mut Vec<Violation>) -> Search {
     let Some(puzzle) = Puzzle::of(story) else { return Search::GivenUp };
     match puzzle.solve() {
@@ -66,7 +69,8 @@ enum Found {
 
 struct Placed<'s> {
     op: &'s Op,
-    /// Of a call that the store may have sent twice, when its first answer was lost: the first, which nobody heard of.
+    /// Of a call that the store may have sent twice, when its first answer was lost: the first,
+    /// which nobody heard of.
     silent: bool,
     owner: Owner,
     value: Option<Value>,
@@ -111,11 +115,13 @@ impl<'s> Puzzle<'s> {
         let (mut owners, mut values, mut prints) = (Vec::new(), Vec::new(), Vec::new());
         let (mut sure, mut maybe) = (Vec::new(), Vec::new());
         for op in &story.ops {
-            let counts = !op.failed && op.fun != Fun::Wait && !(op.is_info() && op.fun == Fun::Look);
+            let counts =
+                !op.failed && op.fun != Fun::Wait && !(op.is_info() && op.fun == Fun::Look);
             if !counts {
                 continue;
             }
-            let owner = Owner(op.owner.map_or(Some(0), |owner| number(&mut owners, owner).checked_add(1))?);
+            let owner =
+                Owner(op.owner.map_or(Some(0), |owner| number(&mut owners, owner).checked_add(1))?);
             let value = match (op.tombstone, op.value) {
                 (true, _) => Some(Value::Tombstone),
                 (false, Some(hash)) => Some(Value::Result(number(&mut values, hash))),
@@ -157,7 +163,8 @@ impl<'s> Puzzle<'s> {
     }
 
     fn solve(&self) -> Found {
-        let start = State { slot: Slot::default(), token: None, top: 0, now: 0, ends: (0, 0), kept: 0 };
+        let start =
+            State { slot: Slot::default(), token: None, top: 0, now: 0, ends: (0, 0), kept: 0 };
         let mut open = vec![Node { first: 0, mask: 0, maybe: 0, state: start }];
         let mut seen = HashSet::new();
         let (mut whole, mut furthest) = (true, 0);
@@ -183,19 +190,22 @@ impl<'s> Puzzle<'s> {
         let window = self.sure.iter().enumerate().skip(node.first).take(WINDOW);
         let left = window.filter(|(at, _)| node.mask & (1 << (at - node.first)) == 0);
         let horizon = left.clone().map(|(_, placed)| placed.op.end()).min().unwrap_or(u64::MAX);
-        let beyond = self.sure.get(node.first + WINDOW).is_some_and(|placed| placed.op.invoke <= horizon);
+        let beyond =
+            self.sure.get(node.first + WINDOW).is_some_and(|placed| placed.op.invoke <= horizon);
         for (at, placed) in self.maybe.iter().enumerate() {
             let open_still = node.maybe & (1 << at) == 0 && node.state.now <= placed.op.end();
             if open_still && placed.op.invoke <= horizon {
                 for state in self.steps(&node.state, placed) {
-                    // Without effect it need not be placed: neither a record nor, for its own owner, a longer lease.
+                    // Without effect it need not be placed: neither a record nor, for its own
+                    // owner, a longer lease.
                     if state.slot != node.state.slot || state.ends != node.state.ends {
                         open.push(Node { maybe: node.maybe | (1 << at), state, ..*node });
                     }
                 }
             }
         }
-        let mut candidates: Vec<_> = left.filter(|(_, placed)| placed.op.invoke <= horizon).collect();
+        let mut candidates: Vec<_> =
+            left.filter(|(_, placed)| placed.op.invoke <= horizon).collect();
         // The last pushed is looked at first: the one that was answered first.
         candidates.sort_by_key(|(_, placed)| std::cmp::Reverse(placed.op.end()));
         for (at, placed) in candidates {
@@ -214,17 +224,22 @@ impl<'s> Puzzle<'s> {
     /// What the record may be after this call, if the call was answered in keeping with it.
     fn steps(&self, state: &State, placed: &Placed<'_>) -> Vec<State> {
         let op = placed.op;
-        // Its place in the order is no earlier than those of the calls before it. Its clock may be: a database reads it while the statement
-        // runs, and shows what it wrote when it has committed.
+        // Its place in the order is no earlier than those of the calls before it. Its clock may be:
+        // a database reads it while the statement runs, and shows what it wrote when it has
+        // committed.
         let (from, to) = (op.invoke, op.end());
         let (lease, ttl) = (OVER, GONE);
         let step = match op.fun {
-            Fun::Acquire => Step::Acquire { owner: placed.owner, lease, ttl, print: self.asked(placed) },
+            Fun::Acquire => {
+                Step::Acquire { owner: placed.owner, lease, ttl, print: self.asked(placed) }
+            }
             Fun::Look => Step::Look,
             Fun::Extend => Step::Extend { owner: placed.owner, lease },
-            Fun::Complete => {
-                Step::Complete { owner: placed.owner, value: placed.value.unwrap_or(Value::Tombstone), ttl }
-            }
+            Fun::Complete => Step::Complete {
+                owner: placed.owner,
+                value: placed.value.unwrap_or(Value::Tombstone),
+                ttl,
+            },
             _ => Step::Release { owner: placed.owner },
         };
         let mut after = Vec::new();
@@ -270,7 +285,8 @@ impl<'s> Puzzle<'s> {
         match state.slot.record {
             Record::Absent => now == 0,
             Record::InProgress(held) => {
-                let stretched = self.stretched.get(usize::from(held.owner.0)).is_some_and(|at| *at <= to);
+                let stretched =
+                    self.stretched.get(usize::from(held.owner.0)).is_some_and(|at| *at <= to);
                 match now {
                     0 => stretched || from <= most.saturating_add(slop(LONG)),
                     OVER => over,
@@ -302,19 +318,23 @@ fn number<T: PartialEq>(seen: &mut Vec<T>, item: T) -> u16 {
 /// Puts the record back to its own time 0.
 fn put_back(slot: Slot) -> Slot {
     let record = match slot.record {
-        Record::InProgress(held) => Record::InProgress(Held { expires: OVER, keep_until: GONE, ..held }),
+        Record::InProgress(held) => {
+            Record::InProgress(Held { expires: OVER, keep_until: GONE, ..held })
+        }
         Record::Complete(done) => Record::Complete(Done { expires: GONE, ..done }),
         Record::Absent => Record::Absent,
     };
     Slot { record, ..slot }
 }
 
-/// Whether the call was answered so, and which tokens are known then: the one on record, and the largest.
+/// Whether the call was answered so, and which tokens are known then: the one on record, and the
+/// largest.
 fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<u64>, u64)> {
     let op = placed.op;
     let unchanged = (state.token, state.top);
     let is = |said: Said| op.said(said);
-    // Whether it is the lease on record, and not a new one of the same owner, whose first was over and purged.
+    // Whether it is the lease on record, and not a new one of the same owner, whose first was over
+    // and purged.
     let is_own = |granted| matches!(state.slot.record, Record::InProgress(held) if held.owner == placed.owner && held.token == granted);
     if placed.silent {
         // Nobody was told: the token of a grant is not known.
@@ -325,7 +345,11 @@ fn tokens(state: &State, placed: &Placed<'_>, answer: Answer) -> Option<(Option<
         Answer::Granted { took_over, token: granted } => {
             let token = op.token?;
             let own = is_own(granted);
-            let right = if own { state.token.is_none_or(|known| known == token) } else { token > state.top };
+            let right = if own {
+                state.token.is_none_or(|known| known == token)
+            } else {
+                token > state.top
+            };
             (is(if took_over { Said::TookOver } else { Said::Granted }) && right)
                 .then(|| (Some(token), state.top.max(token)))
         }

@@ -13,14 +13,16 @@ fn accepted<'s>(story: &'s Story, holder: &'s Tenure) -> impl Iterator<Item = &'
 
 /// S4: two completions were accepted within one ttl, of two owners or with two values.
 pub fn s4(_: &Run, story: &Story, found: &mut Vec<Violation>) {
-    let mut done: Vec<&Op> = story.tenures.iter().flat_map(|holder| accepted(story, holder)).collect();
+    let mut done: Vec<&Op> =
+        story.tenures.iter().flat_map(|holder| accepted(story, holder)).collect();
     done.sort_by_key(|op| op.invoke);
     for (at, first) in done.iter().enumerate() {
         for second in &done[at + 1..] {
             let same = (first.owner, first.value) == (second.owner, second.value);
             if !same && second.end() + slop(first.ttl) < first.invoke.saturating_add(first.ttl) {
                 let lines = [first.lines[0], first.lines[1], second.lines[0], second.lines[1]];
-                let text = format!("two completions were accepted within a ttl of {}", ms(first.ttl));
+                let text =
+                    format!("two completions were accepted within a ttl of {}", ms(first.ttl));
                 found.push(wrong("S4", first.invoke, text, lines));
             }
         }
@@ -35,7 +37,8 @@ fn replays(story: &Story) -> impl Iterator<Item = (&Op, u64)> {
     })
 }
 
-/// S5: within one ttl every answer brings the same value with the same fingerprint, and an older value never returns.
+/// S5: within one ttl every answer brings the same value with the same fingerprint, and an older
+/// value never returns.
 pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     let mut all: Vec<(&Op, u64)> = replays(story).collect();
     all.sort_by_key(|(op, _)| op.end());
@@ -44,7 +47,8 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         if let Some((before, larger)) =
             newest.filter(|(before, larger)| larger > token && before.end() < op.invoke)
         {
-            let text = format!("the value of token {token} was handed out after that of token {larger}");
+            let text =
+                format!("the value of token {token} was handed out after that of token {larger}");
             found.push(wrong("S5", before.invoke, text, before.lines.into_iter().chain(op.lines)));
         }
         if newest.is_none_or(|(_, largest)| largest < *token) {
@@ -60,7 +64,8 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
     for holder in &story.tenures {
         let (Some(own), Some(done)) = (holder.token, holder.completed(story)) else { continue };
-        let within = |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
+        let within =
+            |op: &Op| op.invoke > done.by && op.end() + slop(done.until - done.from) < done.until;
         for (op, token) in all.iter().filter(|(op, token)| *token != own && within(op)) {
             let text = format!(
                 "token {own} completed, and within its ttl the value of token {token} was handed out"
@@ -72,8 +77,8 @@ pub fn s5(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// InnoDB shows a commit before its log is on the disk: a result that was handed out and never acknowledged to whoever completed
-/// may be forgotten by a server that dies at that instant.
+/// InnoDB shows a commit before its log is on the disk: a result that was handed out and never
+/// acknowledged to whoever completed may be forgotten by a server that dies at that instant.
 fn shown_too_early(run: &Run, done: &Completed, later: &Op) -> bool {
     let died = |fault: &Fault| fault.name == "restart" && fault.from >= done.from;
     matches!(run.manifest.store.as_str(), "mariadb" | "mysql")
@@ -102,8 +107,9 @@ pub fn s6(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from the engine. A completion that was
-/// refused counts as well where a connection may have broken under it: it may have taken effect, and have been sent once more after its ttl.
+/// S7: what is handed out is what the owner it names sent, byte for byte, from the store and from
+/// the engine. A completion that was refused counts as well where a connection may have broken
+/// under it: it may have taken effect, and have been sent once more after its ttl.
 pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     let sent = |token: u64, value: Option<u64>| {
         story.tenures.iter().filter(|holder| holder.token == Some(token)).any(|holder| {
@@ -112,10 +118,13 @@ pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 .any(|op| !op.tombstone && op.value == value && (op.twice || !op.said(Said::Lost)))
         })
     };
-    // An owner whose grant was never answered may have completed all the same: its token is then not known.
+    // An owner whose grant was never answered may have completed all the same: its token is then
+    // not known.
     let known = |token: u64| story.by_token(token).is_some();
-    for (op, token) in replays(story).filter(|(op, token)| known(*token) && !sent(*token, op.value)) {
-        let text = format!("the bytes handed out as token {token}'s are not what it completed with");
+    for (op, token) in replays(story).filter(|(op, token)| known(*token) && !sent(*token, op.value))
+    {
+        let text =
+            format!("the bytes handed out as token {token}'s are not what it completed with");
         found.push(wrong("S7", op.invoke, text, op.lines));
     }
     for call in story.calls.iter().filter(|call| call.said == Some(Said::Replayed)) {
@@ -127,8 +136,8 @@ pub fn s7(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// S8: an action began in a call that asked after a completion, within its ttl, and was not granted anything.
-/// (One that was granted the lease is S6's.)
+/// S8: an action began in a call that asked after a completion, within its ttl, and was not granted
+/// anything. (One that was granted the lease is S6's.)
 pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
         let own = story.ops.iter().filter(|op| op.actor == act.actor && op.call == Some(act.call));
@@ -141,7 +150,8 @@ pub fn s8(_: &Run, story: &Story, found: &mut Vec<Violation>) {
         for holder in &story.tenures {
             let Some(done) = holder.completed(story) else { continue };
             if asked > done.by && act.start + slop(done.until - done.from) < done.until {
-                let text = "an action ran for a call that came after the completion, within its ttl";
+                let text =
+                    "an action ran for a call that came after the completion, within its ttl";
                 found.push(wrong("S8", done.by, text, [done.line, act.lines[0]]));
             }
         }

@@ -14,14 +14,15 @@ pub fn s12(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     };
     let ops = story.ops.iter().filter(|op| op.fun != Fun::Complete && foreign(&op.bears));
     let calls = story.calls.iter().filter(|call| foreign(&call.bears));
-    let all = ops.map(|op| (op.invoke, op.lines)).chain(calls.map(|call| (call.invoke, call.lines)));
+    let all =
+        ops.map(|op| (op.invoke, op.lines)).chain(calls.map(|call| (call.invoke, call.lines)));
     for (at, lines) in all {
         found.push(wrong("S12", at, "the value of another identity was handed out", lines));
     }
 }
 
-/// S13: nothing that the run wrote is unreadable, and what stands at its end is a lease or a result, with the newest token
-/// of those that no fail-over has lost.
+/// S13: nothing that the run wrote is unreadable, and what stands at its end is a lease or a
+/// result, with the newest token of those that no fail-over has lost.
 pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Corrupt)) {
         found.push(wrong("S13", op.invoke, "a record cannot be read", op.lines));
@@ -43,20 +44,24 @@ pub fn s13(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         if let Some((token, grant)) = newest.max_by_key(|(token, _)| *token)
             && dump.token < token
         {
-            let text = format!("the record has token {}, after token {token} was granted", dump.token);
+            let text =
+                format!("the record has token {}, after token {token} was granted", dump.token);
             let wrong = wrong("S13", dump.at, text, [grant.lines[1], Some(dump.line)]);
-            // The grant may be one that a fail-over has lost, and nobody has asked for the identity since.
+            // The grant may be one that a fail-over has lost, and nobody has asked for the identity
+            // since.
             let documented = run.faulty(grant.invoke, grant.end(), |fault| fault.lossy);
             found.push(Violation { documented, ..wrong });
         }
     }
 }
 
-/// S14: what an answer says is left of a lease is what the holder's own calls leave of it, whatever the clock of either
-/// client shows.
+/// S14: what an answer says is left of a lease is what the holder's own calls leave of it, whatever
+/// the clock of either client shows.
 pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     for op in story.ops.iter().filter(|op| op.said(Said::Busy)) {
-        let (Some(remaining), Some(token), Some(end)) = (op.remaining, op.token, op.answer) else { continue };
+        let (Some(remaining), Some(token), Some(end)) = (op.remaining, op.token, op.answer) else {
+            continue;
+        };
         let Some(holder) = story.by_token(token) else { continue };
         // It ends no later than the longest lease that the holder may have got by then.
         let mut latest = 0;
@@ -66,18 +71,19 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
                 && lease.invoke <= end
                 && (lease.is_info() || lease.is_grant() || lease.said(Said::Done) || lease.twice)
             {
-                latest =
-                    latest.max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));
+                latest = latest
+                    .max(lease.end().saturating_add(lease.lease).saturating_add(slop(lease.lease)));
             }
         }
         // And no earlier than the last that it certainly got before the question was asked.
         let sure = holder.leases(story).filter(|lease| lease.end() < op.invoke);
         let last = sure.max_by_key(|lease| lease.invoke);
-        // Of two that were under way together the one that was sent first may have been carried out second, with the clock as it was
-        // when its statement began.
+        // Of two that were under way together the one that was sent first may have been carried out
+        // second, with the clock as it was when its statement began.
         let together = |last: &Op| {
             let asked = holder.ops.iter().map(|at| &story.ops[*at]);
-            let asked = asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
+            let asked =
+                asked.filter(|op| matches!(op.fun, Fun::Acquire | Fun::Extend) && !op.failed);
             let beside = asked.filter(|op| op.end() >= last.invoke && op.invoke <= last.end());
             beside.map(|op| op.invoke.saturating_add(op.lease)).min().unwrap_or(0)
         };
@@ -95,8 +101,9 @@ pub fn s14(_: &Run, story: &Story, found: &mut Vec<Violation>) {
     }
 }
 
-/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. Judged where the run's effects were guarded
-/// by the token; where the lease alone guards them it is expected to fail, which shows that the faults bite.
+/// ACQ-10: a resource that refuses an older token sees effects in the order of the grants. Judged
+/// where the run's effects were guarded by the token; where the lease alone guards them it is
+/// expected to fail, which shows that the faults bite.
 pub fn acq_10(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     if run.manifest.guard != "none" {
         found.extend(disorder(story));
@@ -107,8 +114,10 @@ fn disorder(story: &Story) -> Option<Violation> {
     let mut top: Option<&crate::story::Moment> = None;
     for effect in story.effects.iter().filter(|effect| effect.said == Said::Applied) {
         if let Some(before) = top.filter(|before| before.token > effect.token) {
-            let text =
-                format!("the effect of token {} came after that of token {}", effect.token, before.token);
+            let text = format!(
+                "the effect of token {} came after that of token {}",
+                effect.token, before.token
+            );
             return Some(wrong("ACQ-10", effect.at, text, [Some(before.line), Some(effect.line)]));
         }
         top = Some(effect);

@@ -7,14 +7,18 @@ use crate::event::Said;
 use crate::judge::Violation;
 use crate::story::{Run, Story};
 
-/// S19: a refused completion is told: the observers hear of a lost lease, the hook gets the value, the caller is answered like a duplicate
-/// or hears that the completion failed. Each lease has one terminal event.
+/// S19: a refused completion is told: the observers hear of a lost lease, the hook gets the value,
+/// the caller is answered like a duplicate or hears that the completion failed. Each lease has one
+/// terminal event.
 pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
     for act in &story.acts {
-        let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else { continue };
+        let Some(refused) = completions(story, act.token).find(|op| op.said(Said::Lost)) else {
+            continue;
+        };
         let own = |call: &&crate::story::Call| call.actor == act.actor && call.op == act.call;
         let Some(call) = story.calls.iter().find(own) else { continue };
-        // After the caller's time was over it was repeated in the background: then the policy has answered.
+        // After the caller's time was over it was repeated in the background: then the policy has
+        // answered.
         if call.answer.is_none_or(|answer| answer < refused.end()) {
             continue;
         }
@@ -22,7 +26,8 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
             let lines = refused.lines.into_iter().chain(call.lines);
             found.push(wrong("S19", refused.invoke, text, lines));
         };
-        let told = story.told.iter().any(|told| told.said == Said::LeaseLost && told.token == act.token);
+        let told =
+            story.told.iter().any(|told| told.said == Said::LeaseLost && told.token == act.token);
         if !told {
             say("a completion was refused, and no observer heard of a lost lease");
         }
@@ -43,11 +48,14 @@ pub fn s19(run: &Run, story: &Story, found: &mut Vec<Violation>) {
         }
     }
     for granted in story.told.iter().filter(|told| told.said == Said::Granted) {
-        let terminal = |said: Said| matches!(said, Said::Completed | Said::Failed | Said::LeaseLost);
+        let terminal =
+            |said: Said| matches!(said, Said::Completed | Said::Failed | Said::LeaseLost);
         let ends = story
             .told
             .iter()
-            .filter(|told| told.actor == granted.actor && told.token == granted.token && terminal(told.said))
+            .filter(|told| {
+                told.actor == granted.actor && told.token == granted.token && terminal(told.said)
+            })
             .count();
         let least = usize::from(run.ended(granted.actor).is_some());
         if ends > 1 || ends < least {

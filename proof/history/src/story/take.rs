@@ -26,7 +26,9 @@ impl Run {
     pub(super) fn take_op(&mut self, actor: Actor, event: Event, line: Line) -> Result<(), String> {
         if event.phase == Phase::Invoke {
             let owner = match &event.owner {
-                Some(hex) => Some(u128::from_str_radix(hex, 16).map_err(|_| "an `owner` that is not hex")?),
+                Some(hex) => {
+                    Some(u128::from_str_radix(hex, 16).map_err(|_| "an `owner` that is not hex")?)
+                }
                 None => None,
             };
             let at = self.story_at(&event)?;
@@ -79,14 +81,20 @@ impl Run {
                 op.remaining = event.remaining_us.map(|us| us.saturating_mul(1_000));
                 if matches!(op.said, Some(Said::Complete | Said::Tombstone)) {
                     op.tombstone = op.said == Some(Said::Tombstone);
-                    (op.value, op.bears, op.stored_fp) = (event.value_hash, event.bears, event.fp_hash);
+                    (op.value, op.bears, op.stored_fp) =
+                        (event.value_hash, event.bears, event.fp_hash);
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn take_call(&mut self, actor: Actor, event: Event, line: Line) -> Result<(), String> {
+    pub(super) fn take_call(
+        &mut self,
+        actor: Actor,
+        event: Event,
+        line: Line,
+    ) -> Result<(), String> {
         if event.phase == Phase::Invoke {
             let at = self.story_at(&event)?;
             let calls = &mut self.stories[at].calls;
@@ -133,17 +141,31 @@ impl Run {
         Ok(())
     }
 
-    pub(super) fn take_act(&mut self, actor: Actor, event: Event, line: Line) -> Result<(), String> {
+    pub(super) fn take_act(
+        &mut self,
+        actor: Actor,
+        event: Event,
+        line: Line,
+    ) -> Result<(), String> {
         let call = event.call.ok_or("no `call`")?;
         let token = event.token.ok_or("no `token`")?;
         let (fun, at, said, note) = (event.fun, event.mono_ns, event.said, event.note.clone());
         let acts = &mut self.story(&event)?.acts;
         if fun == Fun::ActStart {
-            acts.push(Act { actor, call, token, start: at, end: None, note, lines: [Some(line), None] });
+            acts.push(Act {
+                actor,
+                call,
+                token,
+                start: at,
+                end: None,
+                note,
+                lines: [Some(line), None],
+            });
             return Ok(());
         }
         let is_it = |act: &&mut Act| act.actor == actor && act.call == call && act.end.is_none();
-        let act = acts.iter_mut().rev().find(is_it).ok_or("the end of an action that did not begin")?;
+        let act =
+            acts.iter_mut().rev().find(is_it).ok_or("the end of an action that did not begin")?;
         act.end = Some((at, said.ok_or("an end without `said`")?));
         act.note = note;
         act.lines[1] = Some(line);

@@ -62,12 +62,14 @@ impl Tenure {
         self.of(story, Fun::Acquire).filter(|op| op.is_grant())
     }
 
-    /// Its acquires that may have been granted without anybody knowing; one that was granted in the end may have been so before.
+    /// Its acquires that may have been granted without anybody knowing; one that was granted in the
+    /// end may have been so before.
     pub fn maybe_grants<'s>(&'s self, story: &'s Story) -> impl Iterator<Item = &'s Op> {
         self.of(story, Fun::Acquire).filter(|op| op.is_info() || op.twice)
     }
 
-    /// Whether an acquire of its own, of which it heard nothing, may have arrived by `at`, however late, and have given it the lease again.
+    /// Whether an acquire of its own, of which it heard nothing, may have arrived by `at`, however
+    /// late, and have given it the lease again.
     pub fn may_have_asked(&self, story: &Story, at: u64) -> bool {
         self.of(story, Fun::Acquire).any(|op| op.is_info() && op.invoke <= at)
     }
@@ -80,7 +82,8 @@ impl Tenure {
             .filter(|op| op.is_grant() || (op.fun == Fun::Extend && op.said(Said::Done)))
     }
 
-    /// Whether it may have ended its lease itself, by a release or a completion that was sent before `at`.
+    /// Whether it may have ended its lease itself, by a release or a completion that was sent
+    /// before `at`.
     pub fn may_have_ended(&self, story: &Story, at: u64) -> bool {
         let ends = |op: &&Op| op.invoke <= at && !op.failed && (op.twice || !op.said(Said::Lost));
         self.of(story, Fun::Complete).chain(self.of(story, Fun::Release)).any(|op| ends(&op))
@@ -88,7 +91,8 @@ impl Tenure {
 
     /// Whether it may hold the record, known or not: it was granted it or was not told.
     pub fn may_have_held(&self, story: &Story, before: u64) -> bool {
-        self.of(story, Fun::Acquire).any(|op| op.invoke <= before && (op.is_grant() || op.is_info()))
+        self.of(story, Fun::Acquire)
+            .any(|op| op.invoke <= before && (op.is_grant() || op.is_info()))
     }
 
     /// Its completion, if it is certain that it took effect.
@@ -112,7 +116,9 @@ impl Tenure {
 
     /// Whether the answer brought this owner's value.
     pub fn is_borne(&self, story: &Story, op: &Op) -> bool {
-        let (Some(token), Some((scope, key, borne))) = (self.token, &op.bears) else { return false };
+        let (Some(token), Some((scope, key, borne))) = (self.token, &op.bears) else {
+            return false;
+        };
         op.said(Said::Complete) && token == *borne && story.is_named(scope, key)
     }
 }
@@ -135,11 +141,13 @@ impl Story {
         self.tenures.iter().find(|tenure| tenure.token == Some(token))
     }
 
-    /// Whether somebody else than these may have held the record between the two instants without anybody knowing.
+    /// Whether somebody else than these may have held the record between the two instants without
+    /// anybody knowing.
     #[must_use]
     pub fn strangers(&self, except: &[u128], before: u64) -> bool {
         self.tenures.iter().any(|tenure| {
-            !except.contains(&tenure.owner) && tenure.maybe_grants(self).any(|op| op.invoke <= before)
+            !except.contains(&tenure.owner)
+                && tenure.maybe_grants(self).any(|op| op.invoke <= before)
         })
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories that break a promise, each flagged by the rule that it is stored under, and by no other.
-//! Over 400 lines because they are one table.
+//! Histories that break a promise, each flagged by the rule that it is stored under, and by no
+//! other. Over 400 lines because they are one table.
 
 use crate::script::broken;
 
@@ -425,7 +425,10 @@ fn acq_10_an_effect_of_an_older_token_is_flagged() {
 fn what_is_not_certain_is_not_flagged() {
     // As bad as above, were it not for a call that nobody knows the end of.
     for (_, script) in [
-        ("released, perhaps", "0-2 acquire A granted 1\n 5-? release A\n 20-22 acquire B granted 2"),
+        (
+            "released, perhaps",
+            "0-2 acquire A granted 1\n 5-? release A\n 20-22 acquire B granted 2",
+        ),
         (
             "granted to another in between, perhaps",
             "0-2 acquire A granted 1\n 101-? acquire C\n 150-152 complete A lost v=7",

@@ -53,7 +53,8 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          310-312 acquire B complete v=7 of=1",
     ),
     (
-        "a completion whose answer is lost is sent once more, and refused because its short ttl is over by then",
+        "a completion whose answer is lost is sent once more, and refused because its short ttl \
+         is over by then",
         "0-2 acquire A granted 1 ttl=50
          9-90 fault cut
          10-115 complete A lost v=7 ttl=50
@@ -62,7 +63,8 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          p2 90-95 acquire C granted 2",
     ),
     (
-        "a call is dropped, and its process killed before the release that follows an error in the background",
+        "a call is dropped, and its process killed before the release that follows an error in \
+         the background",
         "0-30 respond c1 dropped
          0-2 acquire A granted 1 call=1
          2 act_start c1 1
@@ -111,7 +113,8 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
          120-122 acquire B took_over 2",
     ),
     (
-        "a takeover whose answer was lost is over with its own short ttl, and asked for again it is a first grant",
+        "a takeover whose answer was lost is over with its own short ttl, and asked for again it \
+         is a first grant",
         "0-2 acquire A granted 1
          105-? acquire B lease=20 ttl=50
          200-202 acquire B granted 3",
@@ -163,7 +166,8 @@ pub(crate) const GOOD: [(&str, &str); 17] = [
 fn what_is_right_passes() {
     for (name, script) in GOOD {
         let judgement = history::judge(&run(script));
-        let texts: Vec<_> = judgement.violations.iter().map(|v| format!("{}: {}", v.rule, v.text)).collect();
+        let texts: Vec<_> =
+            judgement.violations.iter().map(|v| format!("{}: {}", v.rule, v.text)).collect();
         assert!(texts.is_empty(), "{name}: {texts:?}");
         assert_eq!(judgement.unsearched, 0, "{name}");
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histories that a right store may leave, drawn at random: none of them may be flagged.
 //!
-//! A right record ([`model::Slot`]) answers owners that ask, beat, complete, release, die and ask again, over a network that delays, loses
-//! and, while it is disturbed, repeats what was sent. What the owners saw is written down as the kill tests write it. Whatever rule
-//! speaks against such a history is wrong itself; and with a defect in the record the same histories must be flagged, or they show nothing.
+//! A right record ([`model::Slot`]) answers owners that ask, beat, complete, release, die and ask
+//! again, over a network that delays, loses and, while it is disturbed, repeats what was sent. What
+//! the owners saw is written down as the kill tests write it. Whatever rule speaks against such a
+//! history is wrong itself; and with a defect in the record the same histories must be flagged, or
+//! they show nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +25,11 @@ fn no_rule_flags_what_a_right_store_may_have_answered() {
     let mut unsearched = 0;
     for seed in 0..STORIES {
         let (judgement, text) = play(seed, None);
-        assert!(judgement.violations.is_empty(), "story {seed}: {:#?}\n{text}", judgement.violations);
+        assert!(
+            judgement.violations.is_empty(),
+            "story {seed}: {:#?}\n{text}",
+            judgement.violations
+        );
         unsearched += judgement.unsearched;
     }
     assert!(unsearched < STORIES / 20, "{unsearched} of {STORIES} stories were not searched");
@@ -153,14 +159,16 @@ impl World {
             let from = self.random.within(0, LENGTH);
             let to = from + self.random.within(20, 900);
             self.disturbed.push((from, to));
-            let mut fault = Event::new((0, 1), ns(from) + number, Fun::Fault, Phase::Invoke, ns(from));
+            let mut fault =
+                Event::new((0, 1), ns(from) + number, Fun::Fault, Phase::Invoke, ns(from));
             fault.note = Some("cut".into());
             self.events.push(Event { phase: Phase::Ok, mono_ns: ns(to), ..fault.clone() });
             self.events.push(fault);
             self.at(from, Due::Purge);
         }
         for _ in 0..self.random.within(2, 9) {
-            let (client, print) = (u16::try_from(self.clients.len()).unwrap(), self.random.within(0, 3));
+            let (client, print) =
+                (u16::try_from(self.clients.len()).unwrap(), self.random.within(0, 3));
             let ttl = if self.random.in_100(60) { LONG } else { self.random.within(150, 900) };
             self.clients.push(Client {
                 lease: self.random.within(40, 400),
@@ -196,7 +204,9 @@ impl World {
                     }
                     self.after_silence(now, client, op, told);
                 }
-                Some(Due::Hear { client, op, number, answer }) => self.hear(now, client, op, number, answer),
+                Some(Due::Hear { client, op, number, answer }) => {
+                    self.hear(now, client, op, number, answer)
+                }
                 Some(Due::Purge) => self.slot = self.slot.step_with(now, Op::Purge, self.flaw).0,
                 None => {}
             }
@@ -205,7 +215,10 @@ impl World {
 
     fn ask(&mut self, when: Tick, client: u16) {
         let Client { lease, ttl, print, .. } = self.clients[usize::from(client)];
-        self.at(when, Due::Send(client, Op::Acquire { owner: Owner(client + 1), lease, ttl, print }));
+        self.at(
+            when,
+            Due::Send(client, Op::Acquire { owner: Owner(client + 1), lease, ttl, print }),
+        );
     }
 
     fn send(&mut self, now: Tick, client: u16, op: Op) {
@@ -242,7 +255,8 @@ impl World {
                     self.at(now + late, arrive(false));
                 }
             }
-            // Sent once more by the store's driver, at whatever time it has a connection again; the first has arrived or not, and is heard no more.
+            // Sent once more by the store's driver, at whatever time it has a connection again; the
+            // first has arrived or not, and is heard no more.
             6..60 if disturbed => {
                 if random < 40 {
                     let late = if random < 12 { self.random.within(0, patience) } else { 0 };
@@ -284,7 +298,8 @@ impl World {
             Answer::Busy { remaining, token } => {
                 (event.said, event.token) = (Some(Said::Busy), Some(u64::from(token.0)));
                 event.remaining_us = Some(u64::from(remaining) * 1_000);
-                let asks = matches!(op, Op::Acquire { .. }) && self.clients[usize::from(client)].again > 0;
+                let asks =
+                    matches!(op, Op::Acquire { .. }) && self.clients[usize::from(client)].again > 0;
                 if asks {
                     self.clients[usize::from(client)].again -= 1;
                     let when = if self.random.in_100(50) { now + remaining } else { soon };
@@ -310,7 +325,9 @@ impl World {
                 });
                 match (op, fenced) {
                     (Op::Extend { .. }, Fenced::Done) => self.work(soon, client),
-                    (Op::Complete { .. }, Fenced::Lost) => self.at(soon, Due::Send(client, Op::Look)),
+                    (Op::Complete { .. }, Fenced::Lost) => {
+                        self.at(soon, Due::Send(client, Op::Look))
+                    }
                     _ => {}
                 }
             }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checker, checked: what is right passes, what is wrong is flagged by the rule that it breaks, and by no other.
+//! The checker, checked: what is right passes, what is wrong is flagged by the rule that it breaks,
+//! and by no other.
 
 mod bad;
 mod good;

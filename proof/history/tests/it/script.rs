@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histories in few words. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end that nobody heard of.
+//! Histories in few words. A line is `[pN] FROM-TO FN ..`, times in milliseconds; `?` for an end
+//! that nobody heard of.
 
 use history::{Event, Fun, Line, Manifest, Phase, Run, Said};
 
@@ -40,7 +41,8 @@ pub(crate) fn run(script: &str) -> Run {
 
 pub(crate) fn events(script: &str) -> Vec<Event> {
     let mut events = Vec::new();
-    let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines =
+        script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     for (op, line) in (1..).zip(lines) {
         sentence(op, line, &mut events);
     }
@@ -62,15 +64,20 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
     let (from, to) = words[0].split_once('-').unwrap_or((words[0], words[0]));
     let at = |ms: &str| ms.parse::<u64>().unwrap() * 1_000_000;
     let fun: Fun = word(words[1]).unwrap_or_else(|| panic!("no function: {line}"));
-    let positional: Vec<&str> = words[2..].iter().copied().filter(|word| !word.contains('=')).collect();
+    let positional: Vec<&str> =
+        words[2..].iter().copied().filter(|word| !word.contains('=')).collect();
     let named = |name: &str| {
-        words[2..].iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+        words[2..]
+            .iter()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+            .map(str::to_owned)
     };
     let number = |name: &str| named(name).map(|number| number.parse::<u64>().unwrap());
     let us = |name: &str, default: u64| Some(number(name).unwrap_or(default) * 1_000);
     let said = positional.iter().find_map(|text| word::<Said>(text));
     let token = positional.iter().find_map(|text| text.parse().ok()).or(number("token"));
-    let call = positional.iter().find_map(|text| text.strip_prefix('c')?.parse().ok()).or(number("call"));
+    let call =
+        positional.iter().find_map(|text| text.strip_prefix('c')?.parse().ok()).or(number("call"));
     let mut event = Event::new((proc, 1), op, fun, Phase::Invoke, at(from));
     let identity = (named("scope").unwrap_or("s".into()), named("key").unwrap_or("k".into()));
     (event.scope, event.key) = (Some(identity.0.clone()), Some(identity.1.clone()));
@@ -90,7 +97,8 @@ fn sentence(op: u64, line: &str, events: &mut Vec<Event>) {
             event.call = call;
             match fun {
                 Fun::Acquire => {
-                    (event.lease_us, event.ttl_us, event.fp_hash) = (us("lease", 100), us("ttl", 100_000), fp)
+                    (event.lease_us, event.ttl_us, event.fp_hash) =
+                        (us("lease", 100), us("ttl", 100_000), fp)
                 }
                 Fun::Extend => event.lease_us = us("lease", 100),
                 Fun::Complete => {

@@ -14,7 +14,8 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("retryproof-history-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("retryproof-history-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -48,13 +49,19 @@ fn a_quiet_run_is_void_and_a_violation_is_shown_with_its_events() {
     dir.store(GOOD[0].1, 600);
     let (code, text) = dir.judged();
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("VOID") && text.contains("TOO FEW") && text.contains("0 violations"), "{text}");
+    assert!(
+        text.contains("VOID") && text.contains("TOO FEW") && text.contains("0 violations"),
+        "{text}"
+    );
 
     let dir = Dir::new("wrong");
     dir.store("0-2 acquire A granted 1\n20-22 acquire B granted 2", 600);
     let (code, text) = dir.judged();
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("VIOLATED: 1 violations") && text.contains("\nS1 \"s\" \"k\": "), "{text}");
+    assert!(
+        text.contains("VIOLATED: 1 violations") && text.contains("\nS1 \"s\" \"k\": "),
+        "{text}"
+    );
     assert!(text.contains("\"fn\":\"acquire\""), "{text}");
 }
 
@@ -65,7 +72,8 @@ fn minimum_counts_are_in_proportion_and_only_of_faults_that_were_asked_for() {
         let run = Run::new(history::Manifest { secs, share, faults, ..manifest() });
         history::judge(&run).counts.list()
     };
-    let find = |list: &[history::Count], name: &str| list.iter().find(|c| c.name == name).map(|c| c.least);
+    let find =
+        |list: &[history::Count], name: &str| list.iter().find(|c| c.name == name).map(|c| c.least);
     let long = least(600, 1.0, &["kill", "stop"]);
     assert_eq!(find(&long, "operations"), Some(100_000));
     assert_eq!(find(&long, "kills"), Some(1_000));

@@ -45,9 +45,11 @@ impl Step<'_> {
     }
 
     fn see_grant(&mut self, owner: Owner, before: Record, took_over: bool) {
-        let in_phase = |of: fn(Phase) -> bool| self.s.clients.iter().any(|c| c.owner == owner && of(c.phase));
+        let in_phase =
+            |of: fn(Phase) -> bool| self.s.clients.iter().any(|c| c.owner == owner && of(c.phase));
         let waited = in_phase(|phase| matches!(phase, Phase::Waiting { .. }));
-        let at_work = in_phase(|phase| matches!(phase, Phase::Running { .. }) || has_returned(phase));
+        let at_work =
+            in_phase(|phase| matches!(phase, Phase::Running { .. }) || has_returned(phase));
         match before {
             Record::InProgress(held) if held.owner == owner => return self.see(Sight::Regrant),
             Record::InProgress(_) if took_over => self.see(Sight::Takeover),
@@ -100,8 +102,8 @@ impl Step<'_> {
                         | Phase::Claiming { .. }
                 )
             });
-            self.s.wrong |=
-                Wrong::SleeperForgotten.unless(on_time && (held || awake || self.s.baton[identity]));
+            self.s.wrong |= Wrong::SleeperForgotten
+                .unless(on_time && (held || awake || self.s.baton[identity]));
         }
     }
 }
@@ -111,7 +113,8 @@ pub(super) fn has_returned(phase: Phase) -> bool {
     matches!(phase, Phase::Acted { .. } | Phase::CompleteDoubt { .. })
 }
 
-/// S16: with a completion on its way, a client has returned; or it was answered without it, or died.
+/// S16: with a completion on its way, a client has returned; or it was answered without it, or
+/// died.
 fn may_complete(phase: Phase) -> bool {
     let answered = matches!(phase, Phase::Ended { outcome: Outcome::Executed { .. }, .. });
     has_returned(phase) || answered || phase == Phase::Dead

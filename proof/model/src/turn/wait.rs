@@ -9,7 +9,13 @@ use crate::slot::{Answer, NEVER, Op, Print, Record, Tick, Token, Value};
 use crate::state::{Client, Message, Outcome, Phase, Stage, Wakeup};
 
 impl Step<'_> {
-    pub(super) fn begin(&mut self, client: u8, identity: u8, print: Print, fate: Fate) -> Option<()> {
+    pub(super) fn begin(
+        &mut self,
+        client: u8,
+        identity: u8,
+        print: Print,
+        fate: Fate,
+    ) -> Option<()> {
         if self.phase(client).in_call() || self.phase(client) == Phase::Dead {
             return None;
         }
@@ -18,14 +24,23 @@ impl Step<'_> {
             spend(&mut self.s.left.strangers)?;
         }
         let (owner, skew) = (self.fresh_owner(), self.client(client).skew);
-        *self.client_mut(client) =
-            Client { phase: Phase::Idle, owner, identity, print, skew, granted: false, recorded: false };
+        *self.client_mut(client) = Client {
+            phase: Phase::Idle,
+            owner,
+            identity,
+            print,
+            skew,
+            granted: false,
+            recorded: false,
+        };
         self.acquire(client, fate, self.s.now + self.rules.bounds.wait)
     }
 
     pub(super) fn ask(&mut self, client: u8, fate: Fate) -> Option<()> {
         match (self.phase(client), fate) {
-            (Phase::AcquireDoubt { deadline }, Fate::Answered) => self.acquire(client, fate, deadline),
+            (Phase::AcquireDoubt { deadline }, Fate::Answered) => {
+                self.acquire(client, fate, deadline)
+            }
             (Phase::Waiting { deadline, stage: Stage::Awake, refused }, _) => {
                 if self.flawed(Defect::WaiterBlind) && self.s.now >= deadline {
                     return self.end(client, Outcome::InFlight);
@@ -75,7 +90,8 @@ impl Step<'_> {
         }
     }
 
-    /// What a caller makes of an answer, by the one loop: granted, handed over, in flight at the deadline, else asleep.
+    /// What a caller makes of an answer, by the one loop: granted, handed over, in flight at the
+    /// deadline, else asleep.
     fn meet(&mut self, client: u8, deadline: Tick, answer: Answer) -> Option<()> {
         let refused = matches!(self.phase(client), Phase::Waiting { refused: true, .. });
         match answer {
@@ -87,18 +103,26 @@ impl Step<'_> {
                 self.keep_waiting(client, deadline, self.s.now + remaining, refused)
             }
             Answer::Complete { value, print } => self.meet_result(client, value, print),
-            // CMP-2: only a refused caller looks without acquiring; the record is gone, its own result is not stored.
+            // CMP-2: only a refused caller looks without acquiring; the record is gone, its own
+            // result is not stored.
             _ => {
                 self.see(Sight::RefusedAlone);
                 let identity = self.client(client).identity;
                 self.end(client, Outcome::Executed { recorded: false })?;
-                // It leaves a free record without acquiring: the wake-up may have been meant for one who would.
+                // It leaves a free record without acquiring: the wake-up may have been meant for
+                // one who would.
                 self.pass_on(identity, !self.flawed(Defect::WakeSpent))
             }
         }
     }
 
-    fn keep_waiting(&mut self, client: u8, deadline: Tick, lease_end: Tick, refused: bool) -> Option<()> {
+    fn keep_waiting(
+        &mut self,
+        client: u8,
+        deadline: Tick,
+        lease_end: Tick,
+        refused: bool,
+    ) -> Option<()> {
         let until = if self.flawed(Defect::SleepForever) {
             NEVER
         } else if self.flawed(Defect::DeadlineIgnored) {
@@ -106,13 +130,15 @@ impl Step<'_> {
         } else {
             lease_end.min(deadline)
         };
-        // ACQ-4: a first look came before the subscription, so it does not lead to sleep; one made while subscribed does.
+        // ACQ-4: a first look came before the subscription, so it does not lead to sleep; one made
+        // while subscribed does.
         let stage = match self.phase(client) {
             Phase::Waiting { .. } if self.flawed(Defect::WakeLost) => Stage::Deaf { until },
             Phase::Waiting { .. } => Stage::Asleep { until },
             _ => Stage::Awake,
         };
-        let late = self.s.now >= deadline || matches!(stage, Stage::Asleep { until } if until > deadline);
+        let late =
+            self.s.now >= deadline || matches!(stage, Stage::Asleep { until } if until > deadline);
         if late && !self.flawed(Defect::SleepForever) {
             self.s.wrong |= Wrong::DeadlinePassed.into();
         }
@@ -181,7 +207,12 @@ impl Step<'_> {
         let Client { owner, identity, print, .. } = self.client(client);
         let (bounds, slot) = (self.rules.bounds, self.slot(identity));
         let token = Token(slot.last.0 + 1);
-        let after = slot.hold(self.s.now, (owner, token, took_over), (bounds.lease, bounds.ttl), Some(print));
+        let after = slot.hold(
+            self.s.now,
+            (owner, token, took_over),
+            (bounds.lease, bounds.ttl),
+            Some(print),
+        );
         let op = self.acquire_op(owner, print);
         self.settle(identity, op, Answer::Granted { token, took_over }, after);
         self.enter(client, Phase::Granted)

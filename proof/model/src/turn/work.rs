@@ -21,7 +21,8 @@ impl Step<'_> {
     pub(super) fn beat(&mut self, client: u8, fate: Fate) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
         let due = matches!(phase, Phase::Granted | Phase::Running { beating: true });
-        let ended = matches!(phase, Phase::Running { .. } | Phase::Ended { .. }) || has_returned(phase);
+        let ended =
+            matches!(phase, Phase::Running { .. } | Phase::Ended { .. }) || has_returned(phase);
         if !(due || ended && self.flawed(Defect::BeatsGoOn)) {
             return None;
         }
@@ -30,7 +31,8 @@ impl Step<'_> {
             return self.post(Message::Beat(owner, identity));
         }
         let late = self.lease_over(identity);
-        match (self.call(identity, 0, Op::Extend { owner, lease: self.rules.bounds.lease }), phase) {
+        match (self.call(identity, 0, Op::Extend { owner, lease: self.rules.bounds.lease }), phase)
+        {
             (Answer::Fenced(Fenced::Done), _) => {
                 self.s.wrong |= Wrong::BeatAfterEnd.unless(due);
                 if late {
@@ -73,7 +75,9 @@ impl Step<'_> {
 
     pub(super) fn complete(&mut self, client: u8, fate: Fate) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
-        let (Phase::Acted { tombstone } | Phase::CompleteDoubt { tombstone }) = phase else { return None };
+        let (Phase::Acted { tombstone } | Phase::CompleteDoubt { tombstone }) = phase else {
+            return None;
+        };
         if self.hangs(phase) {
             return None;
         }
@@ -139,7 +143,8 @@ impl Step<'_> {
         self.flawed(Defect::DoubtHangs) && matches!(phase, Phase::CompleteDoubt { .. })
     }
 
-    /// Ends the call with a release, which may get lost; whoever sleeps on this caller's look is told either way.
+    /// Ends the call with a release, which may get lost; whoever sleeps on this caller's look is
+    /// told either way.
     pub(super) fn let_go(&mut self, client: u8, fate: Fate, outcome: Outcome) -> Option<()> {
         let Client { owner, identity, phase, .. } = self.client(client);
         match fate {

@@ -13,8 +13,9 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 /// The one `eventually` property.
 pub(crate) const ENDS: &str = "L1 L5 ACQ-6: in the end every call has ended";
 
-/// A state under a name that all states share which differ in names alone. The checker tells states apart by their hash; so paths keep
-/// the clients as they were numbered, and each state stands for many.
+/// A state under a name that all states share which differ in names alone. The checker tells states
+/// apart by their hash; so paths keep the clients as they were numbered, and each state stands for
+/// many.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     state: State,
@@ -32,10 +33,12 @@ pub(crate) struct Walk {
     protocol: Protocol,
     /// What must be reachable in these bounds.
     expected: Sights,
-    // The checker replaces a discovery by each later one; the first is the shortest, so it is told once.
+    // The checker replaces a discovery by each later one; the first is the shortest, so it is told
+    // once.
     told_wrong: AtomicU32,
     told_sights: AtomicU32,
-    /// What the steps out of the state last asked for show: each property asks about the same state in turn.
+    /// What the steps out of the state last asked for show: each property asks about the same state
+    /// in turn.
     ahead: Mutex<Option<(State, Sights)>>,
 }
 
@@ -102,7 +105,8 @@ impl Model for Walk {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let never = WRONGS.iter().zip(NEVER).map(|(wrong, holds)| Property::always(wrong.name(), holds));
+        let never =
+            WRONGS.iter().zip(NEVER).map(|(wrong, holds)| Property::always(wrong.name(), holds));
         let sometimes = SIGHTS
             .iter()
             .zip(SOMETIMES)
@@ -130,7 +134,11 @@ impl Found {
 
     /// The names of what was reached.
     pub(crate) fn reached(&self) -> Vec<&'static str> {
-        SIGHTS.iter().map(|sight| sight.name()).filter(|name| self.paths.contains_key(name)).collect()
+        SIGHTS
+            .iter()
+            .map(|sight| sight.name())
+            .filter(|name| self.paths.contains_key(name))
+            .collect()
     }
 }
 
@@ -154,7 +162,8 @@ fn walk(protocol: Protocol, expected: Sights, until: HasDiscoveries) -> Found {
         ahead: Mutex::new(None),
     };
     let checker = walk.checker().finish_when(until).spawn_bfs().join();
-    let paths = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_actions())).collect();
+    let paths =
+        checker.discoveries().into_iter().map(|(name, path)| (name, path.into_actions())).collect();
     Found { states: checker.unique_state_count(), paths }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The protocol as the rules want it: nothing wrong in any state, everything of note reachable, every call ends.
+//! The protocol as the rules want it: nothing wrong in any state, everything of note reachable,
+//! every call ends.
 //!
-//! Each run is exhaustive within its budgets, time unbounded. Together some 4 million distinct states, names aside;
-//! `MODEL_CLIENTS=4 cargo test -p model --release` makes it 9 million.
+//! Each run is exhaustive within its budgets, time unbounded. Together some 4 million distinct
+//! states, names aside; `MODEL_CLIENTS=4 cargo test -p model --release` makes it 9 million.
 
 use model::{Bounds, Budget, CLIENTS, Protocol, Sight, Wakeup};
 
@@ -33,7 +34,8 @@ fn several() -> Bounds {
 
 const ONE_FINGERPRINT: [Sight; 2] = [Sight::Mismatch, Sight::MismatchAfterWait];
 
-// Every property and sight of the model is judged here, among them ACQ-1..7, ACQ-9..12, RUN-3..6, CMP-1..6, FP-1, FP-2.
+// Every property and sight of the model is judged here, among them ACQ-1..7, ACQ-9..12, RUN-3..6,
+// CMP-1..6, FP-1, FP-2.
 #[test]
 fn acq_2_cmp_2_two_clients_with_everything() {
     holds(Bounds::new(2), &[Sight::WakePassedOn, Sight::Returned]);
@@ -42,7 +44,10 @@ fn acq_2_cmp_2_two_clients_with_everything() {
 #[test]
 fn acq_2_cmp_2_three_processes_one_dies_one_message_lost() {
     let absent = [Sight::WakePassedOn, Sight::Returned, Sight::NotReplayable];
-    holds(Bounds { budget: budget(4, 0, 0, 1, 1), ..several() }, &[&absent[..], &ONE_FINGERPRINT].concat());
+    holds(
+        Bounds { budget: budget(4, 0, 0, 1, 1), ..several() },
+        &[&absent[..], &ONE_FINGERPRINT].concat(),
+    );
 }
 
 #[test]
@@ -129,8 +134,9 @@ fn acq_7_a_fast_clock_changes_nothing() {
     holds(bounds, &[&absent[..], &ONE_FINGERPRINT].concat());
 }
 
-/// An acquire that got lost arrives after all. It may give the lease back to an owner that had lost it, whose completion then
-/// counts: fenced by owner, still one value in an epoch and nothing run within its ttl.
+/// An acquire that got lost arrives after all. It may give the lease back to an owner that had lost
+/// it, whose completion then counts: fenced by owner, still one value in an epoch and nothing run
+/// within its ttl.
 #[test]
 fn acq_9_acq_11_late_acquires_do_no_harm() {
     let bounds = Bounds { late_acquires: true, budget: budget(4, 0, 0, 0, 2), ..Bounds::new(2) };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model, checked: what is right holds in every state, what is planted is found, and the README shows what the function does.
+//! The model, checked: what is right holds in every state, what is planted is found, and the README
+//! shows what the function does.
 
 mod checker;
 mod correct;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! States that differ in names alone may be taken for one: they lead to the same states and show the same things.
+//! States that differ in names alone may be taken for one: they lead to the same states and show
+//! the same things.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -46,7 +47,11 @@ fn names_do_not_matter_in_small_worlds() {
             budget: Budget { calls: 2, strangers: 1, tombstones: 1, crashes: 1, losses: 1 },
             ..Bounds::new(2)
         },
-        Bounds { budget: Budget { calls: 2, losses: 2, ..nothing }, late_acquires: true, ..Bounds::new(2) },
+        Bounds {
+            budget: Budget { calls: 2, losses: 2, ..nothing },
+            late_acquires: true,
+            ..Bounds::new(2)
+        },
         Bounds { budget: nothing, wakeup: Wakeup::One, ..Bounds::new(3) },
         Bounds { budget: nothing, identities: 2, skew: 2, ..Bounds::new(2) },
     ] {
@@ -54,7 +59,8 @@ fn names_do_not_matter_in_small_worlds() {
     }
 }
 
-/// A step is allowed by its own conditions: whatever the list of actions offers, or leaves out, an action that cannot be is none.
+/// A step is allowed by its own conditions: whatever the list of actions offers, or leaves out, an
+/// action that cannot be is none.
 #[test]
 fn the_list_of_actions_leaves_nothing_out() {
     let bounds = Bounds {

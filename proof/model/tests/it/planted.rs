@@ -33,9 +33,19 @@ impl Planted {
     fn steps(&self) -> usize {
         let found = seek(Protocol::new(self.world).with(self.defect), self.breaks);
         let Some(path) = found.paths.get(self.breaks) else {
-            panic!("{:?} was not found; in {} states only {:?}", self.defect, found.states, found.violated())
+            panic!(
+                "{:?} was not found; in {} states only {:?}",
+                self.defect,
+                found.states,
+                found.violated()
+            )
         };
-        println!("{:?} found in {} steps, {} states: {path:?}", self.defect, path.len(), found.states);
+        println!(
+            "{:?} found in {} steps, {} states: {path:?}",
+            self.defect,
+            path.len(),
+            found.states
+        );
         path.len()
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One record under the store's calls, as a property test of a store uses it. The whole table is in the README.
+//! One record under the store's calls, as a property test of a store uses it. The whole table is in
+//! the README.
 
 use model::{Answer, Fenced, Op, Owner, Print, Record, Slot, Token, Value};
 
@@ -72,7 +73,8 @@ fn acq_10_tokens_grow_over_release_purge_and_ttl() {
 #[test]
 fn cmp_2_late_calls_of_the_recorded_owner_are_accepted() {
     let (held, _) = play(&[(0, acquire(FIRST))]);
-    for op in [Op::Extend { owner: FIRST, lease: 3 }, complete(FIRST), Op::Release { owner: FIRST }] {
+    for op in [Op::Extend { owner: FIRST, lease: 3 }, complete(FIRST), Op::Release { owner: FIRST }]
+    {
         assert_eq!(held.step(5, op).1, Answer::Fenced(Fenced::Done));
     }
 }
@@ -82,7 +84,9 @@ fn cmp_2_run_3_calls_of_a_lost_owner_change_nothing() {
     let (held, _) = play(&[(0, acquire(FIRST)), (3, acquire(SECOND))]);
     let (done, _) = held.step(3, complete(SECOND));
     for slot in [held, done] {
-        for op in [Op::Extend { owner: FIRST, lease: 3 }, complete(FIRST), Op::Release { owner: FIRST }] {
+        for op in
+            [Op::Extend { owner: FIRST, lease: 3 }, complete(FIRST), Op::Release { owner: FIRST }]
+        {
             assert_eq!(slot.step(4, op), (slot, Answer::Fenced(Fenced::Lost)));
         }
     }
@@ -99,15 +103,25 @@ fn cmp_3_completing_twice_is_success() {
 #[test]
 fn run_3_nothing_revives_what_is_gone() {
     let (gone, _) = play(&[(0, acquire(FIRST)), (0, Op::Release { owner: FIRST })]);
-    assert_eq!(gone.step(0, Op::Extend { owner: FIRST, lease: 3 }), (gone, Answer::Fenced(Fenced::Lost)));
+    assert_eq!(
+        gone.step(0, Op::Extend { owner: FIRST, lease: 3 }),
+        (gone, Answer::Fenced(Fenced::Lost))
+    );
     assert_eq!(gone.step(0, complete(FIRST)), (gone, Answer::Fenced(Fenced::Lost)));
-    assert_eq!(gone.step(0, Op::Release { owner: FIRST }), (gone, Answer::Fenced(Fenced::AlreadyDone)));
+    assert_eq!(
+        gone.step(0, Op::Release { owner: FIRST }),
+        (gone, Answer::Fenced(Fenced::AlreadyDone))
+    );
 }
 
 #[test]
 fn fp_2_a_grant_replaces_the_fingerprint_and_the_result_carries_it() {
-    let (_, answers) =
-        play(&[(0, acquire(FIRST)), (3, acquire(SECOND)), (3, complete(SECOND)), (4, acquire(FIRST))]);
+    let (_, answers) = play(&[
+        (0, acquire(FIRST)),
+        (3, acquire(SECOND)),
+        (3, complete(SECOND)),
+        (4, acquire(FIRST)),
+    ]);
     assert_eq!(answers[3], Answer::Complete { value: RESULT, print: Some(Print(SECOND.0)) });
 }
 
@@ -152,7 +166,8 @@ fn sto_4_purge_takes_only_what_is_over() {
 #[test]
 fn cmp_6_purged_or_not_is_the_stores_choice() {
     let (done, _) = play(&[(0, acquire(FIRST)), (0, complete(FIRST))]);
-    let answers = |slot: Slot, now, op| slot.allowed(now, op).map(|(_, answer)| answer).collect::<Vec<_>>();
+    let answers =
+        |slot: Slot, now, op| slot.allowed(now, op).map(|(_, answer)| answer).collect::<Vec<_>>();
     let (already, lost) = (Answer::Fenced(Fenced::AlreadyDone), Answer::Fenced(Fenced::Lost));
     assert_eq!(answers(done, 8, complete(FIRST)), [already]);
     assert_eq!(answers(done, 9, complete(FIRST)), [already, lost]);

@@ -5,17 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use model::{
-    Action, Answer, Bounds, Budget, Client, Done, Fate, Fenced, Held, Op, Outcome, Owner, Phase, Protocol,
-    Record, Slot, Stage, Token, Value, Wakeup,
+    Action, Answer, Bounds, Budget, Client, Done, Fate, Fenced, Held, Op, Outcome, Owner, Phase,
+    Protocol, Record, Slot, Stage, Token, Value, Wakeup,
 };
 
-/// The README holds `body` between the two marks of `section`. `MODEL_BLESS=1` writes it there first.
+/// The README holds `body` between the two marks of `section`. `MODEL_BLESS=1` writes it there
+/// first.
 pub(crate) fn assert_in_readme(section: &str, body: &str) {
     // Tests run side by side; what one writes, the next one reads.
     let _one_at_a_time = README.lock().unwrap_or_else(PoisonError::into_inner);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    let (start, end) = (format!("<!-- made: {section} -->\n"), format!("<!-- end: {section} -->\n"));
+    let (start, end) =
+        (format!("<!-- made: {section} -->\n"), format!("<!-- end: {section} -->\n"));
     let (before, rest) = readme.split_once(&start).unwrap();
     let (stands, after) = rest.split_once(&end).unwrap();
     if stands != body && std::env::var_os("MODEL_BLESS").is_some() {
@@ -42,10 +44,12 @@ fn records() -> Vec<(&'static str, Slot)> {
             took_over: false,
         })
     };
-    let done =
-        |owner, expires| Record::Complete(Done { owner, value: Value::Result(7), print: None, expires });
+    let done = |owner, expires| {
+        Record::Complete(Done { owner, value: Value::Result(7), print: None, expires })
+    };
     let (expires, keep_until) = (NOW + 1, NOW + 4);
-    let taken = Held { owner: MINE, token: Token(3), expires, keep_until, print: None, took_over: true };
+    let taken =
+        Held { owner: MINE, token: Token(3), expires, keep_until, print: None, took_over: true };
     let taken = Record::InProgress(taken);
     let rows = [
         ("absent", Record::Absent),
@@ -84,7 +88,9 @@ fn cell(before: Slot, (after, answer): (Slot, Answer)) -> String {
     let became = match (before.record, after.record) {
         (old, new) if old == new => "",
         (_, Record::Absent) => " → absent",
-        (Record::InProgress(old), Record::InProgress(new)) if old.owner == new.owner => " → lease anew",
+        (Record::InProgress(old), Record::InProgress(new)) if old.owner == new.owner => {
+            " → lease anew"
+        }
         (_, Record::InProgress(_)) => " → in progress, mine",
         (_, Record::Complete(_)) => " → complete, mine",
     };
@@ -152,7 +158,9 @@ fn phase_name(phase: Phase) -> String {
 fn action_name(action: Action) -> Option<(u8, &'static str)> {
     let lost = |fate, answered, lost| if fate == Fate::Answered { answered } else { lost };
     Some(match action {
-        Action::Begin { client, fate, .. } => (client, lost(fate, "begins", "begins, call or answer lost")),
+        Action::Begin { client, fate, .. } => {
+            (client, lost(fate, "begins", "begins, call or answer lost"))
+        }
         Action::Ask { client, fate } => (client, lost(fate, "asks", "asks, call or answer lost")),
         Action::GiveUpAcquire { client, .. } => (client, "gives up: releases"),
         Action::Drop { client, .. } => (client, "is dropped: releases what it has"),
@@ -206,7 +214,8 @@ fn client_steps() -> BTreeMap<(Phase, &'static str), BTreeSet<String>> {
     steps
 }
 
-/// The phase without what does not matter for the table, so that equal ones meet; ordered as a call goes.
+/// The phase without what does not matter for the table, so that equal ones meet; ordered as a call
+/// goes.
 fn kind(phase: Phase) -> Phase {
     match phase {
         Phase::Waiting { stage: Stage::Awake, refused, .. } => {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the attribute refuses, and where its messages point (ANN-2); what it takes, compiled and run.
+//! What the attribute refuses, and where its messages point (ANN-2); what it takes, compiled and
+//! run.
 //!
-//! `tests/ui/fail`: one refused combination a file, beside the compiler's whole output. `typed_*.rs` are refused by the
-//! type checker, whose words around ours change from release to release; so they are compared under one. After a
-//! change: `TRYBUILD=overwrite cargo test -p refusals`, and read the difference.
+//! `tests/ui/fail`: one refused combination a file, beside the compiler's whole output.
+//! `typed_*.rs` are refused by the type checker, whose words around ours change from release to
+//! release; so they are compared under one. After a change:
+//! `TRYBUILD=overwrite cargo test -p refusals`, and read the difference.
 
 use std::process::Command;
 

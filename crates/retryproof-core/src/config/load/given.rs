@@ -83,7 +83,8 @@ impl Given<'_> {
     }
 
     fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Read<T> {
-        let words = choices.iter().map(|(word, _)| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+        let words =
+            choices.iter().map(|(word, _)| format!("`{word}`")).collect::<Vec<_>>().join(", ");
         let refuse = format!("it takes one of {words}");
         let text = self.text_or(&refuse)?;
         choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice).ok_or(refuse)
@@ -98,8 +99,8 @@ impl Given<'_> {
     }
 }
 
-/// A value as a message shows it: short, on one line, and hidden where it looks like the URL of a store that stands
-/// under the wrong key (ID-4).
+/// A value as a message shows it: short, on one line, and hidden where it looks like the URL of a
+/// store that stands under the wrong key (ID-4).
 pub(super) fn shown(given: &Given<'_>) -> String {
     const MOST: usize = 60;
     let quoted = |text: &str| {

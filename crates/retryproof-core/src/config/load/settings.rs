@@ -76,7 +76,8 @@ impl Setting {
 pub(super) fn is_table(path: &[&str]) -> bool {
     match path {
         [one] => {
-            *one == "scope" || SETTINGS.iter().any(|s| s.key.split_once('.').is_some_and(|(t, _)| t == *one))
+            *one == "scope"
+                || SETTINGS.iter().any(|s| s.key.split_once('.').is_some_and(|(t, _)| t == *one))
         }
         ["scope", _] => true,
         _ => false,

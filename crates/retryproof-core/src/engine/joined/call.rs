@@ -38,8 +38,8 @@ impl<T, C, H> JoinedCall<T, C, H> {
         JoinedCall { joined: self.joined, call: self.call.codec(codec) }
     }
 
-    /// Hands the value to `hook` when the completion is refused because another owner took over (CMP-2). What was written in the
-    /// transaction is rolled back; this is for effects elsewhere.
+    /// Hands the value to `hook` when the completion is refused because another owner took over
+    /// (CMP-2). What was written in the transaction is rolled back; this is for effects elsewhere.
     pub fn on_fenced<F>(self, hook: F) -> JoinedCall<T, C, Hook<F>> {
         JoinedCall { joined: self.joined, call: self.call.on_fenced(hook) }
     }
@@ -115,7 +115,10 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
                     let error = open_too_long(most).during("commit").for_identity(ctx.identity());
                     tracing::error!(%error, "a joined completion failed; its transaction is rolled back");
                     undo(&joined, guard, tx, Phase::RolledBack).await;
-                    return Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)));
+                    return Err(ExecuteError::Completion(CompletionError::new(
+                        error,
+                        Recorded::No,
+                    )));
                 }
             },
         };
@@ -149,7 +152,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     }
 }
 
-/// The whole effect of a joined action is the transaction's, and a drop rolls that back: so it frees the key too.
+/// The whole effect of a joined action is the transaction's, and a drop rolls that back: so it
+/// frees the key too.
 fn rolling_back(held: Held) -> Guard {
     let mut guard = Guard::new(held, OnDrop::Release);
     guard.freed_as = Phase::RolledBack;
@@ -158,8 +162,8 @@ fn rolling_back(held: Held) -> Guard {
 
 fn open_too_long(most: Duration) -> Error {
     Error::unavailable(
-        "the transaction was open for so long that its store holds up the beats of other keys; it was rolled back: \
-         open it later, or give longer leases",
+        "the transaction was open for so long that its store holds up the beats of other keys; \
+         it was rolled back: open it later, or give longer leases",
     )
     .with("at_most", format_args!("{most:?}"))
 }
@@ -184,7 +188,8 @@ async fn not_opened<E>(held: Option<Held>, error: Error) -> ExecuteError<E> {
     ExecuteError::Store(error)
 }
 
-/// From what the action returned to the outcome: rolls back and releases, or writes the record and commits.
+/// From what the action returned to the outcome: rolls back and releases, or writes the record and
+/// commits.
 async fn conclude<T, V, E, C, H>(
     joined: &JoinedEngine<T>,
     ctx: &IdempotencyContext,
@@ -216,7 +221,8 @@ where
         // CMP-9: the work is done and stands, so that it must not run again.
         Err(error) => (joined.commit_tombstone(tx, held, Tombstone::new()).await, Some(error)),
     };
-    let unrecorded = |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
+    let unrecorded =
+        |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
     match (finished, unencodable) {
         (Finished::Recorded, None) => {
             Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
@@ -237,7 +243,9 @@ where
             options.hook.fenced(value);
             Err(ExecuteError::LeaseLost)
         }
-        (Finished::RolledBack(error) | Finished::Failed(error), _) => unrecorded(error, Recorded::No),
+        (Finished::RolledBack(error) | Finished::Failed(error), _) => {
+            unrecorded(error, Recorded::No)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One acquire of the wait loop: polled in place, repeated once when its answer was lost, cleaned up after when nobody
-//! waits for it any more (ACQ-8, ACQ-9, ACQ-11).
+//! One acquire of the wait loop: polled in place, repeated once when its answer was lost, cleaned
+//! up after when nobody waits for it any more (ACQ-8, ACQ-9, ACQ-11).
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -24,10 +24,11 @@ use crate::owner::OwnerId;
 use crate::store::{AcquireRequest, Acquired};
 
 impl Attempting<'_> {
-    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer was lost (ACQ-9).
+    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer
+    /// was lost (ACQ-9).
     ///
-    /// What waits for nothing is done in functions of their own, so that the future keeps none of it: every guarded request
-    /// carries its room.
+    /// What waits for nothing is done in functions of their own, so that the future keeps none of
+    /// it: every guarded request carries its room.
     pub(super) async fn acquire(
         &self,
         leave: Option<Leave<'_>>,
@@ -44,9 +45,10 @@ impl Attempting<'_> {
         self.found(answer, counted_from, owner, leave, || Ok(runtime))
     }
 
-    /// The first pass, of a store that answers at once. `None`: the loop has to go on, as the same owner, for whom the store may
-    /// have done something; so it is for a refusal that a result may still answer (HTTP-14), for a store that does not answer
-    /// at once after all, and for a holder to wait for.
+    /// The first pass, of a store that answers at once. `None`: the loop has to go on, as the same
+    /// owner, for whom the store may have done something; so it is for a refusal that a result may
+    /// still answer (HTTP-14), for a store that does not answer at once after all, and for a holder
+    /// to wait for.
     pub(super) fn run_now(&self) -> Result<Result<Acquisition>, OwnerId> {
         let may = self.leave().ok().zip(self.engine.enter().ok());
         let owner = self.engine.owner();
@@ -88,21 +90,26 @@ impl Attempting<'_> {
         let _ = release.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Sends an acquire and polls it once. Answered within that poll, there is nothing to time, and nothing that a drop
-    /// could leave behind.
+    /// Sends an acquire and polls it once. Answered within that poll, there is nothing to time, and
+    /// nothing that a drop could leave behind.
     fn begin(&self, owner: OwnerId, cx: &mut Context<'_>) -> First {
         let request = self.request(owner);
         let answer = match self.engine.acquire_now(self.identity(), &request) {
             Some(answer) => answer,
             None => {
-                let mut call = self.engine.dyn_store().dyn_acquire(self.identity().clone(), request);
+                let mut call =
+                    self.engine.dyn_store().dyn_acquire(self.identity().clone(), request);
                 match call.as_mut().poll(cx) {
                     Poll::Ready(answer) => answer,
                     Poll::Pending => return First::Open(Open::Call(call)),
                 }
             }
         };
-        if is_unavailable(&answer) { First::Open(Open::Lost(answer)) } else { First::Answer(answer) }
+        if is_unavailable(&answer) {
+            First::Open(Open::Lost(answer))
+        } else {
+            First::Answer(answer)
+        }
     }
 
     fn found(
@@ -147,7 +154,8 @@ impl Attempting<'_> {
             .with_fingerprint(self.ctx.fingerprint().copied())
     }
 
-    /// Goes on with an acquire that was sent at `sent` and polled once. Says from when a lease that it got is counted.
+    /// Goes on with an acquire that was sent at `sent` and polled once. Says from when a lease that
+    /// it got is counted.
     async fn ask(
         &self,
         owner: OwnerId,
@@ -166,7 +174,8 @@ impl Attempting<'_> {
         let mut counted_from = sent;
         if is_unavailable(&answer) && !left().is_zero() {
             counted_from = engine.now();
-            let again = engine.dyn_store().dyn_acquire(self.identity().clone(), self.request(owner));
+            let again =
+                engine.dyn_store().dyn_acquire(self.identity().clone(), self.request(owner));
             answer = abandoned.ask(left(), again).await;
         }
         if !is_unavailable(&answer) {
@@ -204,8 +213,9 @@ enum Open {
 
 type Call = Pin<Box<dyn Future<Output = Result<Acquired>> + Send>>;
 
-/// Cleans up after an acquire whose outcome is not known: the same call is finished, then released, on the runtime. A
-/// release sent beside a call in flight could overtake it and leave an orphan lease (ACQ-11).
+/// Cleans up after an acquire whose outcome is not known: the same call is finished, then released,
+/// on the runtime. A release sent beside a call in flight could overtake it and leave an orphan
+/// lease (ACQ-11).
 struct Abandoned<'a> {
     engine: &'a Arc<Inner>,
     identity: &'a Identity,
@@ -231,7 +241,10 @@ impl Abandoned<'_> {
                 *call = None;
                 answer
             }
-            Err(_) => Err(Error::unavailable("no answer in time").with("after", format_args!("{bound:?}"))),
+            Err(_) => {
+                Err(Error::unavailable("no answer in time")
+                    .with("after", format_args!("{bound:?}")))
+            }
         }
     }
 
@@ -243,15 +256,18 @@ impl Abandoned<'_> {
 impl Drop for Abandoned<'_> {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
-        let (engine, identity, owner) = (Arc::clone(self.engine), self.identity.clone(), self.owner);
+        let (engine, identity, owner) =
+            (Arc::clone(self.engine), self.identity.clone(), self.owner);
         let until = self.engine.now() + self.durations.lease;
         // A shutdown waits for it.
         let ending = engine.running.ending();
         drop(self.runtime.spawn(async move {
             let _ending = ending;
             if let Some(call) = call {
-                let bound =
-                    engine.gate.operation_timeout().max(until.saturating_duration_since(engine.now()));
+                let bound = engine
+                    .gate
+                    .operation_timeout()
+                    .max(until.saturating_duration_since(engine.now()));
                 match timeout(bound, call).await {
                     Ok(Ok(Acquired::Complete(_) | Acquired::Busy { .. })) => return,
                     Ok(Ok(Acquired::Granted(_)) | Err(_)) | Err(_) => {}

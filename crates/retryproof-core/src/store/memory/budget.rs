@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Budget`]: the store's bounds (STO-1), shared by the shards without a shared counter on every call.
+//! [`Budget`]: the store's bounds (STO-1), shared by the shards without a shared counter on every
+//! call.
 //!
-//! What is free lies in one pool. A shard draws a batch from it when it runs out and gives back what it has too much of;
-//! in between it counts for itself. The bounds are exact all the same: before a new key is refused, what lies unused in
-//! the shards is collected.
+//! What is free lies in one pool. A shard draws a batch from it when it runs out and gives back
+//! what it has too much of; in between it counts for itself. The bounds are exact all the same:
+//! before a new key is refused, what lies unused in the shards is collected.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +13,9 @@ use super::sync::{AtomicI64, AtomicU64};
 /// Batches for bounds that are large; a smaller bound has smaller ones, down to single records.
 const RECORD_BATCH: i64 = 64;
 const BYTE_BATCH: i64 = 64 * 1024;
-/// Once a search through all shards has found no room, the next is made after this many nanoseconds, or when a record
-/// is known to expire or to have gone. It keeps a flood of new keys from locking shards that have no room to give.
+/// Once a search through all shards has found no room, the next is made after this many
+/// nanoseconds, or when a record is known to expire or to have gone. It keeps a flood of new keys
+/// from locking shards that have no room to give.
 const SEARCH_PAUSE: u64 = 10_000_000;
 
 pub(super) struct Budget {
@@ -71,8 +73,8 @@ impl Budget {
         credit.records >= 1 && credit.bytes >= bytes
     }
 
-    /// A record that stays changes its size, and expires at `expires` if that is known. Never refused: the result of a
-    /// lease that was granted must not be lost.
+    /// A record that stays changes its size, and expires at `expires` if that is known. Never
+    /// refused: the result of a lease that was granted must not be lost.
     #[inline]
     pub(super) fn resize(&self, credit: &mut Credit, before: u64, after: u64, expires: u64) {
         credit.bytes += before.cast_signed() - after.cast_signed();
@@ -121,7 +123,8 @@ impl Budget {
     /// Whether the pool alone has room for so many records of `bytes` each.
     pub(super) fn has_room(&self, records: u32, bytes: u64) -> bool {
         self.records.load(Ordering::Relaxed) >= i64::from(records)
-            && self.bytes.load(Ordering::Relaxed) >= bytes.cast_signed().saturating_mul(i64::from(records))
+            && self.bytes.load(Ordering::Relaxed)
+                >= bytes.cast_signed().saturating_mul(i64::from(records))
     }
 
     /// Whether a search for room may find some.

@@ -34,8 +34,8 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Most bytes of all records with their keys, values and index entries, without the allocator's own overhead.
-    /// Default 1 GiB. See the [store](MemoryStore#bounds) for what may exceed it.
+    /// Most bytes of all records with their keys, values and index entries, without the allocator's
+    /// own overhead. Default 1 GiB. See the [store](MemoryStore#bounds) for what may exceed it.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
@@ -73,8 +73,8 @@ impl MemoryStoreBuilder {
     }
 }
 
-/// Enough that two cores seldom want the same one. The model of the interleaving tests has to try all orders of locks,
-/// so it gets one.
+/// Enough that two cores seldom want the same one. The model of the interleaving tests has to try
+/// all orders of locks, so it gets one.
 fn shards() -> usize {
     if cfg!(loom) {
         return 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Busy`], an IN_PROGRESS record, and the slab that a shard keeps them in: a grant allocates nothing.
+//! [`Busy`], an IN_PROGRESS record, and the slab that a shard keeps them in: a grant allocates
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +53,14 @@ impl Busy {
 
     /// Fills a free place. Field by field: a whole one would be moved about.
     #[inline(always)]
-    pub(super) fn start(&mut self, key: &Key, slot: u32, token: u64, req: &AcquireRequest, now: Instant) {
+    pub(super) fn start(
+        &mut self,
+        key: &Key,
+        slot: u32,
+        token: u64,
+        req: &AcquireRequest,
+        now: Instant,
+    ) {
         self.key = Some(key.clone());
         self.slot = slot;
         self.token = token;
@@ -74,7 +82,8 @@ impl Busy {
     pub(super) fn has_key(&self, key: &str) -> bool {
         // Mostly it is the caller's own.
         self.key.as_ref().map(Key::expose).is_some_and(|kept| {
-            kept.len() == key.len() && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
+            kept.len() == key.len()
+                && (kept.as_ptr() == key.as_ptr() || kept.as_bytes() == key.as_bytes())
         })
     }
 
@@ -84,7 +93,8 @@ impl Busy {
         self.expires.max(after(self.granted, self.ttl))
     }
 
-    /// What an IN_PROGRESS record takes besides its slot. The key is shared with the caller's, and counted all the same.
+    /// What an IN_PROGRESS record takes besides its slot. The key is shared with the caller's, and
+    /// counted all the same.
     #[inline]
     pub(super) fn size_with(key: &Key) -> u64 {
         (size_of::<Self>() + key.expose().len() + 16) as u64

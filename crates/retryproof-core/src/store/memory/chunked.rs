@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Chunked`]: a growing array that never moves what it holds, so that growth has no stall and no slack.
+//! [`Chunked`]: a growing array that never moves what it holds, so that growth has no stall and no
+//! slack.
 
 use std::ops::{Index, IndexMut};
 
@@ -36,8 +37,8 @@ impl<T, const N: usize> Chunked<T, N> {
         Some(&mut self.chunks.get_mut((at >> Self::BITS) as usize)?[at as usize % N])
     }
 
-    /// Makes one more place and says where; it holds what `filler` makes. The caller sees to it that the length stays
-    /// below `u32::MAX`.
+    /// Makes one more place and says where; it holds what `filler` makes. The caller sees to it
+    /// that the length stays below `u32::MAX`.
     #[inline]
     pub(super) fn push_with(&mut self, filler: impl Fn() -> T) -> u32 {
         let at = self.len;

@@ -9,8 +9,8 @@ use crate::identity::Key;
 use crate::owner::OwnerId;
 use crate::payload::StoredResult;
 
-/// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A replay hands out a
-/// window of it, so it counts a reference up and copies nothing.
+/// A COMPLETE record: owner, token, expiry, key, fingerprint and value in one shared allocation. A
+/// replay hands out a window of it, so it counts a reference up and copies nothing.
 pub(super) struct Done(Arc<[u8]>);
 
 const TOKEN: usize = 16;
@@ -32,13 +32,17 @@ impl Done {
         let (key, fingerprint) =
             (key.expose().as_bytes(), fingerprint.map_or(&[][..], Fingerprint::as_bytes));
         let size = HEADER + key.len() + fingerprint.len() + value.len();
-        // One allocation, cleared at once and filled in place; collecting the parts themselves goes byte by byte.
+        // One allocation, cleared at once and filled in place; collecting the parts themselves goes
+        // byte by byte.
         let mut whole: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
         if let Some(buffer) = Arc::get_mut(&mut whole) {
             let (header, rest) = buffer.split_at_mut(HEADER);
             header[..TOKEN].copy_from_slice(owner.as_bytes());
             header[EXPIRES..KEY_LEN].copy_from_slice(&expires.to_le_bytes());
-            #[expect(clippy::cast_possible_truncation, reason = "at most 512 bytes (ID-3), and at most 64")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "at most 512 bytes (ID-3), and at most 64"
+            )]
             let (key_len, fingerprint_len) = (key.len() as u16, fingerprint.len() as u8);
             header[KEY_LEN..FINGERPRINT_LEN].copy_from_slice(&key_len.to_le_bytes());
             header[FINGERPRINT_LEN] = fingerprint_len;
@@ -100,8 +104,8 @@ impl Done {
         Replay { whole: Arc::clone(&self.0), start, fingerprint: view.fingerprint_len() }
     }
 
-    /// What a look-up needs of it. `None` is never the case, since [`build`](Self::build) is the only maker; a caller that
-    /// goes on over it costs less than one that panics.
+    /// What a look-up needs of it. `None` is never the case, since [`build`](Self::build) is the
+    /// only maker; a caller that goes on over it costs less than one that panics.
     #[inline(always)]
     pub(super) fn view(&self) -> Option<View<'_>> {
         let (header, rest) = self.0.split_first_chunk()?;
@@ -159,8 +163,8 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// The value, shared, if that is the whole result. The two cases are apart so that who keeps no fingerprint does not
-    /// move the room for one about.
+    /// The value, shared, if that is the whole result. The two cases are apart so that who keeps no
+    /// fingerprint does not move the room for one about.
     #[inline(always)]
     pub(super) fn into_value(self) -> Result<Blob, Self> {
         if self.fingerprint != 0 {
@@ -189,9 +193,11 @@ mod tests {
     fn cmp_6_a_record_gives_back_what_was_put_in() {
         let owner = OwnerId::new();
         for size in [0, 1, 200, 511, 512, 513, 100_000] {
-            for fingerprint in
-                [None, Some(Fingerprint::new(&[9; 33]).unwrap()), Some(Fingerprint::new(&[1; 64]).unwrap())]
-            {
+            for fingerprint in [
+                None,
+                Some(Fingerprint::new(&[9; 33]).unwrap()),
+                Some(Fingerprint::new(&[1; 64]).unwrap()),
+            ] {
                 for key in ["k", "a key of thirty-six bytes, or so ...", &"k".repeat(512)] {
                     let key = Key::new(key).unwrap();
                     let body: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
@@ -205,7 +211,9 @@ mod tests {
                     assert_eq!(done.has_fingerprint(), fingerprint.is_some());
                     let result = done.share(done.view().unwrap()).into_result();
                     assert_eq!(result.fingerprint().copied(), fingerprint);
-                    assert!(matches!(result.open(None).unwrap(), Opened::Value(v) if v.body() == body));
+                    assert!(
+                        matches!(result.open(None).unwrap(), Opened::Value(v) if v.body() == body)
+                    );
                 }
             }
         }

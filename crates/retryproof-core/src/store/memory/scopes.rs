@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Scopes`]: the scopes of a shard's records, each kept once and numbered while a record names it.
+//! [`Scopes`]: the scopes of a shard's records, each kept once and numbered while a record names
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ pub(super) struct Scopes {
 }
 
 struct Place {
-    /// Where the text is, and how long: whoever brings the same text in the same place needs no comparison.
+    /// Where the text is, and how long: whoever brings the same text in the same place needs no
+    /// comparison.
     address: usize,
     len: usize,
     /// `None` while the place is free.
@@ -86,8 +88,12 @@ impl Scopes {
     #[cold]
     fn add(&mut self, scope: &Scope) -> u32 {
         let text = scope.as_str();
-        let place =
-            Place { address: text.as_ptr().addr(), len: text.len(), scope: Some(scope.clone()), records: 0 };
+        let place = Place {
+            address: text.as_ptr().addr(),
+            len: text.len(),
+            scope: Some(scope.clone()),
+            records: 0,
+        };
         let at = if self.free == NONE {
             // There are at most as many scopes as slots, and those are numbered by u32.
             self.places.push(place);
@@ -124,7 +130,9 @@ mod tests {
         let a = scopes.enter(&scope("a"));
         let b = scopes.enter(&scope("b"));
         assert_eq!(scopes.enter(&scope("a")), a);
-        assert!(scopes.is(a, &scope("a")) && !scopes.is(a, &scope("A")) && !scopes.is(b, &scope("a")));
+        assert!(
+            scopes.is(a, &scope("a")) && !scopes.is(a, &scope("A")) && !scopes.is(b, &scope("a"))
+        );
         scopes.leave(a);
         assert!(scopes.is(a, &scope("a")), "one record still names it");
         scopes.leave(a);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Shard`]: the records whose hashes share their first bits, and every transition of one, each under the lock of its
-//! shard. Nothing here waits, wakes, or frees a value: what must be woken or dropped is handed out.
+//! [`Shard`]: the records whose hashes share their first bits, and every transition of one, each
+//! under the lock of its shard. Nothing here waits, wakes, or frees a value: what must be woken or
+//! dropped is handed out.
 //!
-//! Over 400 lines because the walks and the transitions are inlined into each other, and counted in instructions.
+//! Over 400 lines because the walks and the transitions are inlined into each other, and counted in
+//! instructions.
 
 use std::sync::Arc;
 
@@ -27,7 +29,8 @@ pub(super) struct Shard {
     pub(super) wheel: Wheel,
     pub(super) credit: Credit,
     pub(super) ahead: Ahead,
-    /// The last token drawn here. It outlives every record, so no release or purge lets a smaller one follow (ACQ-10).
+    /// The last token drawn here. It outlives every record, so no release or purge lets a smaller
+    /// one follow (ACQ-10).
     pub(super) last_token: u64,
     /// Bytes in use.
     bytes: u64,
@@ -67,7 +70,8 @@ pub(super) fn bucket_hash(id: &Identity) -> u32 {
     id.keyed_hash() as u32
 }
 
-/// Lowers a bound to `due`. A lease's end will do for when a record may be purged: it is never later.
+/// Lowers a bound to `due`. A lease's end will do for when a record may be purged: it is never
+/// later.
 #[inline]
 pub(super) fn note(bound: &mut Option<Instant>, due: Instant) {
     if bound.is_none_or(|bound| due < bound) {
@@ -103,7 +107,9 @@ impl Shard {
         while let Some(slot) = self.table.slots.get(at) {
             if slot.hash == hash {
                 let same = match &slot.body {
-                    Body::Done(done) => done.view().is_some_and(|view| view.has_key(key.as_bytes())),
+                    Body::Done(done) => {
+                        done.view().is_some_and(|view| view.has_key(key.as_bytes()))
+                    }
                     Body::Busy(place) => self.busy[*place].has_key(key),
                 };
                 if same && self.scopes.is(slot.scope, id.scope()) {
@@ -115,7 +121,8 @@ impl Shard {
         None
     }
 
-    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it has one.
+    /// The COMPLETE record of this identity, if it is within its ttl (CMP-6); else its slot, if it
+    /// has one.
     #[inline]
     pub(super) fn replay(
         &mut self,
@@ -138,8 +145,9 @@ impl Shard {
         self.ahead.is_live_exactly(view.expires(), now, time).then(|| done.share(view))
     }
 
-    /// As [`replay`](Self::replay), but for a record whose end may be near: that is left to [`replay_from`](Self::replay_from). The same walk
-    /// as [`find`](Self::find), written for the case that it ends well.
+    /// As [`replay`](Self::replay), but for a record whose end may be near: that is left to
+    /// [`replay_from`](Self::replay_from). The same walk as [`find`](Self::find), written for the
+    /// case that it ends well.
     #[inline(always)]
     pub(super) fn replay_at_once(
         &self,
@@ -187,7 +195,8 @@ impl Shard {
         }
     }
 
-    /// A grant for an identity without a record: its token, or the bytes for which there is no room.
+    /// A grant for an identity without a record: its token, or the bytes for which there is no
+    /// room.
     #[inline]
     pub(super) fn first(
         &mut self,
@@ -251,8 +260,8 @@ impl Shard {
         (Granted::Yes { token: busy.token, took_over: busy.took_over }, left)
     }
 
-    /// The IN_PROGRESS record of this identity, for one who waits for the holder with token `seen`: its lease's end and
-    /// what will tell.
+    /// The IN_PROGRESS record of this identity, for one who waits for the holder with token `seen`:
+    /// its lease's end and what will tell.
     pub(super) fn subscribe(
         &mut self,
         id: &Identity,
@@ -271,7 +280,13 @@ impl Shard {
     }
 
     /// Moves the lease's end of `owner`'s record; `false` when it is not its any more.
-    pub(super) fn extend(&mut self, id: &Identity, hash: u32, owner: OwnerId, expires: Instant) -> bool {
+    pub(super) fn extend(
+        &mut self,
+        id: &Identity,
+        hash: u32,
+        owner: OwnerId,
+        expires: Instant,
+    ) -> bool {
         let Some(at) = self.find(id, hash) else { return false };
         let Body::Busy(place) = self.table.slots[at].body else { return false };
         let busy = &mut self.busy[place];
@@ -284,8 +299,8 @@ impl Shard {
         true
     }
 
-    /// Puts `done` in the place of the record that its owner holds. What is left in `done` is to be dropped after the
-    /// lock.
+    /// Puts `done` in the place of the record that its owner holds. What is left in `done` is to be
+    /// dropped after the lock.
     #[inline(always)]
     pub(super) fn complete(
         &mut self,
@@ -303,12 +318,14 @@ impl Shard {
                     Body::Busy(place) => {
                         let (busy, freeing) = self.busy.get_mut(*place);
                         if busy.has_key(key) {
-                            let Some(mut done) = done.take_if(|_| busy.owner == owner) else { break };
+                            let Some(mut done) = done.take_if(|_| busy.owner == owner) else {
+                                break;
+                            };
                             done.set_token(busy.token);
                             let (before, after) = (Busy::size_with(id.key()), done.size());
                             slot.body = Body::Done(done);
-                            // A slot that is filed already stood for a record whose time is over: it comes up soon and is filed
-                            // again.
+                            // A slot that is filed already stood for a record whose time is over:
+                            // it comes up soon and is filed again.
                             if slot.timer == UNFILED {
                                 self.wheel.file(slot, at, expires);
                             }
@@ -340,9 +357,13 @@ impl Shard {
         owner: OwnerId,
         budget: &Budget,
     ) -> (Fenced, Leftover) {
-        let Some(at) = self.find(id, hash) else { return (Fenced::AlreadyDone, Leftover::default()) };
+        let Some(at) = self.find(id, hash) else {
+            return (Fenced::AlreadyDone, Leftover::default());
+        };
         match self.table.slots[at].body {
-            Body::Busy(place) if self.busy[place].owner == owner => (Fenced::Done, self.delete(at, budget)),
+            Body::Busy(place) if self.busy[place].owner == owner => {
+                (Fenced::Done, self.delete(at, budget))
+            }
             _ => (Fenced::Lost, Leftover::default()),
         }
     }

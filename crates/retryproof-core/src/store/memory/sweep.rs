@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reclaiming within one shard, in batches that the caller sizes, so that no hold of its lock is long (STO-4).
+//! Reclaiming within one shard, in batches that the caller sizes, so that no hold of its lock is
+//! long (STO-4).
 
 use super::NONE;
 use super::budget::Budget;
@@ -10,7 +11,8 @@ use super::wheel::TICK;
 use crate::clock::Instant;
 
 impl Shard {
-    /// Whether a record expired a tick ago or more: then a grant is a good moment to reclaim some. Every eighth one asks.
+    /// Whether a record expired a tick ago or more: then a grant is a good moment to reclaim some.
+    /// Every eighth one asks.
     #[inline]
     pub(super) fn has_litter(&mut self, now: Instant, time: &Time) -> bool {
         if !self.last_token.is_multiple_of(8) {
@@ -20,7 +22,8 @@ impl Shard {
         !self.ahead.is_live(over, now, time)
     }
 
-    /// Takes COMPLETE records past their ttl out of whole ticks that are over, looking at `most` slots.
+    /// Takes COMPLETE records past their ttl out of whole ticks that are over, looking at `most`
+    /// slots.
     pub(super) fn sweep_some(&mut self, now: u64, most: usize, budget: &Budget) -> Reclaimed {
         if self.wheel.due() != 0 {
             self.wheel.gather(&mut self.table.slots, now.saturating_sub(TICK));
@@ -35,7 +38,8 @@ impl Shard {
         self.wheel.gather(&mut self.table.slots, now);
     }
 
-    /// Looks at `most` slots that are ready, takes up to `limit` records out, and says whether there are more to look at.
+    /// Looks at `most` slots that are ready, takes up to `limit` records out, and says whether
+    /// there are more to look at.
     pub(super) fn sweep_ready(
         &mut self,
         now: u64,
@@ -63,9 +67,9 @@ impl Shard {
         true
     }
 
-    /// Looks at `most` places of IN_PROGRESS records from `from` on and takes out up to `limit` of those whose lease and
-    /// ttl are both over (STO-4). Says where to go on, [`NONE`] at the end, and lowers `due` to when the next of those
-    /// that stay may go.
+    /// Looks at `most` places of IN_PROGRESS records from `from` on and takes out up to `limit` of
+    /// those whose lease and ttl are both over (STO-4). Says where to go on, [`NONE`] at the end,
+    /// and lowers `due` to when the next of those that stay may go.
     pub(super) fn sweep_busy(
         &mut self,
         now: Instant,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store synchronises with: the real thing, or under `--cfg loom` a model whose every interleaving is run.
+//! What the store synchronises with: the real thing, or under `--cfg loom` a model whose every
+//! interleaving is run.
 //!
-//! The model's `Notify` has the promises that tokio's documents and no more: a `Notified` hears every
-//! `notify_waiters` after its creation. Its sleep has no time limit, so a lost wake-up is a deadlock that loom reports.
+//! The model's `Notify` has the promises that tokio's documents and no more: a `Notified` hears
+//! every `notify_waiters` after its creation. Its sleep has no time limit, so a lost wake-up is a
+//! deadlock that loom reports.
 
 #[cfg(not(loom))]
 mod real {
@@ -93,7 +95,10 @@ mod model {
         }
     }
 
-    pub(in crate::store::memory) async fn within(_limit: Duration, event: impl Future<Output = ()>) {
+    pub(in crate::store::memory) async fn within(
+        _limit: Duration,
+        event: impl Future<Output = ()>,
+    ) {
         event.await;
     }
 }

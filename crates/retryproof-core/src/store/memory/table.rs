@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Table`]: slots found by hash, in chains over buckets that grow one at a time (linear hashing).
 //!
-//! A table that doubles stalls whoever inserts the record too many, and stands half empty after it. Here each insert
-//! adds one bucket and splits one chain of about one record: no stall at any size, and the same bytes per record at a
-//! thousand and at ten million. The price is one more dependent load per look-up than an open table has.
-//! Nothing shrinks: freed slots are used again, so the table stays as large as the store has been full.
+//! A table that doubles stalls whoever inserts the record too many, and stands half empty after it.
+//! Here each insert adds one bucket and splits one chain of about one record: no stall at any size,
+//! and the same bytes per record at a thousand and at ten million. The price is one more dependent
+//! load per look-up than an open table has. Nothing shrinks: freed slots are used again, so the
+//! table stays as large as the store has been full.
 
 use super::chunked::Chunked;
 use super::record::Done;
@@ -25,7 +26,8 @@ pub(super) struct Slot {
     pub(super) scope: u32,
     /// The next slot of the bucket, or of the free list.
     pub(super) chain: u32,
-    /// The next slot in a list of the wheel, or [`UNFILED`]. Belongs to the slot, not to what stands in it.
+    /// The next slot in a list of the wheel, or [`UNFILED`]. Belongs to the slot, not to what
+    /// stands in it.
     pub(super) timer: u32,
 }
 
@@ -54,7 +56,8 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn with_capacity(records: u32) -> Self {
-        let mut table = Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
+        let mut table =
+            Self { slots: Chunked::new(), buckets: Chunked::new(), mask: 0, free: NONE, len: 0 };
         table.buckets.push_with(|| NONE);
         while table.buckets.len() < records {
             table.add_bucket();
@@ -166,7 +169,9 @@ mod tests {
     fn the_table_agrees_with_a_hash_map() {
         let mut random = 7_u64;
         let mut next = move || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             u32::try_from(random >> 40).unwrap()
         };
         for mask in [0x3, 0xff, u32::MAX] {
@@ -180,7 +185,9 @@ mod tests {
                 assert_eq!(found.is_some(), map.contains_key(&value), "step {step}");
                 match found {
                     Some(at) if next() % 3 == 0 => {
-                        assert!(matches!(table.remove(at), Body::Busy(n) if map.remove(&value) == Some(n)));
+                        assert!(
+                            matches!(table.remove(at), Body::Busy(n) if map.remove(&value) == Some(n))
+                        );
                     }
                     Some(_) => {}
                     None => {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the conformance kit does not see: bounds, reclaiming, many threads, and long random walks beside a plain map.
+//! What the conformance kit does not see: bounds, reclaiming, many threads, and long random walks
+//! beside a plain map.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -56,7 +57,10 @@ fn bytes(result: &StoredResult) -> Vec<u8> {
 fn finish(store: &MemoryStore, id: &Identity, value: &[u8], ttl: Duration) {
     let req = request(SECOND, ttl);
     grant(store, id, &req);
-    assert_eq!(ready(store.complete(id, req.owner, &completion(value, ttl))).unwrap(), Fenced::Done);
+    assert_eq!(
+        ready(store.complete(id, req.owner, &completion(value, ttl))).unwrap(),
+        Fenced::Done
+    );
 }
 
 fn is_full(answer: &Result<Acquired>) -> bool {
@@ -136,7 +140,8 @@ fn sto_1_the_bound_on_bytes_refuses_grants_but_never_a_completion() {
     }
     assert_eq!(store.profile().max_value, 10_000);
     let req = request(HOUR, HOUR);
-    let error = ready(store.complete(&id(9), req.owner, &completion(&[0; 10_001], HOUR))).unwrap_err();
+    let error =
+        ready(store.complete(&id(9), req.owner, &completion(&[0; 10_001], HOUR))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(!format!("{error:?} {error}").contains("key 9"), "ID-4");
 }
@@ -210,7 +215,11 @@ fn acq_10_tokens_grow_over_release_takeover_purge_and_a_new_store() {
         let req = request(SECOND, SECOND);
         let granted = grant(&store, &id, &req);
         check(granted.token);
-        assert_eq!(grant(&store, &id, &req).token, granted.token, "the same owner, the same token (ACQ-9)");
+        assert_eq!(
+            grant(&store, &id, &req).token,
+            granted.token,
+            "the same owner, the same token (ACQ-9)"
+        );
         match round {
             0 => assert_eq!(ready(store.release(&id, req.owner)).unwrap(), Fenced::Done),
             1 => clock.advance(SECOND),
@@ -235,10 +244,12 @@ fn acq_2_of_many_threads_at_expiry_one_takes_over() {
         let winners: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
-                    scope.spawn(|| match ready(store.acquire(&id, &request(SECOND, HOUR))).unwrap() {
-                        Acquired::Granted(grant) => usize::from(grant.took_over),
-                        Acquired::Busy { remaining, .. } => usize::from(remaining > SECOND),
-                        Acquired::Complete(_) => 99,
+                    scope.spawn(|| {
+                        match ready(store.acquire(&id, &request(SECOND, HOUR))).unwrap() {
+                            Acquired::Granted(grant) => usize::from(grant.took_over),
+                            Acquired::Busy { remaining, .. } => usize::from(remaining > SECOND),
+                            Acquired::Complete(_) => 99,
+                        }
                     })
                 })
                 .collect();
@@ -262,7 +273,10 @@ fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
                     let req = request(HOUR, HOUR);
                     match ready(store.acquire(&id(n), &req)).unwrap() {
                         Acquired::Granted(_) if step % 3 == 0 => {
-                            assert_eq!(ready(store.release(&id(n), req.owner)).unwrap(), Fenced::Done);
+                            assert_eq!(
+                                ready(store.release(&id(n), req.owner)).unwrap(),
+                                Fenced::Done
+                            );
                         }
                         Acquired::Granted(_) => {
                             runs[n].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -303,7 +317,9 @@ fn id_2_odd_identities_do_not_meet() {
     }
     for (n, id) in ids.iter().enumerate() {
         let answer = ready(store.look(id)).unwrap();
-        assert!(matches!(answer, Standing::Complete(result) if bytes(&result) == [u8::try_from(n).unwrap()]));
+        assert!(
+            matches!(answer, Standing::Complete(result) if bytes(&result) == [u8::try_from(n).unwrap()])
+        );
     }
 }
 
@@ -346,9 +362,14 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
     }
     let id = Identity::of("wait", "nothing happens").unwrap();
     let token = grant(&store, &id, &request(10 * SECOND, SECOND)).token;
-    for (at_most, slept) in [(SECOND, SECOND), (HOUR, 10 * SECOND), (Duration::ZERO, Duration::ZERO)] {
+    for (at_most, slept) in
+        [(SECOND, SECOND), (HOUR, 10 * SECOND), (Duration::ZERO, Duration::ZERO)]
+    {
         let before = tokio::time::Instant::now();
         store.changed(&id, token, at_most).await.unwrap();
-        assert!((slept..slept + Duration::from_millis(2)).contains(&before.elapsed()), "{at_most:?}");
+        assert!(
+            (slept..slept + Duration::from_millis(2)).contains(&before.elapsed()),
+            "{at_most:?}"
+        );
     }
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Time`]: the store's clock as nanoseconds, and [`Ahead`], which saves a look-up from computing them.
+//! [`Time`]: the store's clock as nanoseconds, and [`Ahead`], which saves a look-up from computing
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, Instant, SystemClock};
 
-/// The store's clock, read once per operation (ACQ-7). The host's own is asked directly, without a `dyn` call.
+/// The store's clock, read once per operation (ACQ-7). The host's own is asked directly, without a
+/// `dyn` call.
 pub(super) struct Time {
     /// Where the nanoseconds count from.
     epoch: Instant,
@@ -46,16 +48,16 @@ impl Time {
     }
 }
 
-/// A time in both forms. Leases are kept as instants, which cost least to make; retention as nanoseconds, which take the
-/// least room in a record.
+/// A time in both forms. Leases are kept as instants, which cost least to make; retention as
+/// nanoseconds, which take the least room in a record.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
     pub(super) at: Instant,
     pub(super) nanos: u64,
 }
 
-/// A moment of the near future in both forms. What expires after it is live for everybody who reads a time before it,
-/// and comparing times is much cheaper than subtracting them.
+/// A moment of the near future in both forms. What expires after it is live for everybody who reads
+/// a time before it, and comparing times is much cheaper than subtracting them.
 pub(super) struct Ahead {
     at: Instant,
     nanos: u64,
@@ -91,7 +93,9 @@ impl Ahead {
 #[inline]
 pub(super) fn nanos(duration: Duration) -> u64 {
     match duration.as_secs() {
-        secs if secs < FAR / 1_000_000_000 => secs * 1_000_000_000 + u64::from(duration.subsec_nanos()),
+        secs if secs < FAR / 1_000_000_000 => {
+            secs * 1_000_000_000 + u64::from(duration.subsec_nanos())
+        }
         _ => FAR,
     }
 }
@@ -123,12 +127,19 @@ mod tests {
         let time = Time::new(Some(Arc::new(clock.clone())));
         let mut ahead = time.ahead();
         let start = time.nanos(time.read());
-        for step in [0, 1, 999_999_999, 1_000_000_000, 1, 5_000_000_000, 1, 400_000_000, 599_999_999, 1] {
+        for step in
+            [0, 1, 999_999_999, 1_000_000_000, 1, 5_000_000_000, 1, 400_000_000, 599_999_999, 1]
+        {
             clock.advance(Duration::from_nanos(step));
             let now = time.nanos(time.read());
-            for expires in [start, now - 1, now, now + 1, now + 1_000_000_000, now + 1_000_000_001, u64::MAX]
+            for expires in
+                [start, now - 1, now, now + 1, now + 1_000_000_000, now + 1_000_000_001, u64::MAX]
             {
-                assert_eq!(ahead.is_live(expires, time.read(), &time), expires > now, "{expires} at {now}");
+                assert_eq!(
+                    ahead.is_live(expires, time.read(), &time),
+                    expires > now,
+                    "{expires} at {now}"
+                );
             }
         }
     }

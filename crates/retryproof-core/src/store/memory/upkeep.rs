@@ -16,11 +16,12 @@ use crate::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 const BATCH: usize = 256;
 
 impl MemoryStore {
-    /// Collects unused credit and reclaims expired records, shard by shard, until there is some room in the pool. Whether
-    /// there is enough for a record of `bytes`.
+    /// Collects unused credit and reclaims expired records, shard by shard, until there is some
+    /// room in the pool. Whether there is enough for a record of `bytes`.
     #[cold]
     pub(super) fn make_room(&self, now: Now, bytes: u64) -> bool {
-        // Ends early only with enough for some more, so that not every grant of a full store has to search.
+        // Ends early only with enough for some more, so that not every grant of a full store has to
+        // search.
         const SOME: u32 = 64;
 
         if !self.budget.worth_a_search(now.nanos) {
@@ -54,7 +55,8 @@ impl MemoryStore {
         shard.lock().begin_sweep(now.nanos);
         loop {
             let mut out = Reclaimed::new();
-            let more = shard.lock().sweep_ready(now.nanos, BATCH, limit - gone, &self.budget, &mut out);
+            let more =
+                shard.lock().sweep_ready(now.nanos, BATCH, limit - gone, &self.budget, &mut out);
             gone += settle(out);
             if gone >= limit {
                 return gone;
@@ -64,7 +66,8 @@ impl MemoryStore {
             }
         }
         let (mut at, mut due) = (0, None);
-        // Grants during the pass note when theirs are due; what the pass itself sees is added at its end.
+        // Grants during the pass note when theirs are due; what the pass itself sees is added at
+        // its end.
         shard.lock().busy_due = None;
         while at != NONE {
             let mut out = Reclaimed::new();
@@ -119,13 +122,21 @@ impl Inspect for MemoryStore {
             hash,
             |done| {
                 let left = done.expires().checked_sub(now.nanos).filter(|left| *left > 0);
-                let (token, left) = (FencingToken::new(done.token()), left.map(Duration::from_nanos));
+                let (token, left) =
+                    (FencingToken::new(done.token()), left.map(Duration::from_nanos));
                 let fingerprint = done.has_fingerprint();
-                RecordSummary::new(RecordState::Complete, token, left, done.value_len(), fingerprint)
+                RecordSummary::new(
+                    RecordState::Complete,
+                    token,
+                    left,
+                    done.value_len(),
+                    fingerprint,
+                )
             },
             |busy| {
                 let left = busy.expires.saturating_duration_since(now.at);
-                let (token, left) = (FencingToken::new(busy.token), (!left.is_zero()).then_some(left));
+                let (token, left) =
+                    (FencingToken::new(busy.token), (!left.is_zero()).then_some(left));
                 RecordSummary::new(RecordState::InProgress, token, left, 0, busy.has_fingerprint)
             },
         ))

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use super::sync::{AtomicBool, Notify, within};
 
-/// Made by the first waiter of a grant, and gone with it: completed, released, taken over or purged.
+/// Made by the first waiter of a grant, and gone with it: completed, released, taken over or
+/// purged.
 ///
-/// It fires once and stays fired. Whoever ends the grant takes it out of the record under the shard's lock and fires
-/// it after the lock is released; whoever got it from the record therefore either sees it fired or is woken.
+/// It fires once and stays fired. Whoever ends the grant takes it out of the record under the
+/// shard's lock and fires it after the lock is released; whoever got it from the record therefore
+/// either sees it fired or is woken.
 pub(super) struct Ended {
     over: AtomicBool,
     notify: Notify,
@@ -30,7 +32,8 @@ impl Ended {
     /// Sleeps until [`fire`](Self::fire), or for `at_most`. A drop leaves nothing behind.
     pub(super) async fn wait(&self, at_most: Duration) {
         within(at_most, async {
-            // Subscribe, then look: a `fire` before the subscription has set the flag, a later one wakes us.
+            // Subscribe, then look: a `fire` before the subscription has set the flag, a later one
+            // wakes us.
             let mut notified = pin!(self.notify.notified());
             notified.as_mut().enable();
             if !self.over.load(Ordering::Acquire) {

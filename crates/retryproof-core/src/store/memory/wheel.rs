@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Wheel`]: which COMPLETE records may have expired, without looking at the others (STO-4).
 //!
-//! Five levels of 64 buckets with a tick of 2^30 ns; a bucket is a list through the slots' `timer` links, so filing a
-//! record costs no memory. When a bucket's time has come, its list is appended to `ready`, and each slot taken from
-//! there is judged by its record's own expiry: reclaimed, or filed again. Coming down a level, being replaced and
-//! coming up early are all the same case, and the work is done in as small batches as the caller likes.
+//! Five levels of 64 buckets with a tick of 2^30 ns; a bucket is a list through the slots' `timer`
+//! links, so filing a record costs no memory. When a bucket's time has come, its list is appended
+//! to `ready`, and each slot taken from there is judged by its record's own expiry: reclaimed, or
+//! filed again. Coming down a level, being replaced and coming up early are all the same case, and
+//! the work is done in as small batches as the caller likes.
 
 use super::table::{Slot, Slots};
 use super::{NONE, UNFILED};
@@ -16,7 +17,8 @@ const BUCKETS: usize = 1 << BITS;
 const TICK_BITS: u32 = 30;
 /// One tick in nanoseconds: about a second.
 pub(super) const TICK: u64 = 1 << TICK_BITS;
-/// The wheel's horizon is 36 years from the clock's epoch. What would lie beyond comes up early, and is filed again.
+/// The wheel's horizon is 36 years from the clock's epoch. What would lie beyond comes up early,
+/// and is filed again.
 const _: () = assert!(super::time::FAR >> TICK_BITS <= 1 << (BITS * TOP + BITS - 1));
 
 #[derive(Clone, Copy)]
@@ -90,7 +92,8 @@ impl Wheel {
         let bucket = digit(tick, level);
         let level = level as usize;
         self.occupied[level] |= 1 << bucket;
-        let buckets = self.buckets.get_or_insert_with(|| Box::new([[List::EMPTY; BUCKETS]; LEVELS]));
+        let buckets =
+            self.buckets.get_or_insert_with(|| Box::new([[List::EMPTY; BUCKETS]; LEVELS]));
         buckets[level][bucket].push(slot, at);
     }
 
@@ -120,10 +123,12 @@ impl Wheel {
         self.ready.pop(slots)
     }
 
-    /// Level, bucket and first tick of the earliest bucket that holds something. A lower level always lies before a
-    /// higher one: it holds what differs from the cursor in its lowest digits only.
+    /// Level, bucket and first tick of the earliest bucket that holds something. A lower level
+    /// always lies before a higher one: it holds what differs from the cursor in its lowest digits
+    /// only.
     fn earliest(&self) -> Option<(usize, usize, u64)> {
-        let (level, occupied) = (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
+        let (level, occupied) =
+            (0..=TOP).zip(self.occupied).find(|(_, occupied)| *occupied != 0)?;
         let bucket = occupied.trailing_zeros();
         let shift = BITS * level;
         let block = self.cursor >> (shift + BITS) << (shift + BITS);
@@ -208,7 +213,8 @@ mod tests {
                 filed.wheel.due() <= sorted.first().copied().unwrap_or(u64::MAX),
                 "the bound is a lower one"
             );
-            let expected: Vec<u64> = sorted.iter().copied().take_while(|expires| *expires <= now).collect();
+            let expected: Vec<u64> =
+                sorted.iter().copied().take_while(|expires| *expires <= now).collect();
             sorted.drain(..expected.len());
             assert_eq!(filed.purge(now), expected, "at {now}");
             assert_eq!(filed.purge(now), Vec::<u64>::new());

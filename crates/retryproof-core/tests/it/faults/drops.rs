@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use retryproof_core::store::{Fenced, SharedStore};
 use retryproof_core::{
-    Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, MemoryStore, OnDrop, Outcome, Payload,
+    Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, MemoryStore, OnDrop, Outcome,
+    Payload,
 };
 use retryproof_testkit::{CallLog, Operation, Recorder, Said, SlowStore};
 use tokio::time::sleep;
@@ -36,8 +37,8 @@ async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> Option<T
     .await
 }
 
-/// An engine whose every store call has two await points around it, so that a drop may come before the call, after it, and while
-/// its answer is on its way.
+/// An engine whose every store call has two await points around it, so that a drop may come before
+/// the call, after it, and while its answer is on its way.
 struct Stage {
     engine: IdempotencyEngine,
     log: CallLog,
@@ -52,7 +53,8 @@ impl Stage {
         let store = SlowStore::new(Recorder::new(MemoryStore::new(), log.clone()), MS, MS);
         let mut config = IdempotencyConfig::default();
         config.operation_timeout = OPERATION;
-        let engine = IdempotencyEngine::builder(SharedStore::new(store)).config(config).build().unwrap();
+        let engine =
+            IdempotencyEngine::builder(SharedStore::new(store)).config(config).build().unwrap();
         Self { engine, log, action: Arc::default(), runs: Arc::default() }
     }
 
@@ -81,7 +83,8 @@ impl Stage {
     }
 
     fn takeovers(&self) -> usize {
-        self.log.count_of(|call| call.operation == Operation::Acquire && call.said == Said::TookOver)
+        self.log
+            .count_of(|call| call.operation == Operation::Acquire && call.said == Said::TookOver)
     }
 
     async fn is_at_rest(&self, what: &str) {
@@ -141,7 +144,8 @@ async fn run_5_acq_11_execute_dropped_at_every_await_point() {
 async fn run_5_execute_with_on_drop_release_frees_the_key_at_every_await_point() {
     for times in 0..100 {
         let stage = Stage::new();
-        let call = stage.engine.call(ctx("k", LEASE)).on_drop(OnDrop::Release).execute(|| stage.action());
+        let call =
+            stage.engine.call(ctx("k", LEASE)).on_drop(OnDrop::Release).execute(|| stage.action());
         let done = until_pending(call, times).await.is_some();
         let (at, what) = (stage.stage(), format!("dropped at await {times}"));
         sleep(20 * MS).await;
@@ -160,21 +164,26 @@ async fn run_5_execute_with_on_drop_release_frees_the_key_at_every_await_point()
     panic!("the call does not end");
 }
 
-/// What a drop sends in the background is waited for: the runtime, and with it the release, may be gone after a shutdown.
+/// What a drop sends in the background is waited for: the runtime, and with it the release, may be
+/// gone after a shutdown.
 #[tokio::test(start_paused = true)]
 async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
     let mut released = 0;
     for times in 0..100 {
         let stage = Stage::new();
-        let call = stage.engine.call(ctx("k", LEASE)).on_drop(OnDrop::Release).execute(|| stage.action());
+        let call =
+            stage.engine.call(ctx("k", LEASE)).on_drop(OnDrop::Release).execute(|| stage.action());
         let done = until_pending(call, times).await.is_some();
         let what = format!("dropped at await {times}, in stage {}", stage.stage());
         assert_eq!(stage.engine.shutdown(Duration::from_secs(30)).await, 0, "{what}");
-        let took_effect = |call: &retryproof_testkit::Entry| call.said == Said::Fenced(Fenced::Done);
+        let took_effect =
+            |call: &retryproof_testkit::Entry| call.said == Said::Fenced(Fenced::Done);
         let granted = stage.log.count_of(|call| call.said == Said::Granted);
-        let ends = stage.log.count_of(|call| call.operation != Operation::Extend && took_effect(call));
+        let ends =
+            stage.log.count_of(|call| call.operation != Operation::Extend && took_effect(call));
         assert_eq!(ends, granted, "{what}");
-        released += stage.log.count_of(|call| call.operation == Operation::Release && took_effect(call));
+        released +=
+            stage.log.count_of(|call| call.operation == Operation::Release && took_effect(call));
         if done {
             assert!(released >= 4, "{released} drops after a grant");
             return;
@@ -187,7 +196,8 @@ async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
 async fn run_5_a_lease_whose_holder_let_it_go_is_not_extended_any_more() {
     for holds in [false, true] {
         let stage = Stage::new();
-        let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+        let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap()
+        else {
             panic!("granted")
         };
         let lease = held.lease().clone();
@@ -198,7 +208,11 @@ async fn run_5_a_lease_whose_holder_let_it_go_is_not_extended_any_more() {
             drop(held)
         }
         assert!(!lease.confirm().await.unwrap(), "holds {holds}");
-        assert_eq!(stage.log.count_of(|call| call.operation == Operation::Extend), 1, "holds {holds}");
+        assert_eq!(
+            stage.log.count_of(|call| call.operation == Operation::Extend),
+            1,
+            "holds {holds}"
+        );
         // So it runs out, and the next caller takes over.
         sleep(LEASE / 2).await;
         assert!(!lease.confirm().await.unwrap(), "holds {holds}");
@@ -218,7 +232,11 @@ async fn run_5_spawn_dropped_after_its_grant_changes_nothing() {
         let what = format!("dropped at await {times}");
         sleep(20 * MS).await;
         if stage.stage() == 0 {
-            assert_eq!(stage.again(Duration::ZERO).await, Outcome::Executed(1), "{what}: released at once");
+            assert_eq!(
+                stage.again(Duration::ZERO).await,
+                Outcome::Executed(1),
+                "{what}: released at once"
+            );
         } else {
             carried_on += u32::from(!done);
             assert_eq!(stage.again(3 * LEASE).await, Outcome::Replayed(1), "{what}");
@@ -237,7 +255,8 @@ async fn run_5_spawn_dropped_after_its_grant_changes_nothing() {
 async fn acq_5_acq_11_a_waiter_dropped_at_every_await_point_passes_its_place_on() {
     for times in 0..100 {
         let stage = Stage::new();
-        let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+        let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap()
+        else {
             panic!("granted")
         };
         let what = format!("dropped at await {times}");
@@ -289,7 +308,9 @@ async fn run_5_complete_and_release_dropped_at_every_await_point_are_finished() 
         let mut drops = 0;
         for times in 0..100 {
             let stage = Stage::new();
-            let Acquisition::Granted(held) = stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+            let Acquisition::Granted(held) =
+                stage.engine.try_acquire(&ctx("k", LEASE)).await.unwrap()
+            else {
                 panic!("granted")
             };
             let ending: Ending = if completes {

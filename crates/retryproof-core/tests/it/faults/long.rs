@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long leases, whose tries to beat lie further apart than `operation-timeout`: the end of an action waits for none.
+//! Long leases, whose tries to beat lie further apart than `operation-timeout`: the end of an
+//! action waits for none.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Does, Lab};
 
-/// Its beat comes after half of it; a try repeats after 30 s, and a further one goes out beside it after 60 s.
+/// Its beat comes after half of it; a try repeats after 30 s, and a further one goes out beside it
+/// after 60 s.
 const LONG: Duration = Duration::from_secs(600);
 
 fn lab() -> Lab {
@@ -66,11 +68,13 @@ async fn sto_5_a_beat_that_is_swallowed_is_cut_off_at_the_operation_timeout() {
     assert!(holder.await.unwrap().is_executed());
 }
 
-/// More leases than beats that may be on their way at once: they rest between their tries without keeping others from theirs.
+/// More leases than beats that may be on their way at once: they rest between their tries without
+/// keeping others from theirs.
 #[tokio::test(start_paused = true)]
 async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_from_beating() {
     const HOUR: Duration = Duration::from_secs(3_600);
-    let ctx = |key: &str, lease| IdempotencyContext::builder("faults", key).lease(lease).build().unwrap();
+    let ctx =
+        |key: &str, lease| IdempotencyContext::builder("faults", key).lease(lease).build().unwrap();
     for outage in [Outage::Refuse, Outage::Swallow] {
         let lab = lab();
         let mut held = Vec::new();
@@ -91,8 +95,10 @@ async fn run_1_run_2_many_long_leases_that_rest_between_tries_keep_no_short_one_
         assert_eq!(lab.counters.read().loss_noticed, 0, "{outage:?}");
         assert!(lab.faults.injected() >= 200, "{outage:?}: {} beats failed", lab.faults.injected());
         // The long ones were tried again a twentieth of their lease later.
-        let answered = lab.log.entries().into_iter().filter(|call| call.operation == Operation::Extend);
-        let long = answered.filter(|call| call.identity.as_ref() != Some(ctx("short", HOUR).identity()));
+        let answered =
+            lab.log.entries().into_iter().filter(|call| call.operation == Operation::Extend);
+        let long =
+            answered.filter(|call| call.identity.as_ref() != Some(ctx("short", HOUR).identity()));
         assert_eq!(long.count(), 300, "{outage:?}");
         assert_eq!(lab.engine.activity().beating, 301, "{outage:?}");
     }
@@ -108,13 +114,19 @@ async fn run_2_run_6_a_lease_that_rests_between_tries_is_lost_when_it_ends_and_a
         config.max_hold = max_hold;
         let lab = Lab::with(config);
         lab.faults.plan(|call| (call.operation == Operation::Extend).then_some(Fault::Refused));
-        let Acquisition::Granted(held) = lab.engine.try_acquire(&ctx("k")).await.unwrap() else { panic!() };
+        let Acquisition::Granted(held) = lab.engine.try_acquire(&ctx("k")).await.unwrap() else {
+            panic!()
+        };
         let began = Instant::now();
         assert_eq!(held.lease().lost().await, loss);
         let told = began.elapsed();
         assert!(told >= after && told <= after + Duration::from_millis(5), "{loss:?}: {told:?}");
         // From half of the lease on, every twentieth.
-        assert!((6..=10).contains(&lab.faults.injected()), "{loss:?}: {} tries", lab.faults.injected());
+        assert!(
+            (6..=10).contains(&lab.faults.injected()),
+            "{loss:?}: {} tries",
+            lab.faults.injected()
+        );
         assert_eq!(lab.engine.activity().beating, 0);
     }
 }
@@ -138,7 +150,11 @@ async fn run_5_a_shutdown_waits_for_a_completion_that_is_repeated_in_the_backgro
             sleep(away).await;
             faults.clear();
         });
-        assert_eq!(lab.engine.shutdown(Duration::from_secs(1)).await, 1, "it is not done, and that is said");
+        assert_eq!(
+            lab.engine.shutdown(Duration::from_secs(1)).await,
+            1,
+            "it is not done, and that is said"
+        );
         assert_eq!(lab.engine.shutdown(2 * away).await, 0);
         assert_eq!(lab.completions(), 1, "recorded before the process may end");
     }

@@ -10,7 +10,8 @@ use retryproof_core::store::{
 };
 use retryproof_core::{
     Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
-    IdempotencyEngine, IdempotencyStore, Identity, Lease, MemoryStore, Outcome, OwnerId, Recorded, Result,
+    IdempotencyEngine, IdempotencyStore, Identity, Lease, MemoryStore, Outcome, OwnerId, Recorded,
+    Result,
 };
 use retryproof_testkit::{Entry, Fault, Operation, Said};
 use tokio::time::sleep;
@@ -30,14 +31,18 @@ async fn acq_9_a_lost_grant_is_asked_for_again_by_the_same_owner() {
     let acquires = of(&lab, Operation::Acquire);
     assert_eq!(acquires.len(), 2);
     assert_eq!(acquires[0].owner, acquires[1].owner);
-    assert!(acquires.iter().all(|acquire| acquire.said == Said::Granted), "no takeover: {acquires:?}");
+    assert!(
+        acquires.iter().all(|acquire| acquire.said == Said::Granted),
+        "no takeover: {acquires:?}"
+    );
     assert_eq!(lab.counters.read().acquired, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn acq_9_acq_12_a_takeover_whose_answer_was_lost_is_one_still() {
     let lab = Lab::new();
-    let Acquisition::Granted(dead) = lab.elsewhere().try_acquire(&ctx("k", LEASE)).await.unwrap() else {
+    let Acquisition::Granted(dead) = lab.elsewhere().try_acquire(&ctx("k", LEASE)).await.unwrap()
+    else {
         panic!("granted")
     };
     dead.hold();
@@ -56,7 +61,9 @@ async fn acq_9_a_grant_lost_twice_is_given_back_and_nothing_runs() {
     let lab = Lab::new();
     lab.faults.fail_next(Operation::Acquire, 2, Fault::AnswerLost);
     let ended = lab.call(ctx("k", LEASE), NOW).await;
-    assert!(matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable));
+    assert!(
+        matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable)
+    );
     assert_eq!(ended.runs, 0);
     sleep(10 * MS).await;
     let releases = of(&lab, Operation::Release);
@@ -72,7 +79,9 @@ async fn acq_9_acq_11_a_grant_that_is_not_answered_is_given_back_in_the_backgrou
     let lab = Lab::new();
     lab.faults.fail_next(Operation::Acquire, 1, Fault::AnswerSwallowed);
     let ended = lab.call(ctx("k", LEASE), NOW).await;
-    assert!(matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable));
+    assert!(
+        matches!(&ended.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable)
+    );
     assert!(ended.took <= OPERATION + MS, "STO-5: {:?}", ended.took);
     let next = lab.call(ctx("k", 3 * LEASE), NOW).await;
     assert!(next.is_executed() && next.took <= 2 * LEASE, "{next:?}");
@@ -88,7 +97,10 @@ async fn cmp_3_a_lost_completion_is_repeated_and_counts_once() {
         assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
         let said: Vec<_> = of(&lab, Operation::Complete).iter().map(|call| call.said).collect();
         assert_eq!(said[0], Said::Fenced(Fenced::Done));
-        assert!(said[1..].iter().all(|said| *said == Said::Fenced(Fenced::AlreadyDone)), "{said:?}");
+        assert!(
+            said[1..].iter().all(|said| *said == Said::Fenced(Fenced::AlreadyDone)),
+            "{said:?}"
+        );
         assert_eq!(said.len() as u64, times + 1);
         assert!(lab.call(ctx("k", LEASE), NOW).await.is_replayed());
     }
@@ -109,7 +121,9 @@ async fn cmp_3_the_caller_waits_for_the_operation_timeout_and_the_repetition_goe
                 assert!(ended.is_executed() && ended.recorded() == Some(Recorded::No), "{ended:?}");
             }
             CompletionFailurePolicy::Propagate => {
-                let Err(ExecuteError::Completion(failed)) = &ended.result else { panic!("{ended:?}") };
+                let Err(ExecuteError::Completion(failed)) = &ended.result else {
+                    panic!("{ended:?}")
+                };
                 assert_eq!(failed.recorded, Recorded::No);
             }
         }
@@ -222,7 +236,10 @@ async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
             }
         };
         state.lock().0 = 1;
-        assert!(matches!(acquire("once").await.unwrap(), Acquisition::Granted(_)), "in place {in_place}");
+        assert!(
+            matches!(acquire("once").await.unwrap(), Acquisition::Granted(_)),
+            "in place {in_place}"
+        );
         assert_eq!(std::mem::take(&mut state.lock().1), ["acquire"; 2], "in place {in_place}");
         state.lock().0 = 2;
         assert_eq!(acquire("twice").await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -232,7 +249,10 @@ async fn acq_9_a_store_that_answers_at_once_is_asked_once_more_and_no_more() {
             ["acquire", "acquire", "release"],
             "in place {in_place}"
         );
-        assert!(matches!(acquire("twice").await.unwrap(), Acquisition::Granted(_)), "it was released");
+        assert!(
+            matches!(acquire("twice").await.unwrap(), Acquisition::Granted(_)),
+            "it was released"
+        );
         assert_eq!(engine.activity().running, 0);
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that goes away while an action runs: for 0.4 lease nothing is lost, for two leases the action is told.
+//! A store that goes away while an action runs: for 0.4 lease nothing is lost, for two leases the
+//! action is told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +19,8 @@ const MODES: [Outage; 3] = [Outage::Refuse, Outage::Swallow, Outage::Stall];
 #[tokio::test(start_paused = true)]
 async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_begins() {
     for mode in MODES {
-        // Over two leases after the grant, so at every phase of the first beats and of the later ones.
+        // Over two leases after the grant, so at every phase of the first beats and of the later
+        // ones.
         for phase in 0..=80 {
             let begins = LEASE * phase / 40;
             let what = format!("{mode:?} from {begins:?} on");
@@ -33,10 +35,13 @@ async fn run_1_an_outage_of_four_tenths_of_a_lease_loses_nothing_whenever_it_beg
             sleep(LEASE * 4 / 10).await;
             lab.faults.end_outage();
             let (holder, waiter) = (holder.await.unwrap(), waiter.await.unwrap());
-            assert!(holder.is_executed() && holder.recorded() == Some(Recorded::Yes), "{what}: {holder:?}");
-            // A waiter whose acquire falls into the outage may fail for want of a store (ACQ-9); it never runs.
-            let away =
-                matches!(&waiter.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable);
+            assert!(
+                holder.is_executed() && holder.recorded() == Some(Recorded::Yes),
+                "{what}: {holder:?}"
+            );
+            // A waiter whose acquire falls into the outage may fail for want of a store (ACQ-9); it
+            // never runs.
+            let away = matches!(&waiter.result, Err(ExecuteError::Store(e)) if e.kind() == ErrorKind::Unavailable);
             assert!(waiter.is_replayed() || away, "{what}: {waiter:?}");
             assert!(lab.call(ctx("k", LEASE), NOW).await.is_replayed(), "{what}");
             let counts = lab.counters.read();
@@ -78,7 +83,8 @@ async fn stubborn(
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late_completion_counts() {
+async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late_completion_counts()
+{
     for mode in MODES {
         let lab = Lab::new();
         let (seen, fenced) = (Arc::<Seen>::default(), Arc::<AtomicU32>::default());
@@ -89,7 +95,8 @@ async fn run_2_cmp_2_after_two_leases_of_outage_the_action_was_told_and_its_late
             lab.faults.end_outage();
         };
         let began = Instant::now();
-        let (report, ()) = tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
+        let (report, ()) =
+            tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
         let report = report.unwrap();
         let (loss, at) = seen.0.lock().expect("the action was told");
         assert_eq!(loss, Loss::Expired, "{mode:?}");
@@ -116,18 +123,25 @@ async fn run_2_cmp_2_a_takeover_during_the_outage_fences_the_completion() {
             sleep(LEASE).await;
             lab.faults.begin_outage(mode);
             // Another process, whose store is there, takes over once the lease is over.
-            let taken =
-                other.execute(ctx("k", 10 * LEASE), || async { Ok::<_, &str>(77_u32) }).await.unwrap();
+            let taken = other
+                .execute(ctx("k", 10 * LEASE), || async { Ok::<_, &str>(77_u32) })
+                .await
+                .unwrap();
             assert_eq!(taken, Outcome::Executed(77), "{mode:?}");
             sleep(LEASE / 2).await;
             lab.faults.end_outage();
         };
-        let (report, ()) = tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
+        let (report, ()) =
+            tokio::join!(stubborn(&lab, Arc::clone(&seen), Arc::clone(&fenced)), away);
         let report = report.unwrap();
         assert!(seen.0.lock().is_some(), "{mode:?}: the action was told (S19)");
         assert_eq!(report.outcome, Outcome::Replayed(77), "{mode:?}: all callers see one answer");
         assert!(report.fenced, "{mode:?}");
-        assert_eq!(fenced.load(Ordering::SeqCst), 1, "{mode:?}: the refused value went to the hook");
+        assert_eq!(
+            fenced.load(Ordering::SeqCst),
+            1,
+            "{mode:?}: the refused value went to the hook"
+        );
         assert_eq!(lab.completions(), 0, "{mode:?}: and was stored nowhere");
         assert_eq!(lab.counters.read().lost, 1);
         lab.is_at_rest().await;
@@ -161,7 +175,10 @@ async fn cmp_2_a_fenced_caller_waits_for_the_taker_within_one_fresh_wait() {
         } else {
             assert!(matches!(report.outcome, Outcome::InFlight(_)), "{report:?}");
             let took = began.elapsed();
-            assert!(took >= 13 * LEASE && took <= 13 * LEASE + 2 * OPERATION, "one fresh wait: {took:?}");
+            assert!(
+                took >= 13 * LEASE && took <= 13 * LEASE + 2 * OPERATION,
+                "one fresh wait: {took:?}"
+            );
         }
         assert_eq!(taker.await.unwrap(), Outcome::Executed(77));
     }
@@ -234,7 +251,8 @@ async fn sto_5_holders_are_always_tried_while_new_calls_fail_fast() {
     }
     sleep(LEASE / 10).await;
     lab.faults.end_outage();
-    // The gate is shut for new calls until one of them probes; the completion goes through all the same.
+    // The gate is shut for new calls until one of them probes; the completion goes through all the
+    // same.
     let ended = holder.await.unwrap();
     assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
     assert!(ended.took < LEASE, "{:?}", ended.took);
@@ -246,14 +264,19 @@ async fn acq_6_waiters_end_in_time_when_the_store_goes_away_for_good() {
         let lab = Lab::new();
         let held = lab.engine.try_acquire(&ctx("k", LEASE)).await.unwrap();
         let waits = [LEASE / 10, LEASE, 3 * LEASE];
-        let waiters: Vec<_> = waits.iter().map(|wait| (wait, lab.start(ctx("k", *wait), NOW))).collect();
+        let waiters: Vec<_> =
+            waits.iter().map(|wait| (wait, lab.start(ctx("k", *wait), NOW))).collect();
         sleep(MS).await;
         lab.faults.begin_outage(mode);
         for (wait, waiter) in waiters {
             let ended = waiter.await.unwrap();
             assert_eq!(ended.runs, 0);
             assert!(!ended.is_executed() && !ended.is_replayed(), "{mode:?}: {ended:?}");
-            assert!(ended.took <= *wait + OPERATION + 2 * MS, "{mode:?}, {wait:?}: {:?}", ended.took);
+            assert!(
+                ended.took <= *wait + OPERATION + 2 * MS,
+                "{mode:?}, {wait:?}: {:?}",
+                ended.took
+            );
         }
         assert_eq!(lab.engine.activity().waiting, 0);
         drop(held);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use retryproof_core::observe::Loss;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore, Standing,
-    StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore,
+    Standing, StoreProfile, StoreStats,
 };
 use retryproof_core::{
-    Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
-    MemoryStore, Outcome, OwnerId, Result,
+    Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
+    Identity, MemoryStore, Outcome, OwnerId, Result,
 };
 use retryproof_testkit::{Fault, Operation};
 use tokio::time::{sleep, timeout};
@@ -42,8 +42,8 @@ async fn run_2_a_holder_whose_every_beat_panics_hears_that_its_lease_is_lost() {
     assert_eq!(loss, Loss::Expired);
 }
 
-/// A store in memory that panics where a call is made, not where its future is polled. Each method does so once for each time that
-/// is asked of it.
+/// A store in memory that panics where a call is made, not where its future is polled. Each method
+/// does so once for each time that is asked of it.
 #[derive(Debug)]
 struct Jumpy {
     store: SharedStore,
@@ -53,14 +53,20 @@ struct Jumpy {
 
 impl Jumpy {
     fn may_panic(&self) {
-        let left = self.panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let left = self
+            .panics
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         assert!(left.is_err(), "on purpose");
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl IdempotencyStore for Jumpy {
-    fn acquire(&self, id: &Identity, req: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send {
+    fn acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> impl Future<Output = Result<Acquired>> + Send {
         self.may_panic();
         async move { self.store.acquire(id, req).await }
     }
@@ -95,7 +101,11 @@ impl IdempotencyStore for Jumpy {
         self.may_panic();
         async move { self.store.complete(id, owner, done).await }
     }
-    fn release(&self, id: &Identity, owner: OwnerId) -> impl Future<Output = Result<Fenced>> + Send {
+    fn release(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+    ) -> impl Future<Output = Result<Fenced>> + Send {
         self.may_panic();
         async move { self.store.release(id, owner).await }
     }
@@ -145,7 +155,11 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
             panics.store(1, Ordering::SeqCst);
             async { Ok::<_, &str>(1) }
         };
-        assert_eq!(engine.execute(quick("k"), action).await.unwrap(), Outcome::Executed(1), "{at_once}");
+        assert_eq!(
+            engine.execute(quick("k"), action).await.unwrap(),
+            Outcome::Executed(1),
+            "{at_once}"
+        );
         panics.store(2, Ordering::SeqCst);
         let failed = engine.try_acquire(&quick("other")).await.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Unavailable, "at once {at_once}");
@@ -154,7 +168,8 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         panics.store(1, Ordering::SeqCst);
         // What HTTP sends first.
         let _ = engine.try_acquire_tracked_now(&quick("now")).map_err(drop);
-        let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap() else {
+        let Acquisition::Granted(held) = engine.try_acquire(&quick("release")).await.unwrap()
+        else {
             panic!("granted")
         };
         panics.store(1, Ordering::SeqCst);
@@ -167,7 +182,10 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
         assert_eq!(engine.store().stats().await.unwrap_err().kind(), ErrorKind::Unavailable);
         panics.store(1, Ordering::SeqCst);
         let id = quick("k");
-        assert_eq!(engine.store().get(id.identity()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            engine.store().get(id.identity()).await.unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
         // None of it has left anything behind.
         let replayed = engine.execute(quick("k"), || async { Ok::<_, &str>(2) }).await.unwrap();
         assert_eq!(replayed, Outcome::Replayed(1), "at once {at_once}");

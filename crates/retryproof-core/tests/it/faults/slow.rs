@@ -49,7 +49,8 @@ async fn run_2_a_store_further_away_than_a_lease_tells_the_holder_and_keeps_outc
             .unwrap();
         assert_eq!(told, Outcome::Executed(true), "{percent} %: nobody took over, so it counts");
 
-        // With a rival whose store is near, the slow holder is fenced, and answers as the rival does.
+        // With a rival whose store is near, the slow holder is fenced, and answers as the rival
+        // does.
         let rival = IdempotencyEngine::new(store.clone());
         let runs = Arc::<AtomicU32>::default();
         let rivalling = async {

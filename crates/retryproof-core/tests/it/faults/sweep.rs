@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One fault at every call of a run in turn, and a fault at every n-th call, until a run comes through clean.
+//! One fault at every call of a run in turn, and a fault at every n-th call, until a run comes
+//! through clean.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use retryproof_testkit::{Fault, Operation};
 
 use super::{Does, Ended, LEASE, Lab, MS, NOW, OPERATION, ctx};
 
-/// A long action with duplicates of every patience, a replay, and an action that fails and is tried again.
+/// A long action with duplicates of every patience, a replay, and an action that fails and is tried
+/// again.
 struct Story {
     holder: Ended,
     patient: Ended,
@@ -28,7 +30,8 @@ async fn tell(lab: &Lab) -> Story {
     let brief = lab.start(ctx("k", 300 * MS), NOW);
     tokio::time::sleep(100 * MS).await;
     let impatient = lab.call(ctx("k", Duration::ZERO), NOW).await;
-    let (holder, patient, brief) = (holder.await.unwrap(), patient.await.unwrap(), brief.await.unwrap());
+    let (holder, patient, brief) =
+        (holder.await.unwrap(), patient.await.unwrap(), brief.await.unwrap());
     let later = lab.call(ctx("k", 4 * LEASE), NOW).await;
     let failing = lab.call(ctx("e", 4 * LEASE), Does::Fails(10 * MS)).await;
     let again = lab.call(ctx("e", 4 * LEASE), NOW).await;
@@ -66,14 +69,18 @@ impl Story {
         // All who got a recorded value of a key got the same (S5).
         let recorded = |ended: &&Ended| ended.recorded() == Some(Recorded::Yes);
         let calls = [&self.holder, &self.patient, &self.brief, &self.impatient, &self.later];
-        let mut values: Vec<_> = calls.into_iter().filter(recorded).filter_map(Ended::value).collect();
+        let mut values: Vec<_> =
+            calls.into_iter().filter(recorded).filter_map(Ended::value).collect();
         values.dedup();
         assert!(values.len() <= 1, "{what}: {values:?}");
     }
 
     /// What a run without faults comes to.
     fn is_clean(&self, lab: &Lab, what: &str) {
-        assert!(self.holder.is_executed() && self.holder.recorded() == Some(Recorded::Yes), "{what}");
+        assert!(
+            self.holder.is_executed() && self.holder.recorded() == Some(Recorded::Yes),
+            "{what}"
+        );
         assert!(self.patient.is_replayed(), "{what}: {:?}", self.patient);
         assert!(self.brief.is_in_flight(), "{what}: {:?}", self.brief);
         assert!(self.impatient.is_in_flight(), "{what}: {:?}", self.impatient);
@@ -106,8 +113,8 @@ async fn acq_9_cmp_3_one_refused_call_or_lost_answer_is_noticed_by_nobody() {
     }
 }
 
-/// Any one call swallowed, with or without its effect, costs at most its own caller: every outcome is true and in time, the key
-/// settles, and nothing runs twice.
+/// Any one call swallowed, with or without its effect, costs at most its own caller: every outcome
+/// is true and in time, the key settles, and nothing runs twice.
 #[tokio::test(start_paused = true)]
 async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     for fault in [Fault::Swallowed, Fault::AnswerSwallowed] {
@@ -120,8 +127,7 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
             story.is_safe(&lab, &what);
             for (name, ended, _) in story.calls() {
                 if let Err(error) = &ended.result {
-                    let unavailable =
-                        matches!(error, ExecuteError::Store(e) if e.kind() == ErrorKind::Unavailable);
+                    let unavailable = matches!(error, ExecuteError::Store(e) if e.kind() == ErrorKind::Unavailable);
                     assert!(unavailable || name == "failing", "{what}, {name}: {error:?}");
                 }
             }
@@ -136,7 +142,8 @@ async fn acq_6_sto_5_one_swallowed_call_costs_its_own_caller_at_most() {
     }
 }
 
-/// With every n-th call failing, down to every one, outcomes stay true and in time; and the fewer fail the more succeeds.
+/// With every n-th call failing, down to every one, outcomes stay true and in time; and the fewer
+/// fail the more succeeds.
 #[tokio::test(start_paused = true)]
 async fn sto_5_every_nth_call_may_fail() {
     for fault in [
@@ -173,7 +180,8 @@ async fn sto_5_every_nth_call_may_fail() {
     }
 }
 
-/// Any pair of calls refused or without answer keeps every promise that a single one keeps, but the silence about it.
+/// Any pair of calls refused or without answer keeps every promise that a single one keeps, but the
+/// silence about it.
 #[tokio::test(start_paused = true)]
 async fn cmp_2_any_two_faults_keep_outcomes_true() {
     for (first, second) in [

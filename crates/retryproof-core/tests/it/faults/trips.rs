@@ -68,7 +68,10 @@ async fn acq_5_a_thousand_waiters_cost_their_first_looks_and_the_polls_of_one() 
     };
     let polls_of_one = costs(1).await - 1;
     let of_all = costs(1_000).await;
-    assert!(of_all <= 1_000 + 3 * polls_of_one, "{of_all} calls; one waiter polls {polls_of_one} times");
+    assert!(
+        of_all <= 1_000 + 3 * polls_of_one,
+        "{of_all} calls; one waiter polls {polls_of_one} times"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +79,8 @@ async fn acq_3_a_release_among_waiters_costs_one_more_acquire_each_at_most() {
     let lab = Lab::new();
     let holder = lab.start(ctx("k", LEASE), Does::Fails(LEASE / 4));
     tokio::time::sleep(MS).await;
-    let waiters: Vec<_> = (0..50).map(|_| lab.start(ctx("k", 10 * LEASE), Does::Succeeds(MS))).collect();
+    let waiters: Vec<_> =
+        (0..50).map(|_| lab.start(ctx("k", 10 * LEASE), Does::Succeeds(MS))).collect();
     assert!(holder.await.unwrap().result.is_err());
     let mut executed = 0;
     for waiter in waiters {

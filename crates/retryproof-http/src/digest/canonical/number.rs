@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test that a double carries one in full.
+//! Numbers as ECMAScript writes them (RFC 8785 section 3.2.2.3), and the test that a double carries
+//! one in full.
 //!
-//! Each step costs a constant, or a constant for each digit: what comes here is a client's choice. More than 17 significant
-//! digits are never the shortest of a double, so they are refused before anything is computed.
+//! Each step costs a constant, or a constant for each digit: what comes here is a client's choice.
+//! More than 17 significant digits are never the shortest of a double, so they are refused before
+//! anything is computed.
 
 /// No double needs more digits.
 const MOST_DIGITS: usize = 17;
 
-/// A decimal number without its sign: the significant digits, and the power of ten behind `0.digits`.
+/// A decimal number without its sign: the significant digits, and the power of ten behind
+/// `0.digits`.
 #[derive(PartialEq, Eq)]
 pub(super) struct Decimal {
     /// Zero behind the last one.
@@ -17,7 +20,8 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Reads JSON's number grammar; `None` when it has more digits than any double, or an exponent that none has.
+    /// Reads JSON's number grammar; `None` when it has more digits than any double, or an exponent
+    /// that none has.
     fn read(number: &str) -> Option<Self> {
         let (mantissa, exponent) = match number.bytes().position(|b| matches!(b, b'e' | b'E')) {
             Some(at) => (&number[..at], number[at + 1..].parse::<i32>().ok()?),
@@ -48,8 +52,8 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// Whether it is the shortest of its double for certain: no two decimals of up to 15 digits have one double, but for
-    /// those that are too large or too small for all of its bits.
+    /// Whether it is the shortest of its double for certain: no two decimals of up to 15 digits
+    /// have one double, but for those that are too large or too small for all of its bits.
     fn is_certain(&self) -> bool {
         self.count == 0 || (self.count <= 15 && (-300..=300).contains(&self.point))
     }
@@ -88,7 +92,8 @@ fn write_exponent(exponent: i64, out: &mut [u8]) -> usize {
     end
 }
 
-/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` when a double does not carry it in full.
+/// Writes a number as ECMAScript does (RFC 8785 section 3.2.2.3); `None` when a double does not
+/// carry it in full.
 pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     let decimal = Decimal::read(number)?;
     if !decimal.is_certain() && shortest(decimal.to_double()?)? != decimal {
@@ -101,8 +106,9 @@ pub(super) fn write_number(number: &str, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The shortest digits that read back as this double; of two that are equally near, the even one (RFC 8785 appendix B,
-/// `1424953923781206.2`), as Ryu chooses too. The standard library rounds a tie up.
+/// The shortest digits that read back as this double; of two that are equally near, the even one
+/// (RFC 8785 appendix B, `1424953923781206.2`), as Ryu chooses too. The standard library rounds a
+/// tie up.
 pub(super) fn shortest(double: f64) -> Option<Decimal> {
     Decimal::read(ryu::Buffer::new().format_finite(double))
 }

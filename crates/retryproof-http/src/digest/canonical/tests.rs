@@ -6,7 +6,8 @@ use super::*;
 use proptest::prelude::*;
 
 fn jcs(body: &str) -> Option<String> {
-    canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes).expect("canonical JSON is UTF-8"))
+    canonical(body.as_bytes())
+        .map(|bytes| String::from_utf8(bytes).expect("canonical JSON is UTF-8"))
 }
 
 fn number(double: f64) -> String {
@@ -58,7 +59,8 @@ fn fp_3_canonical_form_sorts_names_by_utf_16_and_unescapes() {
                 .to_owned()
         )
     );
-    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 though its code point is larger.
+    // U+1F600 is written with surrogates (D83D), which sort before U+FB33 though its code point is
+    // larger.
     assert_eq!(
         jcs(
             "{\"\u{fb33}\":1,\"\\ud83d\\ude00\":2,\"\u{f6}\":3,\"\\r\":4,\"1\":5,\"\u{20ac}\":6,\"\u{80}\":7}"
@@ -68,7 +70,10 @@ fn fp_3_canonical_form_sorts_names_by_utf_16_and_unescapes() {
                 .to_owned()
         )
     );
-    assert_eq!(jcs(r#"{"b":{"d":[],"c":{}},"a":""}"#), Some(r#"{"a":"","b":{"c":{},"d":[]}}"#.to_owned()));
+    assert_eq!(
+        jcs(r#"{"b":{"d":[],"c":{}},"a":""}"#),
+        Some(r#"{"a":"","b":{"c":{},"d":[]}}"#.to_owned())
+    );
 }
 
 #[test]
@@ -128,7 +133,8 @@ fn fp_3_deep_nesting_is_left_raw_and_does_not_overflow() {
     assert!(jcs(&format!("[{},{}]", nest(127), nest(127))).is_some());
 }
 
-/// The shortest digits by the standard library, its ties corrected by the exact value: what was written before, slowly.
+/// The shortest digits by the standard library, its ties corrected by the exact value: what was
+/// written before, slowly.
 fn exact(double: f64) -> String {
     let text = format!("{double:e}");
     let (mantissa, _) = text.split_once('e').unwrap();
@@ -164,7 +170,8 @@ fn document() -> impl Strategy<Value = String> {
     ];
     leaf.prop_recursive(4, 32, 5, |inner| {
         prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..5).prop_map(|v| format!("[ {}\n]", v.join(" ,"))),
+            proptest::collection::vec(inner.clone(), 0..5)
+                .prop_map(|v| format!("[ {}\n]", v.join(" ,"))),
             proptest::collection::btree_map("[a-z\u{e9}\u{fb33}\u{1f600}]{0,3}", inner, 0..5)
                 .prop_shuffle_map(),
         ]

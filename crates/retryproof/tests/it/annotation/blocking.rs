@@ -77,10 +77,14 @@ fn ann_1_ann_5_a_blocking_method_runs_once() {
 #[test]
 fn ann_1_ann_4_a_blocking_function_names_its_engine() {
     let shop = Shop::new();
-    assert!(matches!(import(&shop, 1, || Err(Failure::Own("offline"))), Err(Failure::Own("offline"))));
+    assert!(matches!(
+        import(&shop, 1, || Err(Failure::Own("offline"))),
+        Err(Failure::Own("offline"))
+    ));
     assert_eq!(import(&shop, 1, || Ok(10)).unwrap(), 11);
     assert_eq!(import(&shop, 1, || Ok(20)).unwrap(), 11);
-    let same = IdempotencyContext::builder(concat!(module_path!(), "::import"), "1").build().unwrap();
+    let same =
+        IdempotencyContext::builder(concat!(module_path!(), "::import"), "1").build().unwrap();
     let outcome = shop.engine.execute(same, || Err::<u32, _>(Failure::Own("ran"))).unwrap();
     assert_eq!(outcome, Outcome::Replayed(11));
 }

@@ -39,7 +39,8 @@ impl FromRef<App> for Arc<Runs> {
 impl App {
     fn new() -> Self {
         let engine = IdempotencyEngine::new(MemoryStore::new());
-        let filter = IdempotencyFilter::builder(engine).callers_share_keys().build().expect("a filter");
+        let filter =
+            IdempotencyFilter::builder(engine).callers_share_keys().build().expect("a filter");
         Self { filter, runs: Arc::default() }
     }
 }
@@ -62,7 +63,11 @@ impl<S: Sync> FromRequestParts<S> for User {
 }
 
 #[idempotent(http, ttl = "PT24H", lease = "PT30S", wait_timeout = "PT2.5S", scope = "payments")]
-async fn pay(State(runs): State<Arc<Runs>>, user: User, Json(order): Json<Order>) -> (StatusCode, String) {
+async fn pay(
+    State(runs): State<Arc<Runs>>,
+    user: User,
+    Json(order): Json<Order>,
+) -> (StatusCode, String) {
     (StatusCode::CREATED, format!("{} {} {}", user.0, order.cents, runs.next()))
 }
 
@@ -77,7 +82,8 @@ async fn whoami(user: User) -> String {
 }
 
 fn request(method: Method, path: &str, key: &str, user: &str, body: &'static str) -> Request<Body> {
-    let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let mut request =
+        Request::builder().method(method).uri(path).header("content-type", "application/json");
     if !key.is_empty() {
         request = request.header("idempotency-key", key);
     }
@@ -94,7 +100,8 @@ async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
 /// Status, whether it was replayed, and the body.
 async fn answer(app: &Router, request: Request<Body>) -> (u16, bool, String) {
     let response = send(app, request).await;
-    let replayed = response.headers().get("idempotent-replayed").is_some_and(|value| value == "true");
+    let replayed =
+        response.headers().get("idempotent-replayed").is_some_and(|value| value == "true");
     let status = response.status().as_u16();
     let body = to_bytes(response.into_body(), 1 << 20).await.expect("a body");
     (status, replayed, String::from_utf8(body.to_vec()).expect("text"))
@@ -104,7 +111,8 @@ fn paying(app: &App) -> Router {
     Router::new().route("/payments", post(pay)).with_state(app.clone())
 }
 
-/// What is expected of the function is met by the function: it is dead code, and nothing else says so.
+/// What is expected of the function is met by the function: it is dead code, and nothing else says
+/// so.
 #[idempotent(http)]
 #[expect(dead_code, reason = "ANN-1: mounted by the next release")]
 async fn not_mounted_yet(body: String) -> String {
@@ -209,7 +217,10 @@ async fn nothing() {}
 type P = Path<u8>;
 
 #[idempotent(http)]
-#[expect(clippy::too_many_arguments, reason = "as many as axum takes; and attributes stay with the function")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "as many as axum takes; and attributes stay with the function"
+)]
 async fn sixteen(
     a: P,
     _: P,

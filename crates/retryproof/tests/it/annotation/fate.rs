@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use retryproof::observe::{LeaseEvent, Observer, Phase};
-use retryproof::{Attempt, IdempotencyContext, IdempotencyEngine, Lease, MemoryStore, Rejected, idempotent};
+use retryproof::{
+    Attempt, IdempotencyContext, IdempotencyEngine, Lease, MemoryStore, Rejected, idempotent,
+};
 
 #[derive(Debug)]
 enum PayError {
@@ -92,7 +94,10 @@ async fn run_4_ann_1_an_error_of_unknown_effect_leaves_the_key_to_the_lease() {
     assert_eq!(till.charge("a").await.unwrap(), (7, true), "the next grant is a takeover");
     assert_eq!(till.charge("a").await.unwrap(), (7, true));
     let keys = till.provider.keys.lock().unwrap();
-    assert!(keys.len() == 3 && keys.iter().all(|key| *key == keys[0]), "one key downstream: {keys:?}");
+    assert!(
+        keys.len() == 3 && keys.iter().all(|key| *key == keys[0]),
+        "one key downstream: {keys:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,9 +119,13 @@ async fn run_4_ann_1_a_function_says_by_its_lease_that_nobody_knows() {
     assert!(till.careful("a".to_owned()).await.unwrap_err().is_in_flight());
     assert_eq!(*ends.0.lock().unwrap(), [Phase::Held]);
     // The key is part of neither the lease nor its mark.
-    let same =
-        IdempotencyContext::builder("careful", "a").wait_timeout(Duration::from_secs(20)).build().unwrap();
-    assert!(till.engine.execute(same, async || Ok::<u64, PayError>(8)).await.unwrap().is_executed());
+    let same = IdempotencyContext::builder("careful", "a")
+        .wait_timeout(Duration::from_secs(20))
+        .build()
+        .unwrap();
+    assert!(
+        till.engine.execute(same, async || Ok::<u64, PayError>(8)).await.unwrap().is_executed()
+    );
 }
 
 #[cfg(feature = "blocking")]

@@ -7,8 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use retryproof::{
-    Codec, CodecId, Error, ErrorKind, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome, Payload,
-    Rejected, idempotent,
+    Codec, CodecId, Error, ErrorKind, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
+    Payload, Rejected, idempotent,
 };
 
 use super::{Failure, Runs};
@@ -47,8 +47,10 @@ async fn ann_1_the_key_is_an_expression_over_the_parameters() {
 async fn ann_4_the_scope_of_a_function_is_its_path_and_its_name() {
     let ctx = Context::new();
     charge(&ctx, "acme", 7).await.unwrap();
-    let same = IdempotencyContext::builder(concat!(module_path!(), "::charge"), "acme/7").build().unwrap();
-    let outcome = ctx.engine.execute(same, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
+    let same =
+        IdempotencyContext::builder(concat!(module_path!(), "::charge"), "acme/7").build().unwrap();
+    let outcome =
+        ctx.engine.execute(same, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("acme 7 1".to_owned()));
 }
 
@@ -170,7 +172,10 @@ async fn ann_1_fp_1_a_key_with_another_fingerprint_is_refused_and_runs_nothing()
         assert_eq!(transfer(&ctx, 7, 100, eur()).await.unwrap(), 8);
         for (amount, currency) in [(101, "EUR"), (0, "EUR"), (100, "EU"), (100, "SEK")] {
             let refused = transfer(&ctx, 7, amount, currency.to_owned()).await;
-            assert!(matches!(refused, Err(Failure::Rejected(Rejected::Mismatch))), "{amount} {currency}");
+            assert!(
+                matches!(refused, Err(Failure::Rejected(Rejected::Mismatch))),
+                "{amount} {currency}"
+            );
         }
     }
     assert_eq!(ctx.runs.count(), 1);

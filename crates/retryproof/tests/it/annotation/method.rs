@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof::{
-    BytesCodec, IdempotencyContext, IdempotencyEngine, MemoryStore, NoCodec, Outcome, Scope, idempotent,
+    BytesCodec, IdempotencyContext, IdempotencyEngine, MemoryStore, NoCodec, Outcome, Scope,
+    idempotent,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -40,7 +41,13 @@ impl Orders {
     }
 
     fn on(engine: IdempotencyEngine) -> Self {
-        Self { engine, runs: Runs::default(), began: Notify::new(), go_on: Notify::new(), noted: Vec::new() }
+        Self {
+            engine,
+            runs: Runs::default(),
+            began: Notify::new(),
+            go_on: Notify::new(),
+            noted: Vec::new(),
+        }
     }
 
     #[idempotent(key = event.id)]
@@ -249,7 +256,10 @@ async fn ann_4_methods_that_share_their_last_names_share_no_record() {
     assert_eq!(twin.place(&event("a")).await.unwrap(), "twin a 1");
     assert_eq!(orders.place(&event("a")).await.unwrap(), "a 1");
     assert_eq!(Handles::handle(&orders, 1).await.unwrap(), concat!(module_path!(), "::Orders 1"));
-    assert_eq!(Handles::handle(&twin, 1).await.unwrap(), concat!(module_path!(), "::twin::Orders 1"));
+    assert_eq!(
+        Handles::handle(&twin, 1).await.unwrap(),
+        concat!(module_path!(), "::twin::Orders 1")
+    );
 }
 
 /// One trait for every kind of event, as dispatchers have it.
@@ -314,7 +324,10 @@ async fn ann_4_id_1_methods_of_two_traits_on_one_type_share_no_record() {
     for _ in 0..2 {
         assert_eq!(Handler::handle(&orders, Created(7)).await.unwrap(), "created 7 1");
         assert_eq!(Handler::handle(&orders, Paid(7)).await.unwrap(), "paid 7 2");
-        assert_eq!(Handles::handle(&orders, 7).await.unwrap(), concat!(module_path!(), "::Orders 7"));
+        assert_eq!(
+            Handles::handle(&orders, 7).await.unwrap(),
+            concat!(module_path!(), "::Orders 7")
+        );
     }
     let engine = &orders.engine;
     for _ in 0..2 {
@@ -330,8 +343,14 @@ async fn ann_4_id_1_instantiations_of_a_generic_impl_share_no_record() {
     for _ in 0..2 {
         assert_eq!(batch.handle(vec![7_u8]).await.unwrap(), "1 u8 1");
         assert_eq!(batch.handle(vec![7_u16]).await.unwrap(), "1 u16 2");
-        assert_eq!(Batch::consume_event(&orders.engine, vec![7_u8]).await.unwrap(), "consumed: 1 u8");
-        assert_eq!(Batch::consume_event(&orders.engine, vec![7_u16]).await.unwrap(), "consumed: 1 u16");
+        assert_eq!(
+            Batch::consume_event(&orders.engine, vec![7_u8]).await.unwrap(),
+            "consumed: 1 u8"
+        );
+        assert_eq!(
+            Batch::consume_event(&orders.engine, vec![7_u16]).await.unwrap(),
+            "consumed: 1 u16"
+        );
     }
 }
 
@@ -342,7 +361,8 @@ async fn ann_4_the_scope_of_a_trait_method_has_the_trait() {
     let here = module_path!();
     let scope = format!("<{here}::Orders as {here}::Handler<{here}::Created>>::handle");
     let ctx = IdempotencyContext::builder(Scope::new(scope).unwrap(), "7").build().unwrap();
-    let outcome = orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
+    let outcome =
+        orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("created 7 1".to_owned()));
 }
 
@@ -350,7 +370,10 @@ async fn ann_4_the_scope_of_a_trait_method_has_the_trait() {
 async fn ann_4_the_scope_of_a_method_is_its_types_path_and_its_name() {
     let orders = Orders::new();
     orders.place(&event("a")).await.unwrap();
-    let ctx = IdempotencyContext::builder(concat!(module_path!(), "::Orders::place"), "a").build().unwrap();
-    let outcome = orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
+    let ctx = IdempotencyContext::builder(concat!(module_path!(), "::Orders::place"), "a")
+        .build()
+        .unwrap();
+    let outcome =
+        orders.engine.execute(ctx, async || Err::<String, _>(Failure::Own("ran"))).await.unwrap();
     assert_eq!(outcome, Outcome::Replayed("a 1".to_owned()));
 }

@@ -5,7 +5,8 @@ use retryproof::blocking::{self, Engine};
 use retryproof::{ErrorKind, IdempotencyConfig, IdempotencyContext, Outcome};
 
 fn url(name: &str) -> String {
-    let file = std::env::temp_dir().join(format!("retryproof-blocking-{name}-{}.db", std::process::id()));
+    let file =
+        std::env::temp_dir().join(format!("retryproof-blocking-{name}-{}.db", std::process::id()));
     format!("sqlite:{}", file.display())
 }
 
@@ -45,8 +46,8 @@ fn sto_1_a_blocking_engine_keeps_the_connections_of_its_store() {
     let Ok(url) = std::env::var("RETRYPROOF_TEST_REDIS") else {
         panic!("no RETRYPROOF_TEST_REDIS for this test: run `cargo xtask services up redis`")
     };
-    let engine =
-        blocking::connect(&format!("{url}?prefix=blocking{}", std::process::id())).expect("connected");
+    let engine = blocking::connect(&format!("{url}?prefix=blocking{}", std::process::id()))
+        .expect("connected");
     for at in 0..20 {
         assert_eq!(run(&engine, &format!("k{at}"), at), Outcome::Executed(at));
         assert_eq!(run(&engine, &format!("k{at}"), 99), Outcome::Replayed(at));
@@ -56,11 +57,14 @@ fn sto_1_a_blocking_engine_keeps_the_connections_of_its_store() {
 
 #[test]
 fn cfg_1_the_blocking_form_fails_as_the_async_one_does() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for url in ["", "hello", "nosuch:x", "memory:x", "sqlite:", "sqlite:a.db?mode=ro"] {
         let said = |error: retryproof::Error| error.to_string();
-        let (ours, theirs) =
-            (blocking::connect(url).map(drop), runtime.block_on(retryproof::connect(url)).map(drop));
+        let (ours, theirs) = (
+            blocking::connect(url).map(drop),
+            runtime.block_on(retryproof::connect(url)).map(drop),
+        );
         assert_eq!(ours.map_err(said).expect_err(url), theirs.map_err(said).expect_err(url));
         let (ours, theirs) = (blocking::migrate(url), runtime.block_on(retryproof::migrate(url)));
         assert_eq!(ours.map_err(said).expect_err(url), theirs.map_err(said).expect_err(url));
@@ -81,7 +85,8 @@ fn cfg_1_the_blocking_form_fails_as_the_async_one_does() {
 #[tokio::test]
 async fn run_5_inside_a_runtime_the_blocking_form_is_refused() {
     let url = url("refused");
-    for error in [blocking::connect(&url).expect_err("inside"), blocking::migrate(&url).expect_err("inside")]
+    for error in
+        [blocking::connect(&url).expect_err("inside"), blocking::migrate(&url).expect_err("inside")]
     {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("retryproof::connect"), "it says the way out: {error}");

@@ -41,10 +41,18 @@ fn parameters() -> Vec<Parameter> {
     vec![
         of("sqlite:a.db?table=", "sqlite.table-name", NAMES),
         of("sqlite:a.db?table=", "sqlite.table-name", (&[], &["sqlite_x", "SQLite_x"])),
-        of("sqlite:a.db?synchronous=", "sqlite.synchronous", (&["full", "normal"], &["", "off", "FULL"])),
+        of(
+            "sqlite:a.db?synchronous=",
+            "sqlite.synchronous",
+            (&["full", "normal"], &["", "off", "FULL"]),
+        ),
         of("postgres://h/d?table=", "postgres.table-name", NAMES),
         of("postgres://h/d?max-connections=", "postgres.max-connections", CONNECTIONS),
-        of("postgres://h/d?pooler=", "postgres.pooler", (&["session", "transaction"], &["", "statement"])),
+        of(
+            "postgres://h/d?pooler=",
+            "postgres.pooler",
+            (&["session", "transaction"], &["", "statement"]),
+        ),
         of("mysql://h/d?table=", "mysql.table-name", NAMES),
         of("mysql://h/d?max-connections=", "mysql.max-connections", CONNECTIONS),
         of("redis://h?prefix=", "redis.prefix", NAMES),
@@ -57,7 +65,10 @@ fn parameters() -> Vec<Parameter> {
             "redis://h?wait=1&wait-timeout=",
             "redis.wait-timeout",
             // The server takes 0 as "for ever".
-            (&["PT0.001S", "PT1S", "PT24H"], &["", "PT0S", "PT0.0001S", "PT24H0.001S", "PT9999H", "1", "x"]),
+            (
+                &["PT0.001S", "PT1S", "PT24H"],
+                &["", "PT0S", "PT0.0001S", "PT24H0.001S", "PT9999H", "1", "x"],
+            ),
         ),
     ]
 }
@@ -67,7 +78,8 @@ fn cfg_1_a_parameter_of_a_url_has_the_bounds_of_its_key() {
     for Parameter { url, key, takes, refuses } in parameters() {
         for value in takes {
             loaded(key, value).unwrap_or_else(|error| panic!("{key} takes {value:?}: {error}"));
-            parsed(&format!("{url}{value}")).unwrap_or_else(|error| panic!("{url} takes {value:?}: {error}"));
+            parsed(&format!("{url}{value}"))
+                .unwrap_or_else(|error| panic!("{url} takes {value:?}: {error}"));
         }
         for value in refuses {
             for refused in [loaded(key, value), parsed(&format!("{url}{value}"))] {

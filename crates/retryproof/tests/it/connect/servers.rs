@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The URLs of PostgreSQL, MySQL and Redis: what is wrong with one is said without its password, also by the real servers. That each
-//! store works through a URL is shown by the lab's suites, which make and drop tables.
+//! The URLs of PostgreSQL, MySQL and Redis: what is wrong with one is said without its password,
+//! also by the real servers. That each store works through a URL is shown by the lab's suites,
+//! which make and drop tables.
 
 use std::time::{Duration, Instant};
 
@@ -81,14 +82,21 @@ async fn sto_1_a_server_that_is_not_there_is_unavailable_within_seconds() {
 
 #[tokio::test]
 async fn id_4_a_wrong_password_or_database_is_refused_by_the_real_servers() {
-    let (postgres, mariadb) =
-        (variable("RETRYPROOF_TEST_POSTGRES_PASSWORD"), variable("RETRYPROOF_TEST_MARIADB_PASSWORD"));
-    let (redis, sentinel) = (variable("RETRYPROOF_TEST_REDIS"), variable("RETRYPROOF_TEST_SENTINEL"));
+    let (postgres, mariadb) = (
+        variable("RETRYPROOF_TEST_POSTGRES_PASSWORD"),
+        variable("RETRYPROOF_TEST_MARIADB_PASSWORD"),
+    );
+    let (redis, sentinel) =
+        (variable("RETRYPROOF_TEST_REDIS"), variable("RETRYPROOF_TEST_SENTINEL"));
     for (url, kind, says) in [
         (format!("postgres://app:canary@{}", place(&postgres)), ErrorKind::Config, "password"),
         (format!("mysql://app:canary@{}", place(&mariadb)), ErrorKind::Config, "password"),
         (format!("redis://app:canary@{}", place(&redis)), ErrorKind::Unexpected, "password"),
-        (format!("redis+sentinel://app:canary@{}", place(&sentinel)), ErrorKind::Unexpected, "password"),
+        (
+            format!("redis+sentinel://app:canary@{}", place(&sentinel)),
+            ErrorKind::Unexpected,
+            "password",
+        ),
         (
             format!("{}/no_such_database", server(&variable("RETRYPROOF_TEST_POSTGRES"))),
             ErrorKind::Config,
@@ -111,14 +119,19 @@ async fn id_4_a_wrong_password_or_database_is_refused_by_the_real_servers() {
 
 #[tokio::test]
 async fn sto_3_connect_makes_no_table_and_names_the_one_of_the_keys() {
-    for (url, table) in [("RETRYPROOF_TEST_POSTGRES", "absent_p"), ("RETRYPROOF_TEST_MARIADB", "absent_m")] {
+    for (url, table) in
+        [("RETRYPROOF_TEST_POSTGRES", "absent_p"), ("RETRYPROOF_TEST_MARIADB", "absent_m")]
+    {
         let mut config = configured(Some(&variable(url)));
         config.postgres.table_name = Some("absent_p".to_owned());
         config.mysql.table_name = Some("absent_m".to_owned());
         for _ in 0..2 {
             let error = retryproof::connect_with(&config).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-            assert!(error.to_string().contains(table) && error.to_string().contains("migrate"), "{error}");
+            assert!(
+                error.to_string().contains(table) && error.to_string().contains("migrate"),
+                "{error}"
+            );
         }
     }
 }
@@ -130,14 +143,18 @@ async fn cfg_1_the_keys_of_redis_reach_the_store() {
     let mut config = configured(Some(&url));
     config.redis.prefix = Some(format!("facade_{}", std::process::id()));
     retryproof::migrate_with(&config).await.unwrap();
-    assert_eq!(run(retryproof::connect_with(&config).await.unwrap(), 1).await, Outcome::Executed(1));
+    assert_eq!(
+        run(retryproof::connect_with(&config).await.unwrap(), 1).await,
+        Outcome::Executed(1)
+    );
     let by_url = format!("{url}?prefix=facade_{}", std::process::id());
     assert_eq!(run(retryproof::connect(&by_url).await.unwrap(), 2).await, Outcome::Replayed(1));
     // One that stands alone has no replica to wait for.
     config.redis.prefix = Some(format!("facade_w_{}", std::process::id()));
     config.redis.wait_replicas = Some(1);
     config.redis.wait_timeout = Some(Duration::from_millis(20));
-    let engine = retryproof::IdempotencyEngine::new(retryproof::connect_with(&config).await.unwrap());
+    let engine =
+        retryproof::IdempotencyEngine::new(retryproof::connect_with(&config).await.unwrap());
     let ctx = retryproof::IdempotencyContext::builder("connect", "key-1")
         .ttl(Duration::from_secs(1))
         .lease(Duration::from_secs(1))
@@ -154,7 +171,9 @@ async fn cfg_1_the_keys_of_redis_reach_the_store() {
 async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
     type Set = fn(&mut IdempotencyConfig);
     let cases: [(&str, &str, Set); 8] = [
-        ("postgres://h/d?table=t", "postgres.table-name", |c| c.postgres.table_name = Some("t".to_owned())),
+        ("postgres://h/d?table=t", "postgres.table-name", |c| {
+            c.postgres.table_name = Some("t".to_owned())
+        }),
         ("postgres://h/d?max-connections=3", "postgres.max-connections", |c| {
             c.postgres.max_connections = Some(3)
         }),
@@ -162,7 +181,9 @@ async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
             c.postgres.pooler = Some(retryproof::config::Pooler::Session);
         }),
         ("mysql://h/d?table=t", "mysql.table-name", |c| c.mysql.table_name = Some("t".to_owned())),
-        ("mariadb://h/d?max-connections=3", "mysql.max-connections", |c| c.mysql.max_connections = Some(3)),
+        ("mariadb://h/d?max-connections=3", "mysql.max-connections", |c| {
+            c.mysql.max_connections = Some(3)
+        }),
         ("redis://h?prefix=t", "redis.prefix", |c| c.redis.prefix = Some("t".to_owned())),
         ("redis://h?wait=1", "redis.wait-replicas", |c| c.redis.wait_replicas = Some(1)),
         ("redis+sentinel://h/m?wait=1&wait-timeout=PT1S", "redis.wait-timeout", |c| {

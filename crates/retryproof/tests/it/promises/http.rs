@@ -22,14 +22,18 @@ async fn pay(Json(order): Json<Value>) -> Response {
         None => answer.into_response(),
         Some("declined") => StatusCode::PAYMENT_REQUIRED.into_response(),
         Some("released") => (AnswerFate::Release, answer).into_response(),
-        Some("streamed") => ([("content-type", "text/event-stream")], "data: 1\n\n").into_response(),
+        Some("streamed") => {
+            ([("content-type", "text/event-stream")], "data: 1\n\n").into_response()
+        }
         Some(other) => panic!("{other}"),
     }
 }
 
 fn app(store: MemoryStore) -> Router {
-    let filter =
-        IdempotencyFilter::builder(IdempotencyEngine::new(store)).callers_share_keys().build().unwrap();
+    let filter = IdempotencyFilter::builder(IdempotencyEngine::new(store))
+        .callers_share_keys()
+        .build()
+        .unwrap();
     Router::new().route("/payments", post(pay)).with_state(filter)
 }
 
@@ -43,7 +47,12 @@ async fn send(app: &Router, order: Value) -> (u16, bool, bool, String) {
     let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
     let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
     let replayed = headers.get("idempotent-replayed").is_some_and(|value| value == "true");
-    (status, replayed, headers.contains_key("retry-after"), String::from_utf8(body.to_vec()).unwrap())
+    (
+        status,
+        replayed,
+        headers.contains_key("retry-after"),
+        String::from_utf8(body.to_vec()).unwrap(),
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +96,11 @@ async fn http_7_a_returned_402_is_stored_and_a_released_answer_is_not() {
 #[tokio::test(start_paused = true)]
 async fn http_13_a_result_that_was_not_kept_is_409() {
     let app = app(MemoryStore::new());
-    assert_eq!(send(&app, json!({ "ends": "streamed" })).await.3, "data: 1\n\n", "its client gets it whole");
+    assert_eq!(
+        send(&app, json!({ "ends": "streamed" })).await.3,
+        "data: 1\n\n",
+        "its client gets it whole"
+    );
     let again = send(&app, json!({ "ends": "streamed" })).await;
     assert_eq!((again.0, again.2), (409, false));
     assert!(again.3.contains("result-not-replayable"), "{}", again.3);

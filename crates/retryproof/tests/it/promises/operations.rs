@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The operations page against the library: no setting, kind of error, code or log line is missing or wrong.
+//! The operations page against the library: no setting, kind of error, code or log line is missing
+//! or wrong.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -9,8 +10,8 @@ use axum::routing::post;
 use retryproof::http::{Code, IdempotencyFilter, Policy};
 use retryproof::observe::LeaseEvent;
 use retryproof::{
-    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Observer,
-    Outcome, config,
+    Error, ErrorKind, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore,
+    Observer, Outcome, config,
 };
 use tower::ServiceExt as _;
 
@@ -33,27 +34,30 @@ fn cfg_1_every_setting_is_on_the_page_with_its_variable_and_default() {
     for (key, variable) in config::keys() {
         let row = row(key);
         assert_eq!(row[1], format!("`{variable}`"));
-        // Setting the default that the page tells changes nothing. Stores have their defaults themselves.
+        // Setting the default that the page tells changes nothing. Stores have their defaults
+        // themselves.
         let value = row[3].trim_matches('`').to_owned();
         let has_none = matches!(key, "store" | "max-running" | "postgres.pooler");
         let loaded = IdempotencyConfig::from_sources(None, [(variable, value.clone())]);
-        let of_a_store =
-            STORES.iter().any(|store| key.split_once('.').is_some_and(|(table, _)| table == *store));
+        let of_a_store = STORES
+            .iter()
+            .any(|store| key.split_once('.').is_some_and(|(table, _)| table == *store));
         match (has_none, of_a_store) {
             (true, _) => assert!(value.starts_with("no") || value == "found out", "{key}: {value}"),
             (false, true) => assert!(loaded.is_ok(), "{key}: {value}"),
             (false, false) => assert_eq!(format!("{:?}", loaded.unwrap()), unset, "{key}: {value}"),
         }
     }
-    let settings = rows.iter().filter(|row| row.len() == 4 && row[1].contains("IDEMPOTENCY_")).count();
+    let settings =
+        rows.iter().filter(|row| row.len() == 4 && row[1].contains("IDEMPOTENCY_")).count();
     assert_eq!(settings, config::keys().count(), "and no other");
 }
 
 #[test]
 fn every_kind_of_error_is_on_the_page() {
     use ErrorKind::{
-        Codec, Config, Corrupt, Full, Invalid, Schema, ShuttingDown, TooBusy, TooLarge, Unavailable,
-        Unexpected, Unsupported,
+        Codec, Config, Corrupt, Full, Invalid, Schema, ShuttingDown, TooBusy, TooLarge,
+        Unavailable, Unexpected, Unsupported,
     };
     let rows = rows(PAGE);
     for kind in [
@@ -79,8 +83,10 @@ fn every_kind_of_error_is_on_the_page() {
 #[test]
 fn http_11_every_code_is_on_the_page_with_its_status() {
     let rows = rows(PAGE);
-    let codes: Vec<_> =
-        rows.iter().filter(|row| row.len() == 5 && row[1].ends_with(|c: char| c.is_ascii_digit())).collect();
+    let codes: Vec<_> = rows
+        .iter()
+        .filter(|row| row.len() == 5 && row[1].ends_with(|c: char| c.is_ascii_digit()))
+        .collect();
     for code in [
         Code::KeyMissing,
         Code::KeyInvalid,
@@ -99,7 +105,10 @@ fn http_11_every_code_is_on_the_page_with_its_status() {
         Code::ScopeInvalid,
         Code::CallerMissing,
     ] {
-        let row = codes.iter().find(|row| row[0] == format!("`{code}`")).unwrap_or_else(|| panic!("{code}"));
+        let row = codes
+            .iter()
+            .find(|row| row[0] == format!("`{code}`"))
+            .unwrap_or_else(|| panic!("{code}"));
         // Where the filter has a challenge, `caller-missing` is 401.
         let status = row[1].trim_start_matches("401, ");
         assert_eq!(status, code.status().to_string(), "{code}");
@@ -139,7 +148,8 @@ impl Observer for Hearing {
 
 #[tokio::test]
 async fn id_4_the_recipe_for_a_keys_digits_finds_the_line_of_every_caller() {
-    let engine = || IdempotencyEngine::builder(MemoryStore::new()).observer(Hearing).build().unwrap();
+    let engine =
+        || IdempotencyEngine::builder(MemoryStore::new()).observer(Hearing).build().unwrap();
     let by_tenant = || {
         IdempotencyFilter::builder(engine())
             .caller(|head: &axum::http::request::Parts| {
@@ -200,7 +210,8 @@ fn log_lines(source: &str) -> Vec<String> {
     for level in ["info", "warn", "error"] {
         for call in source.split(&format!("tracing::{level}!(")).skip(1) {
             let call = call.split(");").next().unwrap_or_default();
-            // The message is the last string literal of the call; a broken line goes on without its indent.
+            // The message is the last string literal of the call; a broken line goes on without its
+            // indent.
             let Some(text) = call.rsplit('"').nth(1) else { continue };
             lines.push(text.split("\\\n").map(str::trim_start).collect());
         }
@@ -251,7 +262,8 @@ fn every_log_line_is_on_the_page_and_no_other() {
         });
     }
     assert!(said.len() >= 15, "the search finds them: {said:?}");
-    let table = PAGE.split("## Log lines").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let table =
+        PAGE.split("## Log lines").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     for row in table
         .lines()
         .filter(|line| ["| info", "| warn", "| error"].iter().any(|level| line.starts_with(level)))

@@ -17,7 +17,11 @@ fn engine() -> IdempotencyEngine {
 }
 
 fn order() -> IdempotencyContext {
-    IdempotencyContext::builder("payments", "order-17").wait_timeout(10 * S).lease(30 * S).build().unwrap()
+    IdempotencyContext::builder("payments", "order-17")
+        .wait_timeout(10 * S)
+        .lease(30 * S)
+        .build()
+        .unwrap()
 }
 
 fn request(body: u8) -> IdempotencyContext {
@@ -82,14 +86,19 @@ async fn fp_1_another_request_under_the_key_is_a_mismatch() {
 #[tokio::test(start_paused = true)]
 async fn run_4_a_failed_action_runs_again() {
     let engine = engine();
-    let failed = engine.execute(order(), || async { Err::<u32, _>(Declined::other("declined")) }).await;
+    let failed =
+        engine.execute(order(), || async { Err::<u32, _>(Declined::other("declined")) }).await;
     assert!(
         matches!(failed, Err(ExecuteError::Action(error)) if error.to_string() == "declined"),
         "unchanged"
     );
     let call = tokio::spawn({
         let engine = engine.clone();
-        async move { engine.execute(order(), || async { panic!("on purpose") as Result<u32, Declined> }).await }
+        async move {
+            engine
+                .execute(order(), || async { panic!("on purpose") as Result<u32, Declined> })
+                .await
+        }
     });
     assert!(call.await.unwrap_err().is_panic(), "the panic goes on");
     assert_eq!(engine.execute(order(), || charge(3)).await.unwrap(), Outcome::Executed(3));
@@ -105,7 +114,8 @@ async fn acq_2_acq_12_a_dead_holder_is_taken_over_when_its_lease_is_over() {
     drop(held); // as a process that died: no beats, no release
     let died = Instant::now();
     assert!(engine.execute(order(), || charge(2)).await.unwrap().is_in_flight(), "10 s of 30");
-    let patient = IdempotencyContext::builder("payments", "order-17").wait_timeout(60 * S).build().unwrap();
+    let patient =
+        IdempotencyContext::builder("payments", "order-17").wait_timeout(60 * S).build().unwrap();
     let outcome = engine.execute_with(patient, |lease| async move {
         assert_eq!(lease.attempt(), Attempt::Takeover);
         assert_eq!(lease.downstream_key("charge"), key, "the same for whoever takes over");

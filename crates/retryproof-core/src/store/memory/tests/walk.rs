@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long random walks through a small store, beside a plain map that says in words what each call must answer.
+//! Long random walks through a small store, beside a plain map that says in words what each call
+//! must answer.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,9 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
     for seed in 1..=20_u64 {
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = move |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         let clock = ManualClock::new();
@@ -43,14 +46,19 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
             match next(12) {
                 0..=4 => {
                     let fingerprint = (next(2) == 0).then(|| Fingerprint::new(&[3; 33]).unwrap());
-                    let req = AcquireRequest::new(owner, span, 2 * span).with_fingerprint(fingerprint);
+                    let req =
+                        AcquireRequest::new(owner, span, 2 * span).with_fingerprint(fingerprint);
                     let answer = ready(store.acquire(id, &req));
                     let live = plain.values().filter(|record| !purgeable(record)).count();
                     match (answer, &known) {
-                        (Ok(Acquired::Complete(result)), Some(Plain { value: Some((value, fp)), .. }))
-                            if !over(known.as_ref().unwrap()) =>
-                        {
-                            assert_eq!((bytes(&result), result.fingerprint().copied()), (value.clone(), *fp));
+                        (
+                            Ok(Acquired::Complete(result)),
+                            Some(Plain { value: Some((value, fp)), .. }),
+                        ) if !over(known.as_ref().unwrap()) => {
+                            assert_eq!(
+                                (bytes(&result), result.fingerprint().copied()),
+                                (value.clone(), *fp)
+                            );
                             continue;
                         }
                         (
@@ -68,7 +76,11 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                 r.value.is_none() && r.owner == owner && r.token == grant.token
                             });
                             let took = known.as_ref().is_some_and(|r| {
-                                if renewed { r.took_over } else { r.value.is_none() && r.owner != owner }
+                                if renewed {
+                                    r.took_over
+                                } else {
+                                    r.value.is_none() && r.owner != owner
+                                }
                             });
                             // Purged since, or not.
                             assert!(
@@ -77,7 +89,9 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             );
                             assert!(renewed || known.as_ref().is_none_or(over));
                             assert!(
-                                renewed || grant.token.get() > known.as_ref().map_or(0, |r| r.token.get()),
+                                renewed
+                                    || grant.token.get()
+                                        > known.as_ref().map_or(0, |r| r.token.get()),
                                 "{last_token}"
                             );
                             last_token = last_token.max(grant.token.get());
@@ -102,7 +116,8 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                     }
                 }
                 5 => {
-                    let expected = known.as_ref().filter(|record| !over(record)).map(|r| r.value.is_some());
+                    let expected =
+                        known.as_ref().filter(|record| !over(record)).map(|r| r.value.is_some());
                     let found = match ready(store.look(id)).unwrap() {
                         Standing::Absent => None,
                         Standing::Busy { .. } => Some(false),
@@ -111,13 +126,16 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                     assert_eq!(found, expected, "step {step}");
                 }
                 6..=8 => {
-                    let value = vec![u8::try_from(next(250)).unwrap(); usize::try_from(next(700)).unwrap()];
+                    let value =
+                        vec![u8::try_from(next(250)).unwrap(); usize::try_from(next(700)).unwrap()];
                     let fingerprint = (next(2) == 0).then(|| Fingerprint::new(&[3; 33]).unwrap());
                     let done = Completion::new(envelope(&value), span, fingerprint);
                     let fenced = ready(store.complete(id, owner, &done)).unwrap();
                     match known {
                         Some(mut record)
-                            if record.owner == owner && record.value.is_none() && !purgeable(&record) =>
+                            if record.owner == owner
+                                && record.value.is_none()
+                                && !purgeable(&record) =>
                         {
                             assert_eq!(fenced, Fenced::Done, "step {step}");
                             record.value = Some((value, fingerprint));
@@ -134,7 +152,9 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                 plain.insert(id.clone(), record);
                             }
                         }
-                        Some(record) if record.owner == owner => assert_eq!(fenced, Fenced::AlreadyDone),
+                        Some(record) if record.owner == owner => {
+                            assert_eq!(fenced, Fenced::AlreadyDone)
+                        }
                         _ => assert_eq!(fenced, Fenced::Lost),
                     }
                 }
@@ -146,14 +166,18 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                         assert!(record.value.is_none() && record.owner == owner);
                         record.expires = now + long;
                     } else {
-                        assert!(known.is_none_or(|r| r.value.is_some() || r.owner != owner || purgeable(&r)));
+                        assert!(known.is_none_or(|r| r.value.is_some()
+                            || r.owner != owner
+                            || purgeable(&r)));
                     }
                 }
                 10 => {
                     let fenced = ready(store.release(id, owner)).unwrap();
                     match known {
                         Some(record)
-                            if record.value.is_none() && record.owner == owner && !purgeable(&record) =>
+                            if record.value.is_none()
+                                && record.owner == owner
+                                && !purgeable(&record) =>
                         {
                             assert_eq!(fenced, Fenced::Done);
                             plain.remove(id);
@@ -172,7 +196,11 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                         let gone = ready(store.purge(usize::MAX)).unwrap();
                         assert!(gone <= plain.values().filter(|record| purgeable(record)).count());
                         plain.retain(|_, record| !purgeable(record));
-                        assert_eq!(ready(store.stats()).unwrap().records, plain.len() as u64, "step {step}");
+                        assert_eq!(
+                            ready(store.stats()).unwrap().records,
+                            plain.len() as u64,
+                            "step {step}"
+                        );
                     }
                     let forth = next(200);
                     now += forth;
@@ -182,7 +210,11 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
         }
         clock.advance(HOUR);
         ready(store.purge(usize::MAX)).unwrap();
-        assert_eq!(ready(store.stats()).unwrap(), StoreStats::default(), "every byte is accounted for");
+        assert_eq!(
+            ready(store.stats()).unwrap(),
+            StoreStats::default(),
+            "every byte is accounted for"
+        );
         for id in &ids[..40] {
             grant(&store, id, &request(SECOND, SECOND));
         }
