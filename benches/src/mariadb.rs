@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof::mysql::{MysqlConfig, MysqlStore};
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
+use retryproof::store::{AcquireRequest, Acquired, Completion, FencedWrite};
 use retryproof::{Blob, IdempotencyStore as _, Identity, OwnerId};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, MySql, Row as _, query, raw_sql};
@@ -360,7 +360,7 @@ fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(),
                         short,
                     );
                     let ended = match store.acquire(&id, &request).await {
-                        Ok(Acquired::Granted(_)) if round % 3 == 0 => Ok(Fenced::Done),
+                        Ok(Acquired::Granted(_)) if round % 3 == 0 => Ok(FencedWrite::Applied),
                         Ok(Acquired::Granted(_)) if (round + task) % 2 == 0 => {
                             store.release(&id, request.owner).await
                         }
@@ -368,7 +368,7 @@ fn hot_keys(report: &mut Report, runtime: &Runtime, place: &Place) -> Result<(),
                             let done = Completion::new(Blob::from(VALUE.to_vec()), short, None);
                             store.complete(&id, request.owner, &done).await
                         }
-                        Ok(_) => Ok(Fenced::Lost),
+                        Ok(_) => Ok(FencedWrite::NotOwner),
                         Err(error) => Err(error),
                     };
                     surfaced += u64::from(ended.is_err());

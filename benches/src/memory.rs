@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use retryproof::store::Standing;
+use retryproof::store::Peeked;
 use retryproof::{Fingerprint, IdempotencyStore, MemoryStore};
 
 use crate::callgrind;
@@ -368,8 +368,8 @@ impl<'a> Bench<'a> {
             "again" => rounds(&fresh[..MANY_ITEMS], count, |id| keeper.execute(id, blink)),
             "look" => rounds(hot, count, |id| {
                 let answer =
-                    pin!(field.ours.look(&id.id)).poll(&mut Context::from_waker(Waker::noop()));
-                matches!(black_box(&answer), Poll::Ready(Ok(Standing::Complete(_))))
+                    pin!(field.ours.peek(&id.id)).poll(&mut Context::from_waker(Waker::noop()));
+                matches!(black_box(&answer), Poll::Ready(Ok(Peeked::Complete(_))))
             }),
             "replay-fingerprint" => {
                 keep.request.fingerprint = Fingerprint::new(&[1; 33]).ok();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
+use retryproof::store::{AcquireRequest, Acquired, Completion, FencedWrite};
 use retryproof::{Blob, IdempotencyStore, Identity, OwnerId};
 use tokio::runtime::Runtime;
 
@@ -111,7 +111,7 @@ pub(crate) async fn execution(store: &impl IdempotencyStore, number: u64) -> Res
     let done = Completion::new(Blob::from(VALUE.to_vec()), TTL, None);
     let completed = store.complete(&id, request.owner, &done).await.map_err(text)?;
     match (acquired, completed) {
-        (Acquired::Granted(_), Fenced::Done) => Ok(()),
+        (Acquired::Granted(_), FencedWrite::Applied) => Ok(()),
         other => Err(format!("not a first execution: {other:?}")),
     }
 }

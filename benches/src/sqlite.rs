@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof::sqlite::{SqliteConfig, SqliteStore};
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced, Standing};
+use retryproof::store::{AcquireRequest, Acquired, Completion, FencedWrite, Peeked};
 use retryproof::{
     Blob, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, OwnerId, blocking,
 };
@@ -127,7 +127,7 @@ async fn execution(store: &SqliteStore, number: u64) -> Result<(), String> {
     let completed =
         store.complete(&id, request.owner, &done).await.map_err(|error| error.to_string())?;
     match (acquired, completed) {
-        (Acquired::Granted(_), Fenced::Done) => Ok(()),
+        (Acquired::Granted(_), FencedWrite::Applied) => Ok(()),
         other => Err(format!("not a first execution: {other:?}")),
     }
 }
@@ -311,8 +311,8 @@ fn replays(
                 }),
                 Contender::new("replay (look)", || {
                     nanos(2_000, |n| {
-                        let answer = ready(store.look(&ids[index(n)]));
-                        assert!(matches!(answer, Some(Ok(Standing::Complete(_)))));
+                        let answer = ready(store.peek(&ids[index(n)]));
+                        assert!(matches!(answer, Some(Ok(Peeked::Complete(_)))));
                     })
                 }),
             ],

@@ -82,6 +82,6 @@ mod tests {
     #[test]
     fn other_lines_do_not_close() {
         assert!(!closes("test acq_2_one_winner ... ok"));
-        assert!(!closes("    Finished `test` profile in 1.2s"));
+        assert!(!closes("    CompletionResult `test` profile in 1.2s"));
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use dashmap::{DashMap, Entry};
 use retryproof::clock::Clock;
-use retryproof::store::{AcquireRequest, Acquired, Completion, Fenced};
+use retryproof::store::{AcquireRequest, Acquired, Completion, FencedWrite};
 use retryproof::{Blob, IdempotencyStore, Identity, Key, MemoryStore, OwnerId, Scope};
 
 use crate::compare::now;
@@ -77,7 +77,7 @@ impl Keeper for MemoryStore {
         matches!(granted, Poll::Ready(Ok(Acquired::Granted(_)))) && {
             let fenced =
                 pin!(self.complete(&item.id, ask.request.owner, &ask.done)).poll(&mut context);
-            matches!(fenced, Poll::Ready(Ok(Fenced::Done)))
+            matches!(fenced, Poll::Ready(Ok(FencedWrite::Applied)))
         }
     }
 

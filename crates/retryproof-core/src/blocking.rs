@@ -33,7 +33,7 @@ pub fn in_blocking_context() -> bool {
 #[cfg(feature = "blocking")]
 pub(crate) use facade::Entry;
 #[cfg(feature = "blocking")]
-pub use facade::{Acquisition, Call, Engine, Held, run};
+pub use facade::{Acquisition, Call, Engine, HeldLease, run};
 #[cfg(feature = "blocking")]
 pub use joined::{JoinedCall, JoinedEngine, PendingCommit};
 

@@ -59,7 +59,7 @@ pub struct IdempotencyConfig {
     /// `default-lease`: how long a holder that went silent keeps its key. 30 s.
     pub default_lease: Duration,
     /// `default-wait`: how long a duplicate waits for the holder. 10 s.
-    pub default_wait: Duration,
+    pub default_wait_timeout: Duration,
     /// `completion-failure-policy`.
     pub completion_failure_policy: CompletionFailurePolicy,
     /// `operation-timeout`: the end of every store call (STO-5). 5 s. A batch of the purge has 30 s
@@ -116,7 +116,7 @@ pub struct ScopeConfig {
     /// `lease`.
     pub lease: Option<Duration>,
     /// `wait`.
-    pub wait: Option<Duration>,
+    pub wait_timeout: Option<Duration>,
 }
 
 /// `web.*`: the HTTP filter's settings.
@@ -158,7 +158,7 @@ impl Default for IdempotencyConfig {
         Self {
             default_ttl: Duration::from_secs(86_400),
             default_lease: Duration::from_secs(30),
-            default_wait: Duration::from_secs(10),
+            default_wait_timeout: Duration::from_secs(10),
             completion_failure_policy: CompletionFailurePolicy::default(),
             operation_timeout: Duration::from_secs(5),
             max_running: None,
@@ -203,7 +203,7 @@ impl fmt::Debug for IdempotencyConfig {
         f.debug_struct("IdempotencyConfig")
             .field("default_ttl", &self.default_ttl)
             .field("default_lease", &self.default_lease)
-            .field("default_wait", &self.default_wait)
+            .field("default_wait_timeout", &self.default_wait_timeout)
             .field("completion_failure_policy", &self.completion_failure_policy)
             .field("operation_timeout", &self.operation_timeout)
             .field("max_running", &self.max_running)
@@ -235,7 +235,7 @@ impl IdempotencyConfig {
     fn check(&self) -> Result<(), Refusal> {
         within("default-ttl", self.default_ttl, &TTL_BOUNDS)?;
         within("default-lease", self.default_lease, &LEASE_BOUNDS)?;
-        within("default-wait", self.default_wait, &WAIT_BOUNDS)?;
+        within("default-wait", self.default_wait_timeout, &WAIT_BOUNDS)?;
         within("operation-timeout", self.operation_timeout, &PAUSE_BOUNDS)?;
         within("max-hold", self.max_hold, &HOLD_BOUNDS)?;
         within("purge.interval", self.purge.interval, &PAUSE_BOUNDS)?;
@@ -246,7 +246,7 @@ impl IdempotencyConfig {
             for (part, value, bounds) in [
                 ("ttl", own.ttl, &TTL_BOUNDS),
                 ("lease", own.lease, &LEASE_BOUNDS),
-                ("wait", own.wait, &WAIT_BOUNDS),
+                ("wait", own.wait_timeout, &WAIT_BOUNDS),
             ] {
                 if let Some(value) = value {
                     within(format!("scope.{scope:?}.{part}"), value, bounds)?;
@@ -332,7 +332,7 @@ mod tests {
         assert!(config.validate().is_ok());
         assert_eq!(config.default_ttl, Duration::from_secs(24 * 3600));
         assert_eq!(config.default_lease, Duration::from_secs(30));
-        assert_eq!(config.default_wait, Duration::from_secs(10));
+        assert_eq!(config.default_wait_timeout, Duration::from_secs(10));
         assert!(config.web.required);
     }
 

@@ -77,7 +77,7 @@ impl IdempotencyContext {
         let durations = Durations {
             ttl: pick(scope.and_then(|s| s.ttl), self.ttl, config.default_ttl),
             lease: pick(scope.and_then(|s| s.lease), self.lease, config.default_lease),
-            wait: pick(scope.and_then(|s| s.wait), self.wait, config.default_wait),
+            wait: pick(scope.and_then(|s| s.wait_timeout), self.wait, config.default_wait_timeout),
         };
         if durations.lease < Duration::from_secs(1) {
             static WARNED: AtomicBool = AtomicBool::new(false);
@@ -219,6 +219,6 @@ mod tests {
         let own = ScopeConfig { lease: Some(5_000 * MS), ..Default::default() };
         config.scopes.insert("payments".into(), own);
         assert_eq!(ctx.resolve(&config).lease, 5_000 * MS);
-        assert_eq!(ctx.resolve(&config).wait, config.default_wait);
+        assert_eq!(ctx.resolve(&config).wait, config.default_wait_timeout);
     }
 }

@@ -39,8 +39,8 @@ mod wait;
 pub use builder::EngineBuilder;
 pub use call::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use commit::{JoinError, PendingCommit};
-pub use finish::Finished;
-pub use held::Held;
+pub use finish::CompletionResult;
+pub use held::HeldLease;
 pub use joined::{JoinedCall, JoinedEngine};
 pub use running::Permit;
 
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
     erased: Arc<dyn DynStore>,
     pub(crate) max_value: usize,
     max_duration: Duration,
-    at_once: bool,
+    immediate: bool,
     pub(crate) config: IdempotencyConfig,
     pub(crate) observers: Observers,
     pub(crate) clock: Arc<dyn Clock>,
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
 #[must_use]
 pub enum Acquisition {
     /// The lease is the caller's, and beats.
-    Granted(Held),
+    Granted(HeldLease),
     /// The work is done; here is its result, to be opened against the caller's fingerprint.
     Complete(StoredResult),
     /// Another caller is at work, and the wait is over.
@@ -284,8 +284,8 @@ impl IdempotencyEngine {
     /// The store's answer to that look.
     pub async fn health(&self) -> Result<()> {
         let identity = Identity::of("retryproof.health", "probe")?;
-        let look = self.0.dyn_store().dyn_look(identity.clone());
-        self.0.gate.always("look", &identity, look).await.map(drop)
+        let look = self.0.dyn_store().dyn_peek(identity.clone());
+        self.0.gate.always("peek", &identity, look).await.map(drop)
     }
 
     /// What the engine is doing right now.
@@ -360,12 +360,12 @@ impl Inner {
         id: &Identity,
         request: &AcquireRequest,
     ) -> Option<Result<Acquired>> {
-        if self.at_once { self.erased.dyn_acquire_now(id, request) } else { None }
+        if self.immediate { self.erased.dyn_acquire_now(id, request) } else { None }
     }
 
     /// An owner id, unique among all that the store can meet (ACQ-9).
     pub(crate) fn owner(&self) -> OwnerId {
-        if self.at_once { OwnerId::of_this_process() } else { OwnerId::new() }
+        if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
     }
 
     /// The runtime of the caller.

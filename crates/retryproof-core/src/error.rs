@@ -164,7 +164,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The store operation that failed, if one did: `"acquire"`, `"look"`, `"complete"` …
+    /// The store operation that failed, if one did: `"acquire"`, `"peek"`, `"complete"` …
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {
         self.0.operation

@@ -27,7 +27,7 @@ use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::lease::LeaseState;
 use crate::observe::Loss;
-use crate::store::Fenced;
+use crate::store::FencedWrite;
 
 /// How many beats may be on their way at once, so that one slow call holds back nobody and a store
 /// is not flooded.
@@ -213,7 +213,7 @@ impl Drop for InFlight {
     }
 }
 
-type Extend = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
+type Extend = Pin<Box<dyn Future<Output = Result<FencedWrite>> + Send>>;
 
 /// One beat: extends the lease, with further tries while it can be saved. Says when the next one is
 /// due.
@@ -276,12 +276,12 @@ async fn beat_once(lease: &Arc<LeaseState>) -> Option<Instant> {
             wake = wake.min(by);
         }
         match first_answer(&mut unanswered, wake.saturating_duration_since(now), stopped).await {
-            Some((sent, Ok(Fenced::Done | Fenced::AlreadyDone))) => {
+            Some((sent, Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied))) => {
                 engine.gate.answered();
                 lease.beating.lock().until = sent + lease.lease;
                 return Some((sent + lease.lease / 2).min(hold_until));
             }
-            Some((_, Ok(Fenced::Lost))) => {
+            Some((_, Ok(FencedWrite::NotOwner))) => {
                 engine.gate.answered();
                 lease.lose(Loss::TakenOver);
                 return None;
@@ -317,7 +317,7 @@ async fn first_answer(
     calls: &mut Vec<(Instant, Extend)>,
     at_most: Duration,
     mut stopped: Pin<&mut Notified<'_>>,
-) -> Option<(Instant, Result<Fenced>)> {
+) -> Option<(Instant, Result<FencedWrite>)> {
     let mut rest = std::pin::pin!(sleep(at_most));
     poll_fn(|cx| {
         for at in 0..calls.len() {

@@ -17,7 +17,7 @@ use crate::heartbeat::Lane;
 use crate::identity::Identity;
 use crate::observe::{LeaseEvent, Loss};
 use crate::owner::{FencingToken, OwnerId};
-use crate::store::Fenced;
+use crate::store::FencedWrite;
 use crate::told::{self, End};
 
 /// Whether a grant is the first since the key was free, or took over from an owner that died
@@ -134,12 +134,12 @@ impl Lease {
             state.engine.dyn_store().dyn_extend(state.identity.clone(), state.owner, state.lease);
         let answer = state.engine.gate.always("extend", &state.identity, call).await?;
         Ok(match answer {
-            Fenced::Done | Fenced::AlreadyDone => {
+            FencedWrite::Applied | FencedWrite::AlreadyApplied => {
                 let mut beating = state.beating.lock();
                 beating.until = beating.until.max(sent + state.lease);
                 true
             }
-            Fenced::Lost => {
+            FencedWrite::NotOwner => {
                 state.lose(Loss::TakenOver);
                 false
             }

@@ -6,8 +6,8 @@
 //! | to | read |
 //! |---|---|
 //! | run work once per (scope, key) | [`IdempotencyEngine`], [`IdempotencyContext`], [`Outcome`] |
-//! | commit the record with the writes of a transaction | [`JoinedEngine`], [`Held::complete_in`], [`store::Join`] |
-//! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`Held`], [`Lease`] |
+//! | commit the record with the writes of a transaction | [`JoinedEngine`], [`HeldLease::complete_in`], [`store::Join`] |
+//! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`HeldLease`], [`Lease`] |
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
 //! | tell a message broker what became of a message | [`listener`]: [`Verdict`](listener::Verdict) |
@@ -45,8 +45,9 @@ pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
 pub use context::{ContextBuilder, IdempotencyContext};
 pub use engine::{
-    Acquisition, Activity, Call, EngineBuilder, Finished, Held, Hook, IdempotencyEngine, JoinError,
-    JoinedCall, JoinedEngine, NoHook, OnDrop, OnFenced, PendingCommit, Permit,
+    Acquisition, Activity, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
+    IdempotencyEngine, JoinError, JoinedCall, JoinedEngine, NoHook, OnDrop, OnFenced,
+    PendingCommit, Permit,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
@@ -65,7 +66,7 @@ const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<IdempotencyEngine>();
     crosses_threads::<IdempotencyContext>();
-    crosses_threads::<Held>();
+    crosses_threads::<HeldLease>();
     crosses_threads::<Lease>();
     crosses_threads::<SharedStore>();
     crosses_threads::<StoredResult>();

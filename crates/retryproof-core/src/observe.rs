@@ -21,7 +21,7 @@ pub enum Phase {
     /// The effect of the work is not known: an error, a panic or a response said so; the lease runs
     /// out, and the next grant is a takeover (RUN-4, HTTP-7).
     Held,
-    /// The lease was released on purpose: by [`Held::release`](crate::Held::release), by a response
+    /// The lease was released on purpose: by [`HeldLease::release`](crate::HeldLease::release), by a response
     /// marked for it, or by the drop of an execution that had not begun or was told to
     /// [release](crate::OnDrop::Release).
     Released,
@@ -108,7 +108,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// A duplicate was handed the stored result.
-    fn duplicate(&self, identity: &Identity) {
+    fn replayed(&self, identity: &Identity) {
         let _ = identity;
     }
 
@@ -221,7 +221,7 @@ impl Observer for Counters {
         count(&self.waiting);
     }
 
-    fn duplicate(&self, _: &Identity) {
+    fn replayed(&self, _: &Identity) {
         count(&self.duplicates);
     }
 
@@ -259,8 +259,8 @@ impl<O: Observer> Observer for Arc<O> {
         (**self).waiting(identity);
     }
 
-    fn duplicate(&self, identity: &Identity) {
-        (**self).duplicate(identity);
+    fn replayed(&self, identity: &Identity) {
+        (**self).replayed(identity);
     }
 
     fn in_flight(&self, identity: &Identity, remaining: Duration) {

@@ -31,7 +31,7 @@ impl OwnerId {
     }
 
     /// A fresh id for a store whose records no other process shares
-    /// ([`StoreProfile::at_once`](crate::store::StoreProfile::at_once)): a seed of this process,
+    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a seed of this process,
     /// then a counter. Unlike [`new`](Self::new) it costs no system call. A copy of the process
     /// draws the same ids, for a copy of the records.
     ///

@@ -124,7 +124,7 @@ pub enum Acquired {
 /// The answer to a look.
 #[derive(Debug, Clone)]
 #[must_use]
-pub enum Standing {
+pub enum Peeked {
     /// No record, or one past its lease or ttl.
     Absent,
     /// A holder is at work.
@@ -161,13 +161,13 @@ impl Completion {
 /// The answer to a call that is fenced by owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Fenced {
+pub enum FencedWrite {
     /// It took effect now.
-    Done,
+    Applied,
     /// The same owner did it before, or (release) there is nothing to release.
-    AlreadyDone,
+    AlreadyApplied,
     /// The record is not the caller's any more, and nothing was changed.
-    Lost,
+    NotOwner,
 }
 
 /// What a store is, for checks and messages.
@@ -186,9 +186,9 @@ pub struct StoreProfile {
     /// records: a store in the memory of this process. The engine then polls it in place instead of
     /// on the heap, and makes owner ids without the operating system (ACQ-9), which would repeat in
     /// the store of a forked process. A wrapper that waits for something says
-    /// [`waiting`](Self::waiting); where it does not, its acquires are made twice by the same
+    /// [`without_immediate`](Self::without_immediate); where it does not, its acquires are made twice by the same
     /// owner, which ACQ-9 makes harmless.
-    pub at_once: bool,
+    pub immediate: bool,
 }
 
 impl StoreProfile {
@@ -200,7 +200,7 @@ impl StoreProfile {
             max_value: usize::MAX,
             max_duration: Duration::from_secs(3_650 * 86_400),
             reclaims: false,
-            at_once: false,
+            immediate: false,
         }
     }
 
@@ -221,15 +221,15 @@ impl StoreProfile {
     /// States that an acquire never waits for anything, and that no other process shares the
     /// records.
     #[must_use]
-    pub const fn with_answers_at_once(mut self) -> Self {
-        self.at_once = true;
+    pub const fn with_immediate(mut self) -> Self {
+        self.immediate = true;
         self
     }
 
     /// The profile of a wrapper that may wait before or after a call.
     #[must_use]
-    pub const fn waiting(mut self) -> Self {
-        self.at_once = false;
+    pub const fn without_immediate(mut self) -> Self {
+        self.immediate = false;
         self
     }
 }
@@ -269,7 +269,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but never `Full`.
-    fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send;
+    fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
     /// Sleeps until the record may no longer be in progress under the token `seen`, or `at_most`
     /// has passed.
@@ -281,11 +281,11 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// holds no connection while it sleeps (ACQ-5).
     ///
     /// # Errors
-    /// As [`look`](Self::look).
+    /// As [`peek`](Self::peek).
     ///
     /// # Atomicity
     /// A drop leaves nothing behind.
-    fn changed(
+    fn wait_for_change(
         &self,
         id: &Identity,
         seen: FencingToken,
@@ -308,7 +308,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
         id: &Identity,
         owner: OwnerId,
         lease: Duration,
-    ) -> impl Future<Output = Result<Fenced>> + Send;
+    ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
     /// Stores the result (CMP-1).
     ///
@@ -328,7 +328,7 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> impl Future<Output = Result<Fenced>> + Send;
+    ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
     /// Deletes the record of an action that failed (RUN-4).
     ///
@@ -341,8 +341,11 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     ///
     /// # Atomicity
     /// One step; a drop leaves it done or not done, and it may be repeated.
-    fn release(&self, id: &Identity, owner: OwnerId)
-    -> impl Future<Output = Result<Fenced>> + Send;
+    fn release(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+    ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
     /// States the store's name and limits; costs nothing.
     fn profile(&self) -> StoreProfile;

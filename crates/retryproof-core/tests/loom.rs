@@ -17,7 +17,7 @@ use loom::future::block_on;
 use loom::thread;
 use retryproof_core::clock::ManualClock;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge,
 };
 use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, MemoryStore, OwnerId};
 
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    fn complete(&self, owner: OwnerId, value: u8) -> Fenced {
+    fn complete(&self, owner: OwnerId, value: u8) -> FencedWrite {
         let done = Completion::new(Blob::from(vec![value]), LONG, None);
         ready(self.store.complete(&self.id, owner, &done)).unwrap()
     }
@@ -65,11 +65,11 @@ impl World {
         loop {
             match self.acquire(owner).unwrap() {
                 Acquired::Busy { token, .. } => {
-                    block_on(self.store.changed(&self.id, token, LONG)).unwrap()
+                    block_on(self.store.wait_for_change(&self.id, token, LONG)).unwrap()
                 }
                 Acquired::Complete(_) => return false,
                 Acquired::Granted(_) => {
-                    assert_eq!(self.complete(owner, 2), Fenced::Done);
+                    assert_eq!(self.complete(owner, 2), FencedWrite::Applied);
                     return true;
                 }
             }
@@ -78,7 +78,7 @@ impl World {
 
     /// A point where loom may switch: moving the clock is none.
     fn let_others_run(&self) {
-        assert!(matches!(ready(self.store.look(&self.id)), Ok(Standing::Busy { .. })));
+        assert!(matches!(ready(self.store.peek(&self.id)), Ok(Peeked::Busy { .. })));
     }
 
     /// Runs `work` in a thread of its own.
@@ -142,7 +142,7 @@ fn acq_4_a_completion_wakes_whoever_waits_or_is_about_to() {
             world.spawn(|world| world.wait_and_take()),
             world.spawn(|world| world.wait_and_take()),
         ];
-        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        assert_eq!(world.complete(owner, 1), FencedWrite::Applied);
         for waiter in waiters {
             assert!(!waiter.join().unwrap(), "the result was there");
         }
@@ -158,7 +158,7 @@ fn acq_3_a_release_wakes_the_waiters_and_one_is_granted() {
             world.spawn(|world| world.wait_and_take()),
             world.spawn(|world| world.wait_and_take()),
         ];
-        assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), Fenced::Done);
+        assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), FencedWrite::Applied);
         let granted: usize =
             waiters.into_iter().map(|waiter| usize::from(waiter.join().unwrap())).sum();
         assert_eq!(granted, 1);
@@ -170,8 +170,9 @@ fn acq_4_a_takeover_wakes_who_waits_for_the_old_holder() {
     every_schedule(4, || {
         let world = World::new(9);
         let (_, seen) = world.held();
-        let waiter =
-            world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        let waiter = world.spawn(move |world| {
+            block_on(world.store.wait_for_change(&world.id, seen, LONG)).unwrap()
+        });
         world.let_others_run();
         world.clock.advance(LEASE);
         assert!(
@@ -186,8 +187,9 @@ fn acq_4_a_purge_of_a_dead_holder_wakes_who_waits_for_it() {
     every_schedule(4, || {
         let world = World::new(9);
         let (_, seen) = world.held();
-        let waiter =
-            world.spawn(move |world| block_on(world.store.changed(&world.id, seen, LONG)).unwrap());
+        let waiter = world.spawn(move |world| {
+            block_on(world.store.wait_for_change(&world.id, seen, LONG)).unwrap()
+        });
         world.let_others_run();
         world.clock.advance(LEASE);
         assert_eq!(ready(world.store.purge(9)).unwrap(), 1);
@@ -201,11 +203,11 @@ fn acq_11_a_waiter_that_is_dropped_leaves_the_others_in_order() {
         let world = World::new(9);
         let (owner, seen) = world.held();
         let dropped = world.spawn(move |world| {
-            let mut waiting = pin!(world.store.changed(&world.id, seen, LONG));
+            let mut waiting = pin!(world.store.wait_for_change(&world.id, seen, LONG));
             let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         });
         let waiter = world.spawn(|world| world.wait_and_take());
-        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        assert_eq!(world.complete(owner, 1), FencedWrite::Applied);
         dropped.join().unwrap();
         assert!(!waiter.join().unwrap());
     });
@@ -218,10 +220,13 @@ fn run_3_a_beat_beside_the_completion_revives_nothing() {
         let (owner, _) = world.held();
         let beat =
             world.spawn(move |world| ready(world.store.extend(&world.id, owner, LEASE)).unwrap());
-        assert_eq!(world.complete(owner, 1), Fenced::Done);
-        assert!(matches!(beat.join().unwrap(), Fenced::Done | Fenced::Lost));
-        assert!(matches!(ready(world.store.look(&world.id)).unwrap(), Standing::Complete(_)));
-        assert_eq!(ready(world.store.extend(&world.id, owner, LEASE)).unwrap(), Fenced::Lost);
+        assert_eq!(world.complete(owner, 1), FencedWrite::Applied);
+        assert!(matches!(beat.join().unwrap(), FencedWrite::Applied | FencedWrite::NotOwner));
+        assert!(matches!(ready(world.store.peek(&world.id)).unwrap(), Peeked::Complete(_)));
+        assert_eq!(
+            ready(world.store.extend(&world.id, owner, LEASE)).unwrap(),
+            FencedWrite::NotOwner
+        );
     });
 }
 
@@ -243,12 +248,12 @@ fn cmp_2_a_late_owner_and_a_taker_never_both_have_it() {
             Acquired::Granted(_) => {
                 assert_eq!(
                     (late, completed),
-                    (Fenced::Lost, Some(Fenced::Done)),
+                    (FencedWrite::NotOwner, Some(FencedWrite::Applied)),
                     "the beat was {beat:?}"
                 );
-                assert_eq!(beat, Fenced::Lost);
+                assert_eq!(beat, FencedWrite::NotOwner);
             }
-            _ => assert_eq!((beat, late), (Fenced::Done, Fenced::Done)),
+            _ => assert_eq!((beat, late), (FencedWrite::Applied, FencedWrite::Applied)),
         }
     });
 }
@@ -258,7 +263,7 @@ fn sto_4_a_purge_beside_an_acquire_takes_the_old_record_and_never_the_new_one() 
     every_schedule(5, || {
         let world = World::new(9);
         let (owner, first) = world.held();
-        assert_eq!(world.complete(owner, 1), Fenced::Done);
+        assert_eq!(world.complete(owner, 1), FencedWrite::Applied);
         world.clock.advance(LONG);
         let purge = world.spawn(|world| ready(world.store.purge(9)).unwrap());
         let next = OwnerId::new();
@@ -267,9 +272,9 @@ fn sto_4_a_purge_beside_an_acquire_takes_the_old_record_and_never_the_new_one() 
             other => panic!("{other:?}"),
         };
         assert!(!grant.took_over && grant.token > first);
-        assert_eq!(world.complete(next, 2), Fenced::Done);
+        assert_eq!(world.complete(next, 2), FencedWrite::Applied);
         assert!(purge.join().unwrap() <= 1);
-        assert!(matches!(ready(world.store.look(&world.id)).unwrap(), Standing::Complete(_)));
+        assert!(matches!(ready(world.store.peek(&world.id)).unwrap(), Peeked::Complete(_)));
         assert_eq!(ready(world.store.stats()).unwrap().records, 1);
     });
 }
@@ -282,7 +287,10 @@ fn sto_1_the_last_place_goes_to_one_and_is_free_again_after_it() {
             let owner = OwnerId::new();
             match world.acquire(owner) {
                 Ok(Acquired::Granted(_)) => {
-                    assert_eq!(ready(world.store.release(&world.id, owner)).unwrap(), Fenced::Done);
+                    assert_eq!(
+                        ready(world.store.release(&world.id, owner)).unwrap(),
+                        FencedWrite::Applied
+                    );
                     true
                 }
                 Err(ErrorKind::Full) => false,
@@ -303,7 +311,7 @@ fn sto_1_who_searched_for_room_looks_the_record_up_again() {
         let world = World::new(1);
         let expired = world.other("expired");
         let (owner, _) = expired.held();
-        assert_eq!(expired.complete(owner, 1), Fenced::Done);
+        assert_eq!(expired.complete(owner, 1), FencedWrite::Applied);
         world.clock.advance(LONG);
         let other = world.spawn(|world| world.wait_and_take());
         let mine = world.wait_and_take();

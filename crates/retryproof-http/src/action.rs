@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use retryproof_core::observe::Phase;
-use retryproof_core::{Held, Recorded};
+use retryproof_core::{HeldLease, Recorded};
 use tracing::Instrument as _;
 
 use crate::answer::strip_forged;
@@ -32,7 +32,7 @@ use crate::then::{Either, then};
 /// both on one thread.
 pub(crate) fn start<T, R, E, F, Fut>(
     call: Call,
-    held: Held,
+    held: HeldLease,
     run: F,
 ) -> Pin<Box<impl Future<Output = Result<T, E>> + use<T, R, E, F, Fut>>>
 where
@@ -76,14 +76,14 @@ pin_project! {
     pub(crate) struct Action<R> {
         pub(crate) call: Call,
         // Taken by whatever ends the lease.
-        held: Option<Held>,
+        held: Option<HeldLease>,
         #[pin]
         body: Option<R>,
     }
 }
 
 impl<R> Action<R> {
-    pub(crate) fn take_held(self: Pin<&mut Self>) -> Option<Held> {
+    pub(crate) fn take_held(self: Pin<&mut Self>) -> Option<HeldLease> {
         self.project().held.take()
     }
 

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Version};
 use http_body::Body;
 use retryproof_core::{
-    Acquisition, Error, Fingerprint, Held, IdempotencyContext, IntoScope as _, Scope,
+    Acquisition, Error, Fingerprint, HeldLease, IdempotencyContext, IntoScope as _, Scope,
 };
 use tokio::task::JoinHandle;
 
@@ -170,7 +170,7 @@ where
 pub(crate) struct Granted<H> {
     asker: Asker<H>,
     prepared: Prepared,
-    held: Held,
+    held: HeldLease,
 }
 
 impl<H: Asking> Granted<H> {

@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Body, Frame};
 use retryproof_core::observe::Phase;
 use retryproof_core::{
-    CodecId, CompletionFailurePolicy, Error, ErrorKind, Finished, Held, Payload, Recorded,
-    Tombstone,
+    CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind, HeldLease, Payload,
+    Recorded, Tombstone,
 };
 use tokio::time::{Sleep, sleep};
 
@@ -67,21 +67,22 @@ where
             }
             (Some(held), Record::Response(payload)) => held.complete(payload).await,
             (Some(held), Record::Tombstone(tombstone)) => held.complete_tombstone(tombstone).await,
-            (None, _) => Finished::Fenced,
+            (None, _) => CompletionResult::NotOwner,
         };
         let answer = Answer { parts, body: ending.body, action };
         Ok(match (finished, ending.recorded) {
-            (Finished::Recorded, Ok(recorded)) => match answer.response() {
+            (CompletionResult::Recorded, Ok(recorded)) => match answer.response() {
                 Ok(response) => T::of(response, Some(recorded)),
                 Err(action) => T::instead(action.call.asked().refuse(Finding::ResponseFailed)),
             },
             // CMP-9: the work is done and will not run again; to its own caller it is a completion
             // failure.
-            (Finished::Recorded, Err(NotEncoded)) | (Finished::Tombstoned(_), _) => {
+            (CompletionResult::Recorded, Err(NotEncoded))
+            | (CompletionResult::Tombstoned(_), _) => {
                 completion_failed(answer, Recorded::Tombstone)
             }
             // On the heap: it is the rare case.
-            (Finished::Fenced, _) => Box::pin(fenced(answer)).await,
+            (CompletionResult::NotOwner, _) => Box::pin(fenced(answer)).await,
             // `Failed`, and whatever a later engine may add: not known to be recorded.
             _ => completion_failed(answer, Recorded::No),
         })
@@ -105,7 +106,11 @@ fn is_undone(parts: &mut Parts) -> bool {
 /// The end of a call whose handler took a transaction (CMP-7): record and writes in one commit. An
 /// `Err` is what became of the transaction; nothing is recorded then, and the answer must not be
 /// sent.
-async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Uncommitted> {
+async fn joined(
+    call: &Call,
+    held: HeldLease,
+    record: Record,
+) -> Result<CompletionResult, Uncommitted> {
     let finished = match (call.take_tx(), record) {
         (Taken::Open(tx), record) => tx.commit(held, record).await,
         (Taken::None, Record::Response(payload)) => return Ok(held.complete(payload).await),
@@ -122,9 +127,9 @@ async fn joined(call: &Call, held: Held, record: Record) -> Result<Finished, Unc
         }
     };
     match finished {
-        Finished::Fenced => Err(Uncommitted::LeaseLost),
-        Finished::RolledBack(_) => Err(Uncommitted::RolledBack),
-        Finished::Failed(_) => Err(Uncommitted::InDoubt),
+        CompletionResult::NotOwner => Err(Uncommitted::LeaseLost),
+        CompletionResult::RolledBack(_) => Err(Uncommitted::RolledBack),
+        CompletionResult::Unconfirmed(_) => Err(Uncommitted::InDoubt),
         committed => Ok(committed),
     }
 }

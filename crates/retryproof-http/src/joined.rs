@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{Extensions, Response};
-use retryproof_core::{Error, Finished, Held, JoinedEngine, Payload, Tombstone};
+use retryproof_core::{CompletionResult, Error, HeldLease, JoinedEngine, Payload, Tombstone};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::answer::to_response;
@@ -231,7 +231,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// An open transaction, of whatever type. Dropped, it is rolled back.
 pub(crate) trait Ending: Send {
-    fn commit(self: Box<Self>, held: Held, record: Record) -> Boxed<Finished>;
+    fn commit(self: Box<Self>, held: HeldLease, record: Record) -> Boxed<CompletionResult>;
     fn roll_back(self: Box<Self>) -> Boxed<()>;
 }
 
@@ -254,7 +254,7 @@ impl<T: Send + 'static> HandlerTx for Shared<T> {
 }
 
 impl<T: Send + 'static> Ending for (JoinedEngine<T>, T) {
-    fn commit(self: Box<Self>, held: Held, record: Record) -> Boxed<Finished> {
+    fn commit(self: Box<Self>, held: HeldLease, record: Record) -> Boxed<CompletionResult> {
         let (joined, tx) = *self;
         match record {
             Record::Response(payload) => Box::pin(joined.commit(tx, held, payload)),

@@ -48,7 +48,7 @@ impl Grave {
         let mut misses = 0;
         loop {
             let grave = self.clone();
-            let looked = spawn_blocking(move || grave.look()).await;
+            let looked = spawn_blocking(move || grave.peek()).await;
             let error = match looked {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => error,
@@ -67,7 +67,7 @@ impl Grave {
         }
     }
 
-    fn look(&self) -> std::result::Result<(), KafkaError> {
+    fn peek(&self) -> std::result::Result<(), KafkaError> {
         let found = self.producer.client().fetch_metadata(Some(&self.topic), LOOK)?;
         match found.topics().first().map(|topic| topic.error()) {
             Some(None) => Ok(()),

@@ -52,7 +52,7 @@ pub(crate) enum Statement {
     GrantPortable,
     Replay,
     Find,
-    Standing,
+    Peeked,
     Extend,
     Complete,
     Release,
@@ -127,7 +127,7 @@ impl Statement {
         Self::GrantPortable,
         Self::Replay,
         Self::Find,
-        Self::Standing,
+        Self::Peeked,
         Self::Extend,
         Self::Complete,
         Self::Release,
@@ -185,7 +185,7 @@ impl Statement {
                 )
             }
             // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the head.
-            Self::Standing => {
+            Self::Peeked => {
                 concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
             // RUN-1, CMP-2: by owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Param, Pulse, SharedStore,
-    Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Known, Param, Peeked, Pulse,
+    SharedStore, StoreProfile,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -266,11 +266,11 @@ impl MysqlStore {
         id: &Identity,
         owner: OwnerId,
         lease: Duration,
-    ) -> Result<Fenced, Trouble> {
+    ) -> Result<FencedWrite, Trouble> {
         let [scope, key] = key_of(id);
         let params = [Param::Int(micros(lease)), scope, key, Param::Bytes(owner.as_bytes())];
         let done = self.fenced(self.sql.of(Statement::Extend), &params).await?;
-        Ok(if done { Fenced::Done } else { Fenced::Lost })
+        Ok(if done { FencedWrite::Applied } else { FencedWrite::NotOwner })
     }
 
     async fn completed(
@@ -278,15 +278,15 @@ impl MysqlStore {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> Result<Fenced, Trouble> {
+    ) -> Result<FencedWrite, Trouble> {
         let (sql, params) = complete_statement(&self.sql, id, &owner, done);
-        let mut fenced = Fenced::Done;
+        let mut fenced = FencedWrite::Applied;
         if !self.fenced(sql, &params).await? {
-            fenced = match self.read(Lane::Holder, Statement::Standing, id).await? {
+            fenced = match self.read(Lane::Holder, Statement::Peeked, id).await? {
                 Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
-                    Fenced::AlreadyDone
+                    FencedWrite::AlreadyApplied
                 }
-                _ => return Ok(Fenced::Lost),
+                _ => return Ok(FencedWrite::NotOwner),
             };
         }
         // Also when it was done before: the answer may have been lost, and then nobody was woken by
@@ -296,14 +296,14 @@ impl MysqlStore {
         Ok(fenced)
     }
 
-    async fn released(&self, id: &Identity, owner: OwnerId) -> Result<Fenced, Trouble> {
+    async fn released(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite, Trouble> {
         let [scope, key] = key_of(id);
         let params = [scope, key, Param::Bytes(owner.as_bytes())];
-        let mut fenced = Fenced::Done;
+        let mut fenced = FencedWrite::Applied;
         if !self.fenced(self.sql.of(Statement::Release), &params).await? {
-            fenced = match self.read(Lane::Holder, Statement::Standing, id).await? {
-                None | Some(Record { phase: Phase::Released, .. }) => Fenced::AlreadyDone,
-                Some(_) => return Ok(Fenced::Lost),
+            fenced = match self.read(Lane::Holder, Statement::Peeked, id).await? {
+                None | Some(Record { phase: Phase::Released, .. }) => FencedWrite::AlreadyApplied,
+                Some(_) => return Ok(FencedWrite::NotOwner),
             };
         }
         // As for a completion.
@@ -314,7 +314,7 @@ impl MysqlStore {
 
     /// How long the holder with token `seen` still has; `None` when it is no longer at work.
     async fn held(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>, Trouble> {
-        Ok(match self.read(Lane::Caller, Statement::Standing, id).await? {
+        Ok(match self.read(Lane::Caller, Statement::Peeked, id).await? {
             Some(Record { token, phase: Phase::Running(left), .. }) if token == seen => left,
             _ => None,
         })
@@ -388,29 +388,37 @@ impl IdempotencyStore for MysqlStore {
         Ok(answer)
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let found = self
             .read(Lane::Caller, Statement::Find, id)
             .await
-            .map_err(|trouble| of("look", id, trouble))?;
+            .map_err(|trouble| of("peek", id, trouble))?;
         Ok(match Seen::of(found) {
-            Seen::Answer(Acquired::Complete(stored)) => Standing::Complete(stored),
-            Seen::Answer(Acquired::Busy { remaining, token }) => {
-                Standing::Busy { remaining, token }
-            }
-            Seen::Answer(Acquired::Granted(_)) | Seen::Over(_) => Standing::Absent,
+            Seen::Answer(Acquired::Complete(stored)) => Peeked::Complete(stored),
+            Seen::Answer(Acquired::Busy { remaining, token }) => Peeked::Busy { remaining, token },
+            Seen::Answer(Acquired::Granted(_)) | Seen::Over(_) => Peeked::Absent,
         })
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.wait(id, seen, at_most).await.map_err(|trouble| of("changed", id, trouble))
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.wait(id, seen, at_most).await.map_err(|trouble| of("wait_for_change", id, trouble))
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.extended(id, owner, lease).await.map_err(|trouble| of("extend", id, trouble))
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         if done.value.len() > self.max_value {
             return Err(too_large(done.value.len(), self.max_value + PACKET_OVERHEAD)
                 .during("complete")
@@ -419,7 +427,7 @@ impl IdempotencyStore for MysqlStore {
         self.completed(id, owner, done).await.map_err(|trouble| of("complete", id, trouble))
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.released(id, owner).await.map_err(|trouble| of("release", id, trouble))
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use tokio::time::{Instant, timeout};
 
@@ -43,9 +43,9 @@ impl PostgresStore {
     ) -> Result<Acquired> {
         if self.known.has(id) {
             match self.seen(id, self.record(Statement::Find, id).await?) {
-                Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
                 // A wrong guess is made once: the record was deleted, or is another one by now.
-                Standing::Busy { .. } | Standing::Absent => self.known.forget(id),
+                Peeked::Busy { .. } | Peeked::Absent => self.known.forget(id),
             }
         }
         let began = Instant::now();
@@ -59,7 +59,7 @@ impl PostgresStore {
                         });
                     }
                     record => {
-                        if let Standing::Complete(stored) = self.seen(id, record) {
+                        if let Peeked::Complete(stored) = self.seen(id, record) {
                             return Ok(Acquired::Complete(stored));
                         }
                     }
@@ -78,11 +78,11 @@ impl PostgresStore {
                     return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
                 }
                 Answer::Found(record) => match self.seen(id, record) {
-                    Standing::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                    Standing::Busy { remaining, token } => {
+                    Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
+                    Peeked::Busy { remaining, token } => {
                         return Ok(Acquired::Busy { remaining, token });
                     }
-                    Standing::Absent => {}
+                    Peeked::Absent => {}
                 },
                 Answer::Lost => {}
             }
@@ -150,9 +150,9 @@ impl PostgresStore {
                 Some(locked_by(token))
             }
             record => match self.seen(id, record) {
-                Standing::Complete(stored) => Some(Acquired::Complete(stored)),
-                Standing::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),
-                Standing::Absent => None,
+                Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
+                Peeked::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),
+                Peeked::Absent => None,
             },
         })
     }

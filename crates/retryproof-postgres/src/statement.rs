@@ -47,7 +47,7 @@ macro_rules! nobody {
 pub(crate) enum Statement {
     Acquire,
     Find,
-    Standing,
+    Peeked,
     Extend,
     Complete,
     CompleteMany,
@@ -64,7 +64,7 @@ impl Statement {
     const ALL: [Self; Self::COUNT] = [
         Self::Acquire,
         Self::Find,
-        Self::Standing,
+        Self::Peeked,
         Self::Extend,
         Self::Complete,
         Self::CompleteMany,
@@ -107,7 +107,7 @@ impl Statement {
             ),
             // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
             // token, rest.
-            Self::Standing => concat!(
+            Self::Peeked => concat!(
                 "SELECT state,owner,token,",
                 rest_us!(),
                 " FROM \"retryproof_records\" WHERE scope=$1 AND key=$2"
@@ -338,7 +338,7 @@ mod tests {
         let calls = [
             sql.acquire(&id, &req, req.lease),
             sql.by_key(Statement::Find, &id),
-            sql.by_key(Statement::Standing, &id),
+            sql.by_key(Statement::Peeked, &id),
             sql.extend(&id, &owner, req.lease),
             sql.complete(Statement::Complete, &id, &owner, &done),
             sql.complete(Statement::Join, &id, &owner, &done),

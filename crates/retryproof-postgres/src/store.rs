@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Known, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Known, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
@@ -137,23 +137,23 @@ impl PostgresStore {
         reply.row.as_ref().map_or(Ok(None), Record::read)
     }
 
-    pub(crate) fn seen(&self, id: &Identity, record: Option<Record>) -> Standing {
+    pub(crate) fn seen(&self, id: &Identity, record: Option<Record>) -> Peeked {
         match record {
             Some(Record { phase: Phase::Done(Some((stored, rest))), .. }) => {
                 self.known.note(id, rest);
-                Standing::Complete(stored)
+                Peeked::Complete(stored)
             }
             Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
-                Standing::Busy { remaining, token }
+                Peeked::Busy { remaining, token }
             }
-            _ => Standing::Absent,
+            _ => Peeked::Absent,
         }
     }
 
     /// Whether the holder with token `seen` is still at work.
     async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
         Ok(matches!(
-            self.record(Statement::Standing, id).await?,
+            self.record(Statement::Peeked, id).await?,
             Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
         ))
     }
@@ -205,7 +205,7 @@ impl PostgresStore {
         id: &Identity,
         say: impl FnOnce(Option<Record>) -> T,
     ) -> Result<T> {
-        let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Standing, id)).await?;
+        let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Peeked, id)).await?;
         reply.row.as_ref().map_or(Ok(None), Record::read).map(say)
     }
 
@@ -214,7 +214,7 @@ impl PostgresStore {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> Result<Fenced> {
+    ) -> Result<FencedWrite> {
         if done.value.len() > self.config.max_value {
             return Err(Error::new(
                 ErrorKind::TooLarge,
@@ -225,14 +225,14 @@ impl PostgresStore {
         }
         let deadline = self.pool.deadline();
         let fenced = match self.group.turn(id, owner, done, deadline).await {
-            Turn::Done => Fenced::Done,
+            Turn::Done => FencedWrite::Applied,
             Turn::Alone(_slot) => self.complete_alone(id, owner, done, deadline).await?,
             Turn::Refused => match self.refused(id, owner).await? {
                 Some(fenced) => fenced,
                 None => self.complete_alone(id, owner, done, deadline).await?,
             },
         };
-        if fenced != Fenced::Lost {
+        if fenced != FencedWrite::NotOwner {
             // Also when it was done before: the answer may have been lost, and then nobody was
             // woken by it (ACQ-4).
             self.known.note(id, done.ttl);
@@ -247,36 +247,38 @@ impl PostgresStore {
         owner: OwnerId,
         done: &Completion,
         deadline: Instant,
-    ) -> Result<Fenced> {
+    ) -> Result<FencedWrite> {
         let call = self.sql.complete(Statement::Complete, id, &owner, done);
         let ran = self.pool.run_until(deadline, Lane::Beats, &call).await;
         if ran.map_err(Failed::into_error)?.changed > 0 {
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
-        Ok(self.refused(id, owner).await?.unwrap_or(Fenced::Lost))
+        Ok(self.refused(id, owner).await?.unwrap_or(FencedWrite::NotOwner))
     }
 
     /// Why a completion was refused; `None`: the owner's lease stands there.
-    async fn refused(&self, id: &Identity, owner: OwnerId) -> Result<Option<Fenced>> {
+    async fn refused(&self, id: &Identity, owner: OwnerId) -> Result<Option<FencedWrite>> {
         let of = |record| match record {
             Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
-                Some(Fenced::AlreadyDone)
+                Some(FencedWrite::AlreadyApplied)
             }
             Some(Record { owner: by, phase: Phase::Running(_), .. }) if by == owner => None,
-            _ => Some(Fenced::Lost),
+            _ => Some(FencedWrite::NotOwner),
         };
         self.otherwise(id, of).await
     }
 
-    async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let fenced = match self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed {
             0 => {
-                self.otherwise(id, |record| record.map_or(Fenced::AlreadyDone, |_| Fenced::Lost))
-                    .await?
+                self.otherwise(id, |record| {
+                    record.map_or(FencedWrite::AlreadyApplied, |_| FencedWrite::NotOwner)
+                })
+                .await?
             }
-            _ => Fenced::Done,
+            _ => FencedWrite::Applied,
         };
-        if fenced != Fenced::Lost {
+        if fenced != FencedWrite::NotOwner {
             // As for a completion.
             self.wake.finished(id);
         }
@@ -335,32 +337,44 @@ impl IdempotencyStore for PostgresStore {
         self.try_acquire(id, req).await.map_err(|error| error.during("acquire").for_identity(id))
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let found = self.record(Statement::Find, id).await;
         found
             .map(|record| self.seen(id, record))
-            .map_err(|error| error.during("look").for_identity(id))
+            .map_err(|error| error.during("peek").for_identity(id))
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.wait(id, seen, at_most).await.map_err(|error| error.during("changed").for_identity(id))
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.wait(id, seen, at_most)
+            .await
+            .map_err(|error| error.during("wait_for_change").for_identity(id))
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let reply = self.run(Lane::Beats, &self.sql.extend(id, &owner, lease)).await;
         match reply.map_err(|error| error.during("extend").for_identity(id))?.changed {
-            0 => Ok(Fenced::Lost),
-            _ => Ok(Fenced::Done),
+            0 => Ok(FencedWrite::NotOwner),
+            _ => Ok(FencedWrite::Applied),
         }
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.try_complete(id, owner, done)
             .await
             .map_err(|error| error.during("complete").for_identity(id))
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.try_release(id, owner).await.map_err(|error| error.during("release").for_identity(id))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Known, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Known, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore,
@@ -177,18 +177,18 @@ impl RedisStore {
 
     /// What stands under the key, read in one flight. First the time to live, then the value:
     /// whatever happens between the two, the answer was true at one instant of the call.
-    async fn read(&self, key: &[u8]) -> Result<Standing, Failure> {
+    async fn read(&self, key: &[u8]) -> Result<Peeked, Failure> {
         let mut flight = redis::pipe();
         flight.cmd("PTTL").arg(key).cmd("GET").arg(key);
         let (pttl, value) = pair(self.calls.call(Ask::Flight(&flight)).await?)?;
-        let Value::BulkString(value) = value else { return Ok(Standing::Absent) };
+        let Value::BulkString(value) = value else { return Ok(Peeked::Absent) };
         let header = Header::read(&value)?;
         Ok(match header.state {
-            State::Residue => Standing::Absent,
-            State::Complete => Standing::Complete(record::result(&header, value)?),
+            State::Residue => Peeked::Absent,
+            State::Complete => Peeked::Complete(record::result(&header, value)?),
             State::InProgress => match header.remaining(pttl) {
-                Some(remaining) => Standing::Busy { remaining, token: header.token },
-                None => Standing::Absent,
+                Some(remaining) => Peeked::Busy { remaining, token: header.token },
+                None => Peeked::Absent,
             },
         })
     }
@@ -217,8 +217,8 @@ impl RedisStore {
         if self.waiting.is_some() {
             // Over that connection go grants alone.
             match self.read(&key).await? {
-                Standing::Complete(stored) => return Ok(self.complete_as(id, stored)),
-                Standing::Busy { .. } | Standing::Absent => {}
+                Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
+                Peeked::Busy { .. } | Peeked::Absent => {}
             }
         }
         let script = &self.route.dialer().scripts().acquire;
@@ -248,9 +248,9 @@ impl RedisStore {
             },
             Ok(_) => Err(mixed_up().into()),
             Err(failure) if failure.refuses_writes() => match self.read(&key).await {
-                Ok(Standing::Complete(stored)) => Ok(self.complete_as(id, stored)),
-                Ok(Standing::Busy { remaining, token }) => Ok(Acquired::Busy { remaining, token }),
-                Ok(Standing::Absent) | Err(_) => Err(failure),
+                Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
+                Ok(Peeked::Busy { remaining, token }) => Ok(Acquired::Busy { remaining, token }),
+                Ok(Peeked::Absent) | Err(_) => Err(failure),
             },
             Err(failure) => Err(failure),
         }
@@ -266,11 +266,11 @@ impl RedisStore {
         operation: &'static str,
         id: &Identity,
         answer: Result<Value, Failure>,
-    ) -> Result<Fenced> {
+    ) -> Result<FencedWrite> {
         match answer {
-            Ok(Value::Int(0)) => Ok(Fenced::Lost),
-            Ok(Value::Int(1)) => Ok(Fenced::Done),
-            Ok(Value::Int(2)) => Ok(Fenced::AlreadyDone),
+            Ok(Value::Int(0)) => Ok(FencedWrite::NotOwner),
+            Ok(Value::Int(1)) => Ok(FencedWrite::Applied),
+            Ok(Value::Int(2)) => Ok(FencedWrite::AlreadyApplied),
             Ok(Value::Int(_)) => Err(unreadable("version")),
             Ok(_) => Err(mixed_up()),
             Err(failure) => Err(failure.into_error()),
@@ -285,20 +285,25 @@ impl IdempotencyStore for RedisStore {
         acquired.map_err(|failure| failure.into_error().during("acquire").for_identity(id))
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let standing = self.read(&self.key(id)).await;
-        standing.map_err(|failure| failure.into_error().during("look").for_identity(id))
+        standing.map_err(|failure| failure.into_error().during("peek").for_identity(id))
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
         if at_most.is_zero() {
             return Ok(());
         }
         let waited = self.wait(id, seen, at_most).await;
-        waited.map_err(|failure| failure.into_error().during("changed").for_identity(id))
+        waited.map_err(|failure| failure.into_error().during("wait_for_change").for_identity(id))
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let script = &self.route.dialer().scripts().extend;
         let mut cmd = script.call(&self.key(id), 64);
         cmd.arg(owner.as_bytes()).arg(millis(lease));
@@ -306,7 +311,12 @@ impl IdempotencyStore for RedisStore {
         self.fenced("extend", id, answer).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         if done.value.len() > self.max_value {
             return Err(Error::new(
                 ErrorKind::TooLarge,
@@ -330,7 +340,7 @@ impl IdempotencyStore for RedisStore {
         self.fenced("complete", id, answer).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let script = &self.route.dialer().scripts().release;
         let mut cmd = script.call(&self.key(id), 96);
         cmd.arg(owner.as_bytes()).arg(NOBODY.as_bytes()).arg(millis(RESIDUE)).arg(tail(0, None));

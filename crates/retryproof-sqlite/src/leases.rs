@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use retryproof_core::Result;
-use retryproof_core::store::{Acquired, Fenced};
+use retryproof_core::store::{Acquired, FencedWrite};
 
 use crate::pause::now;
 use crate::step::{Answer, Step};
@@ -27,7 +27,7 @@ impl Leases {
         for (step, answer) in done {
             let lease = match (step, answer) {
                 (Step::Acquire(_, req), Ok(Answer::Acquired(Acquired::Granted(_)))) => req.lease,
-                (Step::Extend(_, _, lease), Ok(Answer::Fenced(Fenced::Done))) => *lease,
+                (Step::Extend(_, _, lease), Ok(Answer::Fenced(FencedWrite::Applied))) => *lease,
                 _ => continue,
             };
             let (now, kept) = kept.get_or_insert_with(|| (now(), self.0.lock()));

@@ -72,7 +72,7 @@
 //! ```
 //! A program that owns its transactions holds the lease itself and says
 //! `held.complete_in(&mut tx, value)` as the last statement of a [`rusqlite::Transaction`]; see
-//! [`Held::complete_in`](retryproof_core::Held::complete_in). Begin it `IMMEDIATE`, and after the
+//! [`HeldLease::complete_in`](retryproof_core::HeldLease::complete_in). Begin it `IMMEDIATE`, and after the
 //! lease was granted: the grant is a write to the same file, which an open transaction would hold
 //! up.
 //!

@@ -22,7 +22,7 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Find,
-    Standing,
+    Peeked,
     Grant,
     Taken,
     Extend,
@@ -42,7 +42,7 @@ impl Statement {
 
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Find,
-        Self::Standing,
+        Self::Peeked,
         Self::Grant,
         Self::Taken,
         Self::Extend,
@@ -66,7 +66,7 @@ impl Statement {
             }
             // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
             // token, expires_at.
-            Self::Standing => {
+            Self::Peeked => {
                 "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
             }
             // ACQ-2, ACQ-7, ACQ-9: fresh, taken over or renewed, guarded by the clock in the

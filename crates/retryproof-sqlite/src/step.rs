@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
 use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result};
 use rusqlite::{CachedStatement, Connection};
 
@@ -27,7 +27,7 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Acquired(Acquired),
-    Fenced(Fenced),
+    Fenced(FencedWrite),
     Purged(usize),
 }
 
@@ -36,9 +36,10 @@ impl Step {
     pub(crate) fn wakes(&self, answer: &Answer) -> Option<&Identity> {
         match (self, answer) {
             (Self::Acquire(id, _), Answer::Acquired(Acquired::Granted(_)))
-            | (Self::Complete(id, ..) | Self::Release(id, _), Answer::Fenced(Fenced::Done)) => {
-                Some(id)
-            }
+            | (
+                Self::Complete(id, ..) | Self::Release(id, _),
+                Answer::Fenced(FencedWrite::Applied),
+            ) => Some(id),
             _ => None,
         }
     }
@@ -128,7 +129,7 @@ impl<'a> Tx<'a> {
         taken.map_err(classify)
     }
 
-    fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let changed = self.execute(
             Statement::Extend,
             (
@@ -138,10 +139,15 @@ impl<'a> Tx<'a> {
                 self.after(lease),
             ),
         )?;
-        Ok(if changed == 1 { Fenced::Done } else { Fenced::Lost })
+        Ok(if changed == 1 { FencedWrite::Applied } else { FencedWrite::NotOwner })
     }
 
-    fn complete(&mut self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    fn complete(
+        &mut self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         let (scope, key) = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
         let expires_at = self.after(done.ttl);
         let changed = self.execute(
@@ -157,25 +163,29 @@ impl<'a> Tx<'a> {
         )?;
         if changed == 1 {
             self.execute(Statement::PurgeEarlier, (scope, key, expires_at))?;
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         Ok(match self.record(id)? {
             Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
-                Fenced::AlreadyDone
+                FencedWrite::AlreadyApplied
             }
-            _ => Fenced::Lost,
+            _ => FencedWrite::NotOwner,
         })
     }
 
-    fn release(&mut self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    fn release(&mut self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let changed = self.execute(
             Statement::Release,
             (id.scope().as_str().as_bytes(), id.key().expose().as_bytes(), owner.as_bytes()),
         )?;
         if changed == 1 {
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
-        Ok(if self.record(id)?.is_none() { Fenced::AlreadyDone } else { Fenced::Lost })
+        Ok(if self.record(id)?.is_none() {
+            FencedWrite::AlreadyApplied
+        } else {
+            FencedWrite::NotOwner
+        })
     }
 
     fn purge(&mut self, limit: usize) -> Result<usize> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use retryproof_core::blocking::in_blocking_context;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
@@ -145,7 +145,7 @@ impl SqliteStore {
     /// Whether the holder with token `seen` is still at work.
     async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
         Ok(matches!(
-            self.record(Statement::Standing, id).await?,
+            self.record(Statement::Peeked, id).await?,
             Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
         ))
     }
@@ -204,26 +204,38 @@ impl IdempotencyStore for SqliteStore {
         }
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
         let found = self.record(Statement::Find, id).await;
-        Ok(match found.map_err(|error| error.during("look").for_identity(id))? {
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => Standing::Complete(stored),
+        Ok(match found.map_err(|error| error.during("peek").for_identity(id))? {
+            Some(Record { phase: Phase::Done(Some(stored)), .. }) => Peeked::Complete(stored),
             Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
-                Standing::Busy { remaining, token }
+                Peeked::Busy { remaining, token }
             }
-            _ => Standing::Absent,
+            _ => Peeked::Absent,
         })
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.wait(id, seen, at_most).await.map_err(|error| error.during("changed").for_identity(id))
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.wait(id, seen, at_most)
+            .await
+            .map_err(|error| error.during("wait_for_change").for_identity(id))
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.fenced("extend", id, Step::Extend(id.clone(), owner, lease)).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         if done.value.len() > self.max_value {
             return Err(Error::new(
                 ErrorKind::TooLarge,
@@ -237,7 +249,7 @@ impl IdempotencyStore for SqliteStore {
         self.fenced("complete", id, Step::Complete(id.clone(), owner, done.clone())).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.fenced("release", id, Step::Release(id.clone(), owner)).await
     }
 
@@ -247,7 +259,12 @@ impl IdempotencyStore for SqliteStore {
 }
 
 impl SqliteStore {
-    async fn fenced(&self, operation: &'static str, id: &Identity, step: Step) -> Result<Fenced> {
+    async fn fenced(
+        &self,
+        operation: &'static str,
+        id: &Identity,
+        step: Step,
+    ) -> Result<FencedWrite> {
         match self.write(step).await {
             Ok(Answer::Fenced(fenced)) => Ok(fenced),
             Ok(_) => Err(mixed_up()),

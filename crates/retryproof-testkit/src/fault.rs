@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
     StoreProfile, StoreStats,
 };
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
@@ -238,28 +238,40 @@ impl<S: IdempotencyStore> IdempotencyStore for FaultStore<S> {
         self.faults.apply(Operation::Acquire, self.inner.acquire(id, req)).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.faults.apply(Operation::Look, self.inner.look(id)).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.faults.apply(Operation::Peek, self.inner.peek(id)).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.faults.apply(Operation::Changed, self.inner.changed(id, seen, at_most)).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.faults
+            .apply(Operation::WaitForChange, self.inner.wait_for_change(id, seen, at_most))
+            .await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.faults.apply(Operation::Extend, self.inner.extend(id, owner, lease)).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.faults.apply(Operation::Complete, self.inner.complete(id, owner, done)).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.faults.apply(Operation::Release, self.inner.release(id, owner)).await
     }
 
     fn profile(&self) -> StoreProfile {
-        self.inner.profile().waiting()
+        self.inner.profile().without_immediate()
     }
 }
 

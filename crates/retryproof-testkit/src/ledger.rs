@@ -7,7 +7,8 @@ use std::pin::Pin;
 
 use retryproof_core::store::{Dialect, SharedStore, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Finished, IdempotencyContext, IdempotencyEngine, Identity, Payload,
+    Acquisition, CodecId, CompletionResult, IdempotencyContext, IdempotencyEngine, Identity,
+    Payload,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -88,7 +89,7 @@ where
             let value = Payload::new(CodecId::BYTES, 1, b"paid");
             matches!(
                 joined.commit(tx, held, value).await,
-                Finished::Recorded | Finished::Tombstoned(_)
+                CompletionResult::Recorded | CompletionResult::Tombstoned(_)
             )
         })
     }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use retryproof_core::FencingToken;
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 
 /// Numbers stand for owners, fingerprints and values.
 pub(crate) type Owner = usize;
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
     Busy { token: FencingToken, remaining: Duration },
     Complete { value: u32, fingerprint: Option<u8> },
     Absent,
-    Fenced(Fenced),
+    Fenced(FencedWrite),
 }
 
 pub(crate) struct Ask {
@@ -86,7 +86,7 @@ impl Model {
     }
 
     /// Judges the answer to a look.
-    pub(crate) fn look(&self, answer: Answer) -> Result<(), String> {
+    pub(crate) fn peek(&self, answer: Answer) -> Result<(), String> {
         let right = match self.standing() {
             Standing::Running(record, remaining) => Answer::Busy { token: record.token, remaining },
             Standing::Complete(record, value) => {
@@ -159,15 +159,17 @@ impl Model {
         lease: Duration,
         answer: Answer,
     ) -> Result<(), String> {
-        let right: &[Fenced] = match self.standing() {
+        let right: &[FencedWrite] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
-                &[Fenced::Done]
+                &[FencedWrite::Applied]
             }
-            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::Lost],
-            _ => &[Fenced::Lost],
+            Standing::Forgotten(record) if record.owner == owner => {
+                &[FencedWrite::Applied, FencedWrite::NotOwner]
+            }
+            _ => &[FencedWrite::NotOwner],
         };
         self.is_fenced(answer, right)?;
-        if answer == Answer::Fenced(Fenced::Done)
+        if answer == Answer::Fenced(FencedWrite::Applied)
             && let Some(Record { state: State::Running { until, .. }, .. }) = &mut self.record
         {
             *until = self.now + lease;
@@ -182,19 +184,23 @@ impl Model {
         (value, ttl, fingerprint): (u32, Duration, Option<u8>),
         answer: Answer,
     ) -> Result<(), String> {
-        let right: &[Fenced] = match self.standing() {
+        let right: &[FencedWrite] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
-                &[Fenced::Done]
+                &[FencedWrite::Applied]
             }
-            Standing::Forgotten(record) if record.owner == owner => &[Fenced::Done, Fenced::Lost],
-            Standing::Complete(record, _) if record.owner == owner => &[Fenced::AlreadyDone],
+            Standing::Forgotten(record) if record.owner == owner => {
+                &[FencedWrite::Applied, FencedWrite::NotOwner]
+            }
+            Standing::Complete(record, _) if record.owner == owner => {
+                &[FencedWrite::AlreadyApplied]
+            }
             Standing::Stale(record) if record.owner == owner => {
-                &[Fenced::AlreadyDone, Fenced::Lost]
+                &[FencedWrite::AlreadyApplied, FencedWrite::NotOwner]
             }
-            _ => &[Fenced::Lost],
+            _ => &[FencedWrite::NotOwner],
         };
         self.is_fenced(answer, right)?;
-        if answer == Answer::Fenced(Fenced::Done)
+        if answer == Answer::Fenced(FencedWrite::Applied)
             && let Some(record) = &mut self.record
         {
             record.fingerprint = fingerprint;
@@ -205,20 +211,22 @@ impl Model {
 
     /// Judges the answer to a release, and goes with it.
     pub(crate) fn release(&mut self, owner: Owner, answer: Answer) -> Result<(), String> {
-        let right: &[Fenced] = match self.standing() {
+        let right: &[FencedWrite] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
-                &[Fenced::Done]
+                &[FencedWrite::Applied]
             }
             Standing::Forgotten(record) if record.owner == owner => {
-                &[Fenced::Done, Fenced::AlreadyDone]
+                &[FencedWrite::Applied, FencedWrite::AlreadyApplied]
             }
-            Standing::Forgotten(_) | Standing::Stale(_) => &[Fenced::Lost, Fenced::AlreadyDone],
-            Standing::Absent => &[Fenced::AlreadyDone],
-            _ => &[Fenced::Lost],
+            Standing::Forgotten(_) | Standing::Stale(_) => {
+                &[FencedWrite::NotOwner, FencedWrite::AlreadyApplied]
+            }
+            Standing::Absent => &[FencedWrite::AlreadyApplied],
+            _ => &[FencedWrite::NotOwner],
         };
         self.is_fenced(answer, right)?;
         if !matches!(self.standing(), Standing::Complete(..))
-            && matches!(answer, Answer::Fenced(Fenced::Done | Fenced::AlreadyDone))
+            && matches!(answer, Answer::Fenced(FencedWrite::Applied | FencedWrite::AlreadyApplied))
         {
             self.record = None;
         }
@@ -232,7 +240,7 @@ impl Model {
         }
     }
 
-    fn is_fenced(&self, answer: Answer, right: &[Fenced]) -> Result<(), String> {
+    fn is_fenced(&self, answer: Answer, right: &[FencedWrite]) -> Result<(), String> {
         let right: Vec<_> = right.iter().copied().map(Answer::Fenced).collect();
         self.is(answer, &right)
     }

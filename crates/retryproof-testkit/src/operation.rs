@@ -9,10 +9,10 @@ use std::fmt;
 pub enum Operation {
     /// [`IdempotencyStore::acquire`](retryproof_core::IdempotencyStore::acquire).
     Acquire,
-    /// [`IdempotencyStore::look`](retryproof_core::IdempotencyStore::look).
-    Look,
-    /// [`IdempotencyStore::changed`](retryproof_core::IdempotencyStore::changed).
-    Changed,
+    /// [`IdempotencyStore::peek`](retryproof_core::IdempotencyStore::peek).
+    Peek,
+    /// [`IdempotencyStore::wait_for_change`](retryproof_core::IdempotencyStore::wait_for_change).
+    WaitForChange,
     /// [`IdempotencyStore::extend`](retryproof_core::IdempotencyStore::extend).
     Extend,
     /// [`IdempotencyStore::complete`](retryproof_core::IdempotencyStore::complete).
@@ -29,8 +29,8 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
-            Self::Look => "look",
-            Self::Changed => "changed",
+            Self::Peek => "peek",
+            Self::WaitForChange => "wait_for_change",
             Self::Extend => "extend",
             Self::Complete => "complete",
             Self::Release => "release",

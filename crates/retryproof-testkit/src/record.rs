@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
     StoreProfile, StoreStats,
 };
 use retryproof_core::{ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
@@ -36,7 +36,7 @@ pub enum Said {
     /// A wait has ended.
     Woken,
     /// What a call that is fenced by owner answered.
-    Fenced(Fenced),
+    Fenced(FencedWrite),
     /// So many records went.
     Purged(usize),
     /// The call failed.
@@ -198,7 +198,7 @@ impl<S> Recorder<S> {
     }
 }
 
-fn fenced(answer: &Fenced) -> Said {
+fn fenced(answer: &FencedWrite) -> Said {
     Said::Fenced(*answer)
 }
 
@@ -215,31 +215,41 @@ impl<S: IdempotencyStore> IdempotencyStore for Recorder<S> {
         self.log.keep(call, self.inner.acquire(id, req), said).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        let said = |answer: &Standing| match answer {
-            Standing::Absent => Said::Absent,
-            Standing::Busy { .. } => Said::Busy,
-            Standing::Complete(_) => Said::Complete,
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        let said = |answer: &Peeked| match answer {
+            Peeked::Absent => Said::Absent,
+            Peeked::Busy { .. } => Said::Busy,
+            Peeked::Complete(_) => Said::Complete,
         };
-        self.log.keep((Operation::Look, Some(id), None), self.inner.look(id), said).await
+        self.log.keep((Operation::Peek, Some(id), None), self.inner.peek(id), said).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let call = (Operation::Changed, Some(id), None);
-        self.log.keep(call, self.inner.changed(id, seen, at_most), |()| Said::Woken).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        let call = (Operation::WaitForChange, Some(id), None);
+        self.log.keep(call, self.inner.wait_for_change(id, seen, at_most), |()| Said::Woken).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let call = (Operation::Extend, Some(id), Some(owner));
         self.log.keep(call, self.inner.extend(id, owner, lease), fenced).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         let call = (Operation::Complete, Some(id), Some(owner));
         self.log.keep(call, self.inner.complete(id, owner, done), fenced).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let call = (Operation::Release, Some(id), Some(owner));
         self.log.keep(call, self.inner.release(id, owner), fenced).await
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
     StoreProfile, StoreStats,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
@@ -41,30 +41,40 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
         self.slowly(self.inner.acquire(id, req)).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.slowly(self.inner.look(id)).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.slowly(self.inner.peek(id)).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
         // The wait as a whole is bounded by the caller, so the way is part of it.
         let rest = at_most.saturating_sub(self.there + self.back);
-        self.slowly(self.inner.changed(id, seen, rest)).await
+        self.slowly(self.inner.wait_for_change(id, seen, rest)).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.slowly(self.inner.extend(id, owner, lease)).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.slowly(self.inner.complete(id, owner, done)).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.slowly(self.inner.release(id, owner)).await
     }
 
     fn profile(&self) -> StoreProfile {
-        self.inner.profile().waiting()
+        self.inner.profile().without_immediate()
     }
 }
 

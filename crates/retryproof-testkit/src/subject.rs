@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Dialect, Fenced, Inspect, Join, JoinStatement, Purge,
-    RecordSummary, SharedStore, SharedStoreBuilder, Standing, StoreProfile, StoreStats, TxSource,
+    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Inspect, Join, JoinStatement,
+    Peeked, Purge, RecordSummary, SharedStore, SharedStoreBuilder, StoreProfile, StoreStats,
+    TxSource,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
@@ -326,23 +327,33 @@ impl<S: IdempotencyStore> IdempotencyStore for Concrete<S> {
         self.0.acquire(id, req).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.0.look(id).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.0.peek(id).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.0.changed(id, seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.0.wait_for_change(id, seen, at_most).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.0.extend(id, owner, lease).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.0.complete(id, owner, done).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.0.release(id, owner).await
     }
 

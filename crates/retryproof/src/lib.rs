@@ -39,8 +39,8 @@ pub mod guide;
 
 pub use retryproof_core::{
     Acquisition, Activity, Attempt, Blob, BytesCodec, Call, Codec, CodecId, CompletionError,
-    CompletionFailurePolicy, ContextBuilder, EngineBuilder, Error, ErrorKind, ExecuteError,
-    FencingToken, Fingerprint, FingerprintMode, Finished, Held, IdempotencyConfig,
+    CompletionFailurePolicy, CompletionResult, ContextBuilder, EngineBuilder, Error, ErrorKind,
+    ExecuteError, FencingToken, Fingerprint, FingerprintMode, HeldLease, IdempotencyConfig,
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, InFlight, IntoScope,
     JoinError, JoinedCall, JoinedEngine, JsonCodec, Key, Lease, MemoryStore, MemoryStoreBuilder,
     NoCodec, Observer, OnDrop, OnFenced, Opened, Outcome, OwnerId, Payload, PendingCommit, Permit,

@@ -46,7 +46,7 @@ impl Observer for Log {
         tracing::info!(id = %identity, "waiting");
     }
 
-    fn duplicate(&self, identity: &Identity) {
+    fn replayed(&self, identity: &Identity) {
         tracing::info!(id = %identity, "replayed");
     }
 

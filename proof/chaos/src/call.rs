@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof::{
-    Acquisition, Codec, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError,
-    Fingerprint, Finished, Held, IdempotencyContext, IdempotencyEngine, Identity, Opened, Outcome,
-    Payload, Recorded, Report, StoredResult, Tombstone,
+    Acquisition, Codec, CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind,
+    ExecuteError, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine, Identity, Opened,
+    Outcome, Payload, Recorded, Report, StoredResult, Tombstone,
 };
 
 use crate::act::{Action, Failed, Fate, UNENCODABLE};
@@ -306,7 +306,7 @@ fn open(stored: &StoredResult, ctx: &IdempotencyContext) -> Told {
     }
 }
 
-async fn hold(held: Held, action: Action, end: u64) -> Told {
+async fn hold(held: HeldLease, action: Action, end: u64) -> Told {
     let token = held.lease().token().get();
     let mut running = action.begin(token);
     tokio::time::sleep(action.takes).await;
@@ -334,14 +334,14 @@ async fn hold(held: Held, action: Action, end: u64) -> Told {
         }
     };
     match finished {
-        (Finished::Recorded, Some(value)) => {
+        (CompletionResult::Recorded, Some(value)) => {
             Told { recorded: Some("yes".into()), value: Some(value), ..said(Said::Executed) }
         }
-        (Finished::Recorded | Finished::Tombstoned(_), _) => {
+        (CompletionResult::Recorded | CompletionResult::Tombstoned(_), _) => {
             Told { recorded: Some("tombstone".into()), ..said(Said::Executed) }
         }
-        (Finished::Fenced, _) => said(Said::Lost),
-        (Finished::Failed(error), _) => failed(Said::CompletionError, &error),
+        (CompletionResult::NotOwner, _) => said(Said::Lost),
+        (CompletionResult::Unconfirmed(error), _) => failed(Said::CompletionError, &error),
         (_, _) => said(Said::Lost),
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use retryproof::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
 };
 use retryproof::{FencingToken, IdempotencyStore, Identity, OwnerId, Result, SharedStore};
 
@@ -85,25 +85,35 @@ impl IdempotencyStore for Planted {
         self.inner.acquire(id, req).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.inner.look(id).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.inner.peek(id).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.inner.changed(id, seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.inner.wait_for_change(id, seen, at_most).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.usurp(id, owner).await?;
         self.inner.extend(id, owner, lease).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.usurp(id, owner).await?;
         self.inner.complete(id, owner, done).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.usurp(id, owner).await?;
         self.inner.release(id, owner).await
     }

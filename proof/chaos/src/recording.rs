@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
 use retryproof::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, Purge, StoreProfile,
 };
 use retryproof::{
     Error, ErrorKind, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId,
@@ -120,11 +120,11 @@ fn failed(event: &mut Event, error: &Error) {
     event.note = Some(error.to_string());
 }
 
-fn fenced(event: &mut Event, answer: &Fenced) {
+fn fenced(event: &mut Event, answer: &FencedWrite) {
     event.said = Some(match answer {
-        Fenced::Done => Said::Done,
-        Fenced::AlreadyDone => Said::AlreadyDone,
-        Fenced::Lost => Said::Lost,
+        FencedWrite::Applied => Said::Done,
+        FencedWrite::AlreadyApplied => Said::AlreadyDone,
+        FencedWrite::NotOwner => Said::Lost,
     });
 }
 
@@ -152,28 +152,38 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
         self.record((Fun::Acquire, id), ask, self.inner.acquire(id, req), tell).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        let tell = |event: &mut Event, answer: &Standing| match answer {
-            Standing::Absent => event.said = Some(Said::Absent),
-            Standing::Complete(stored) => opened(event, stored),
-            Standing::Busy { remaining, token } => busy(event, *remaining, *token),
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        let tell = |event: &mut Event, answer: &Peeked| match answer {
+            Peeked::Absent => event.said = Some(Said::Absent),
+            Peeked::Complete(stored) => opened(event, stored),
+            Peeked::Busy { remaining, token } => busy(event, *remaining, *token),
         };
-        self.record((Fun::Look, id), |_| (), self.inner.look(id), tell).await
+        self.record((Fun::Look, id), |_| (), self.inner.peek(id), tell).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
         let ask =
             |event: &mut Event| (event.token, event.wait_us) = (Some(seen.get()), us(at_most));
         let tell = |event: &mut Event, (): &()| event.said = Some(Said::Woken);
-        self.record((Fun::Wait, id), ask, self.inner.changed(id, seen, at_most), tell).await
+        self.record((Fun::Wait, id), ask, self.inner.wait_for_change(id, seen, at_most), tell).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let ask = |event: &mut Event| (event.owner, event.lease_us) = (Some(hex(owner)), us(lease));
         self.record((Fun::Extend, id), ask, self.inner.extend(id, owner, lease), fenced).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         let ask = |event: &mut Event| {
             opened(event, &StoredResult::new(done.value.clone(), done.fingerprint));
             event.said = event.said.filter(|said| *said == Said::Tombstone);
@@ -182,7 +192,7 @@ impl<S: IdempotencyStore> IdempotencyStore for Recording<S> {
         self.record((Fun::Complete, id), ask, self.inner.complete(id, owner, done), fenced).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let ask = |event: &mut Event| event.owner = Some(hex(owner));
         self.record((Fun::Release, id), ask, self.inner.release(id, owner), fenced).await
     }

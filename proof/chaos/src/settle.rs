@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use history::{Event, Fun, Phase, Said, hash};
-use retryproof::store::{RecordState, Standing};
+use retryproof::store::{Peeked, RecordState};
 use retryproof::{
     ErrorKind, ExecuteError, IdempotencyContext, IdempotencyEngine, Identity, Outcome, Result,
     SharedStore,
@@ -55,9 +55,9 @@ async fn one(
     wait: Duration,
 ) -> Result<()> {
     // By the engine's store, so that it is in the history.
-    let look = || engine.store().as_dyn().dyn_look(identity.clone());
+    let look = || engine.store().as_dyn().dyn_peek(identity.clone());
     let standing = patiently(look).await?;
-    if matches!(standing, Standing::Busy { .. }) {
+    if matches!(standing, Peeked::Busy { .. }) {
         // One answer that got lost is not the last word.
         for _ in 0..10 {
             if claim(log, engine, identity, wait).await? {

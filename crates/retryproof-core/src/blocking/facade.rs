@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Engine`], [`Call`] and [`Held`], blocking.
+//! [`Engine`], [`Call`] and [`HeldLease`], blocking.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::BLOCKING;
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
-use crate::engine::{self, Finished, IdempotencyEngine, NoHook, OnFenced};
+use crate::engine::{self, CompletionResult, IdempotencyEngine, NoHook, OnFenced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
@@ -182,7 +182,7 @@ impl Engine {
     pub fn try_acquire(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
         Ok(match self.enter()?.block_on(self.engine.try_acquire(ctx))? {
             engine::Acquisition::Granted(held) => {
-                Acquisition::Granted(Held { held, engine: self.clone() })
+                Acquisition::Granted(HeldLease { held, engine: self.clone() })
             }
             engine::Acquisition::Complete(stored) => Acquisition::Complete(stored),
             engine::Acquisition::InFlight(busy) => Acquisition::InFlight(busy),
@@ -225,7 +225,7 @@ impl AsRef<Engine> for Engine {
 #[must_use]
 pub enum Acquisition {
     /// The lease is the caller's, and beats.
-    Granted(Held),
+    Granted(HeldLease),
     /// The work is done; here is its result.
     Complete(StoredResult),
     /// Another caller is at work, and the wait is over.
@@ -234,39 +234,39 @@ pub enum Acquisition {
 
 /// A granted lease; see [`crate::Held`].
 #[derive(Debug)]
-pub struct Held {
-    held: engine::Held,
+pub struct HeldLease {
+    held: engine::HeldLease,
     engine: Engine,
 }
 
-impl Held {
+impl HeldLease {
     /// The lease, for the work to look at.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         self.held.lease()
     }
 
-    /// As [`crate::Held::complete`]. `Failed` inside a runtime; the completion is finished in the
+    /// As [`crate::HeldLease::complete`]. `Failed` inside a runtime; the completion is finished in the
     /// background then.
-    pub fn complete(self, value: Payload) -> Finished {
+    pub fn complete(self, value: Payload) -> CompletionResult {
         let completing = self.held.complete(value);
         match self.engine.enter() {
             Ok(entry) => entry.block_on(completing),
-            Err(error) => Finished::Failed(error),
+            Err(error) => CompletionResult::Unconfirmed(error),
         }
     }
 
-    /// As [`crate::Held::complete_tombstone`]. `Failed` inside a runtime; the completion is
+    /// As [`crate::HeldLease::complete_tombstone`]. `Failed` inside a runtime; the completion is
     /// finished in the background then.
-    pub fn complete_tombstone(self, tombstone: Tombstone) -> Finished {
+    pub fn complete_tombstone(self, tombstone: Tombstone) -> CompletionResult {
         let completing = self.held.complete_tombstone(tombstone);
         match self.engine.enter() {
             Ok(entry) => entry.block_on(completing),
-            Err(error) => Finished::Failed(error),
+            Err(error) => CompletionResult::Unconfirmed(error),
         }
     }
 
-    /// As [`crate::Held::release`].
+    /// As [`crate::HeldLease::release`].
     ///
     /// # Errors
     /// As there; `Unsupported` inside a runtime, and then the release is finished in the
@@ -276,11 +276,11 @@ impl Held {
         self.engine.enter()?.block_on(releasing)
     }
 
-    pub(super) fn into_parts(self) -> (engine::Held, Engine) {
+    pub(super) fn into_parts(self) -> (engine::HeldLease, Engine) {
         (self.held, self.engine)
     }
 
-    /// As [`crate::Held::hold`].
+    /// As [`crate::HeldLease::hold`].
     pub fn hold(self) {
         self.held.hold();
     }

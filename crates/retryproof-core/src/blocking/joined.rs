@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joined completion, blocking: [`JoinedEngine`], [`JoinedCall`] and [`PendingCommit`] (CMP-7).
 
-use super::facade::{Engine, Held};
+use super::facade::{Engine, HeldLease};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
 use crate::engine::{self, Hook, JoinError, NoHook, OnFenced};
@@ -165,8 +165,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     }
 }
 
-impl Held {
-    /// As [`crate::Held::complete_in`]: writes the result in a transaction of the caller's. Inside
+impl HeldLease {
+    /// As [`crate::HeldLease::complete_in`]: writes the result in a transaction of the caller's. Inside
     /// a runtime it is refused, and the key is freed in the background.
     ///
     /// # Errors

@@ -247,7 +247,7 @@ impl Loading {
             *match *part {
                 "ttl" => &mut own.ttl,
                 "lease" => &mut own.lease,
-                "wait" => &mut own.wait,
+                "wait" => &mut own.wait_timeout,
                 _ => {
                     return Err(
                         "there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()
@@ -263,7 +263,7 @@ impl Loading {
                     let own = self.config.scopes.entry(name).or_default();
                     own.ttl = new.ttl.or(own.ttl);
                     own.lease = new.lease.or(own.lease);
-                    own.wait = new.wait.or(own.wait);
+                    own.wait_timeout = new.wait_timeout.or(own.wait_timeout);
                 }
             }
             Err(problem) => self.problem(format_args!(

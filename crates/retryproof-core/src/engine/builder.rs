@@ -81,7 +81,7 @@ impl EngineBuilder {
             store,
             max_value: profile.max_value,
             max_duration: profile.max_duration,
-            at_once: profile.at_once,
+            immediate: profile.immediate,
             observers,
             clock,
             gate: Gate::new(config.operation_timeout),

@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-use super::finish::Finished;
-use super::held::Held;
+use super::finish::CompletionResult;
+use super::held::HeldLease;
 use super::{Acquisition, IdempotencyEngine};
 use crate::codec::{Codec, JsonCodec, decode, encode};
 use crate::config::CompletionFailurePolicy;
@@ -207,7 +207,7 @@ impl<C, H> Call<C, H> {
 
 /// What the end of an execution does when it comes as a drop (RUN-5).
 pub(super) struct Guard {
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldLease>,
     /// Whether the action has been polled.
     polled: bool,
     on_drop: OnDrop,
@@ -216,7 +216,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(held: Held, on_drop: OnDrop) -> Self {
+    pub(super) fn new(held: HeldLease, on_drop: OnDrop) -> Self {
         Self { held: Some(held), polled: false, on_drop, freed_as: Phase::Released }
     }
 }
@@ -235,7 +235,7 @@ async fn run<T, E, F, Fut, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
     options: Options<C, H>,
-    held: Held,
+    held: HeldLease,
     action: F,
 ) -> Result<Report<T>, ExecuteError<E>>
 where
@@ -275,7 +275,7 @@ async fn conclude<T, E, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
     options: Options<C, H>,
-    held: Held,
+    held: HeldLease,
     returned: Result<Result<T, E>, Box<dyn Any + Send>>,
 ) -> Result<Report<T>, ExecuteError<E>>
 where
@@ -300,21 +300,23 @@ where
         Err(error) => (held.complete_tombstone(Tombstone::new()).await, Some(error)),
     };
     let (error, recorded) = match (finished, unencodable) {
-        (Finished::Recorded, None) => {
+        (CompletionResult::Recorded, None) => {
             return Ok(Report {
                 outcome: Outcome::Executed(value),
                 recorded: Recorded::Yes,
                 fenced: false,
             });
         }
-        (Finished::Fenced, _) => {
+        (CompletionResult::NotOwner, _) => {
             options.hook.fenced(value);
             return answer_fenced(engine, ctx, &options.codec).await;
         }
-        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => {
+        (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
             (error, Recorded::Tombstone)
         }
-        (Finished::Failed(error) | Finished::RolledBack(error), _) => (error, Recorded::No),
+        (CompletionResult::Unconfirmed(error) | CompletionResult::RolledBack(error), _) => {
+            (error, Recorded::No)
+        }
     };
     let failure = CompletionError::new(error, recorded);
     tracing::error!(identity = %ctx.identity(), error = %failure, policy = ?options.policy, "completion failed");

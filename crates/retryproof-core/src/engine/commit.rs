@@ -19,11 +19,11 @@ use crate::observe::Phase;
 use crate::outcome::Recorded;
 use crate::payload::Tombstone;
 use crate::store::caught::caught;
-use crate::store::{Completion, Dialect, DynJoin, Fenced, TxPort};
+use crate::store::{Completion, Dialect, DynJoin, FencedWrite, TxPort};
 use crate::told::End;
 
 /// A completion that was written in a transaction and is not committed yet: the answer of
-/// [`Held::complete_in`](crate::Held::complete_in).
+/// [`HeldLease::complete_in`](crate::HeldLease::complete_in).
 ///
 /// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
 /// then say so.
@@ -187,7 +187,7 @@ impl PendingCommit {
         let Some(open) = self.open.take() else { return false };
         let answer = open.in_background(&self.runtime, open.lease.clone(), release).await;
         let state = &open.lease.0;
-        if matches!(answer, Ok(Fenced::Done)) {
+        if matches!(answer, Ok(FencedWrite::Applied)) {
             state.end(End::Failed(Phase::RolledBack));
             return true;
         }
@@ -275,10 +275,10 @@ impl Open {
     async fn settle(self) -> Result<bool> {
         let state = &self.lease.0;
         let committed = match release(self.lease.clone()).await {
-            Ok(Fenced::Done | Fenced::AlreadyDone) => Ok(false),
+            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
             // Complete, or another owner's. The record is not in progress under this owner, so that
             // this completion writes nothing.
-            Ok(Fenced::Lost) => self.is_ours().await,
+            Ok(FencedWrite::NotOwner) => self.is_ours().await,
             Err(error) => Err(error),
         };
         match &committed {
@@ -309,12 +309,12 @@ impl Open {
             engine.gate.always("complete", &state.identity, call)
         })
         .await
-        .map(|answer| answer != Fenced::Lost)
+        .map(|answer| answer != FencedWrite::NotOwner)
     }
 }
 
 /// Frees the key, unless it is not ours any more.
-async fn release(lease: Lease) -> Result<Fenced> {
+async fn release(lease: Lease) -> Result<FencedWrite> {
     let state = &lease.0;
     state.end_beats().await;
     release_until(&state.engine, &state.identity, state.owner, state.until()).await

@@ -19,7 +19,7 @@ use crate::observe::Phase;
 use crate::outcome::Recorded;
 use crate::owner::OwnerId;
 use crate::payload::Tombstone;
-use crate::store::{Completion, Fenced};
+use crate::store::{Completion, FencedWrite};
 use crate::told::End;
 
 /// The first and the longest rest before a call is repeated.
@@ -29,24 +29,24 @@ const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_mi
 #[derive(Debug)]
 #[must_use]
 #[non_exhaustive]
-pub enum Finished {
+pub enum CompletionResult {
     /// What was asked for stands in the store.
     Recorded,
     /// The store refused the value, or the detail of a tombstone, for its size, so a tombstone
     /// without any stands in its place (CMP-9).
     Tombstoned(Error),
     /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
-    Fenced,
+    NotOwner,
     /// Joined to a transaction that was rolled back, with everything written in it; the key is free
     /// again (CMP-7).
     RolledBack(Error),
     /// Not confirmed (CMP-4). Where repeating can help it goes on in the background until the lease
     /// is over (CMP-3).
-    Failed(Error),
+    Unconfirmed(Error),
 }
 
 /// A completion on its way to the store.
-type Sent = Pin<Box<dyn Future<Output = Result<Fenced>> + Send>>;
+type Sent = Pin<Box<dyn Future<Output = Result<FencedWrite>> + Send>>;
 
 /// How a completion began.
 pub(crate) enum First {
@@ -61,7 +61,7 @@ pub(crate) enum First {
 pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool) -> First {
     let state = &lease.0;
     let engine = &state.engine;
-    if !engine.at_once {
+    if !engine.immediate {
         return First::Open(None);
     }
     state.stop_beats();
@@ -71,7 +71,7 @@ pub(crate) fn complete_at_once(lease: &Lease, done: &Completion, tombstone: bool
     let mut sent =
         engine.dyn_store().dyn_complete(state.identity.clone(), state.owner, done.clone());
     match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(Fenced::Done | Fenced::AlreadyDone)) => {
+        Poll::Ready(Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
             engine.gate.answered();
             state.end(End::Completed(recorded_as(tombstone)));
             First::Recorded
@@ -102,7 +102,7 @@ pub(crate) async fn complete(
     mut done: Completion,
     mut tombstone: bool,
     mut sent: Option<Sent>,
-) -> Finished {
+) -> CompletionResult {
     let state = &lease.0;
     state.end_beats().await;
     let engine = &state.engine;
@@ -123,15 +123,15 @@ pub(crate) async fn complete(
             engine.gate.always("complete", &state.identity, call).await
         };
         let error = match answer {
-            Ok(Fenced::Done | Fenced::AlreadyDone) => {
+            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => {
                 state.end(End::Completed(recorded_as(tombstone)));
-                return refused.map_or(Finished::Recorded, Finished::Tombstoned);
+                return refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned);
             }
-            Ok(Fenced::Lost) => {
+            Ok(FencedWrite::NotOwner) => {
                 tracing::warn!(identity = %state.identity, token = %state.token,
                     "completion refused: the lease was lost");
                 state.end(End::Lost);
-                return Finished::Fenced;
+                return CompletionResult::NotOwner;
             }
             Err(error) => error,
         };
@@ -156,7 +156,7 @@ pub(crate) async fn complete(
                      may run it again"
                 );
                 state.end(End::Failed(Phase::Completion));
-                return Finished::Failed(error);
+                return CompletionResult::Unconfirmed(error);
             }
         }
     }
@@ -182,7 +182,7 @@ pub(crate) async fn release_until(
     identity: &Identity,
     owner: OwnerId,
     until: Instant,
-) -> Result<Fenced> {
+) -> Result<FencedWrite> {
     repeated(engine, until, || {
         let call = engine.dyn_store().dyn_release(identity.clone(), owner);
         engine.gate.always("release", identity, call)
@@ -196,9 +196,9 @@ pub(crate) async fn repeated<F>(
     engine: &Arc<Inner>,
     until: Instant,
     mut call: impl FnMut() -> F,
-) -> Result<Fenced>
+) -> Result<FencedWrite>
 where
-    F: Future<Output = Result<Fenced>>,
+    F: Future<Output = Result<FencedWrite>>,
 {
     let mut rest = REST.0;
     loop {

@@ -119,7 +119,7 @@ impl Gate {
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let mut call = pin!(call);
-        let answer = match at_once(call.as_mut()).await {
+        let answer = match poll_once(call.as_mut()).await {
             Some(answer) => answer,
             None => timeout(bound, call).await.unwrap_or_else(|_| {
                 Err(Error::unavailable("no answer in time")
@@ -141,7 +141,7 @@ impl Gate {
 
 /// The output of a future that is ready at its first poll: a store in memory answers there, and no
 /// timer has to be made for it.
-pub(crate) async fn at_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+pub(crate) async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
             Poll::Ready(output) => Some(output),

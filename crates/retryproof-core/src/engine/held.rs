@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Held`]: a beating lease in a caller's hands, consumed by its end (ACQ-1, RUN-3, RUN-5).
+//! [`HeldLease`]: a beating lease in a caller's hands, consumed by its end (ACQ-1, RUN-3, RUN-5).
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::Inner;
 use super::commit::{JoinError, PendingCommit};
-use super::finish::{Finished, First, complete, complete_at_once, release};
+use super::finish::{CompletionResult, First, complete, complete_at_once, release};
 use super::flight::Seen;
 use super::gate::Finish;
 use super::running::{Permit, Running};
@@ -34,7 +34,7 @@ use crate::told::End;
 /// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant
 /// is a takeover (RUN-5). Nothing is known then about the effects of the work, so nothing frees the
 /// key early.
-pub struct Held {
+pub struct HeldLease {
     lease: Lease,
     ttl: Duration,
     fingerprint: Option<Fingerprint>,
@@ -53,7 +53,7 @@ pub(crate) struct Terms {
     pub(crate) counted_from: Instant,
 }
 
-impl Held {
+impl HeldLease {
     pub(crate) fn new(
         engine: &Arc<Inner>,
         ctx: &IdempotencyContext,
@@ -123,7 +123,10 @@ impl Held {
     ///
     /// # Cancel safety
     /// Dropped, polled or not, the completion is finished in the background (RUN-5).
-    pub fn complete(self, value: Payload) -> impl Future<Output = Finished> + Send + 'static {
+    pub fn complete(
+        self,
+        value: Payload,
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         self.finish_with(value.into_envelope(), false)
     }
 
@@ -134,7 +137,7 @@ impl Held {
     pub fn complete_tombstone(
         self,
         tombstone: Tombstone,
-    ) -> impl Future<Output = Finished> + Send + 'static {
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         self.finish_with(tombstone.into_envelope(), true)
     }
 
@@ -143,7 +146,7 @@ impl Held {
         mut self,
         envelope: Blob,
         tombstone: bool,
-    ) -> impl Future<Output = Finished> + Send + 'static {
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         self.consumed = true;
         let done = Completion::new(envelope, self.ttl, self.fingerprint);
         let rest = match complete_at_once(&self.lease, &done, tombstone) {
@@ -156,7 +159,7 @@ impl Held {
             match rest {
                 // On the heap: a store in memory would carry its room.
                 Some(rest) => Box::pin(self.await_end(rest)).await,
-                None => Finished::Recorded,
+                None => CompletionResult::Recorded,
             }
         }
     }
@@ -284,12 +287,12 @@ impl Held {
         (self.lease.0.lane.runtime().clone(), Arc::clone(&self.lease.0.engine.running))
     }
 
-    async fn await_end(&self, work: impl Future<Output = Finished>) -> Finished {
+    async fn await_end(&self, work: impl Future<Output = CompletionResult>) -> CompletionResult {
         let bound = self.lease.0.engine.gate.operation_timeout();
         match tokio::time::timeout(bound, work).await {
             Ok(finished) => finished,
             // The time-out dropped the work, and so sent it to the background.
-            Err(_) => Finished::Failed(
+            Err(_) => CompletionResult::Unconfirmed(
                 Error::unavailable(
                     "the completion was not confirmed in time; it is repeated in the background",
                 )
@@ -379,7 +382,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         if !self.consumed {
             self.let_run_out(Phase::Dropped);
@@ -387,9 +390,9 @@ impl Drop for Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for HeldLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("HeldLease")
             .field("lease", &self.lease)
             .field("ttl", &self.ttl)
             .finish_non_exhaustive()

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 
 use super::IdempotencyEngine;
 use super::commit::{PendingCommit, not_in_time};
-use super::finish::Finished;
+use super::finish::CompletionResult;
 use super::gate::Finish;
-use super::held::Held;
+use super::held::HeldLease;
 use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
@@ -169,19 +169,19 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 
     /// Records the result in the transaction and commits both: heartbeat ended, record written,
-    /// commit, waiters woken. Of the answers, [`Recorded`](Finished::Recorded) and
-    /// [`Tombstoned`](Finished::Tombstoned) mean that the writes stand;
-    /// [`Fenced`](Finished::Fenced) and [`RolledBack`](Finished::RolledBack) that they do not;
-    /// [`Failed`](Finished::Failed) that nobody knows yet.
+    /// commit, waiters woken. Of the answers, [`Recorded`](CompletionResult::Recorded) and
+    /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes stand;
+    /// [`FencedWrite`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack) that they do not;
+    /// [`Failed`](CompletionResult::Unconfirmed) that nobody knows yet.
     ///
     /// # Cancel safety
     /// Dropped, it is finished in the background.
     pub fn commit(
         &self,
         tx: T,
-        held: Held,
+        held: HeldLease,
         value: Payload,
-    ) -> impl Future<Output = Finished> + Send + 'static {
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         self.end(tx, held, value.envelope().clone(), false)
     }
 
@@ -193,9 +193,9 @@ impl<T: Send + 'static> JoinedEngine<T> {
     pub fn commit_tombstone(
         &self,
         tx: T,
-        held: Held,
+        held: HeldLease,
         tombstone: Tombstone,
-    ) -> impl Future<Output = Finished> + Send + 'static {
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         self.end(tx, held, tombstone.envelope().clone(), true)
     }
 
@@ -215,10 +215,10 @@ impl<T: Send + 'static> JoinedEngine<T> {
     fn end(
         &self,
         tx: T,
-        held: Held,
+        held: HeldLease,
         envelope: Blob,
         tombstone: bool,
-    ) -> impl Future<Output = Finished> + Send + 'static {
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
         let (source, bound) = (Arc::clone(&self.source), self.bound());
         let identity = held.lease().identity().clone();
         let ours = held.is_of(&self.engine.0);
@@ -228,7 +228,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         let work = Finish::new(runtime, running, end(source, pending, tx, bound, ours));
         async move {
             timeout(bound, work).await.unwrap_or_else(|_| {
-                Finished::Failed(
+                CompletionResult::Unconfirmed(
                     Error::unavailable(
                         "the commit was not confirmed in time; it goes on in the background",
                     )
@@ -247,7 +247,7 @@ async fn end<T: Send>(
     mut tx: T,
     bound: Duration,
     ours: bool,
-) -> Finished {
+) -> CompletionResult {
     let written = match ours {
         true => pending.write(&mut Through { source: &*source, tx: &mut tx }).await,
         // Its record is in another store, perhaps of another kind.
@@ -266,7 +266,7 @@ async fn end<T: Send>(
                     match pending.in_doubt().await {
                         Ok(true) => return recorded(refused),
                         Ok(false) => error,
-                        Err(_) => return Finished::Failed(error.during("commit")),
+                        Err(_) => return CompletionResult::Unconfirmed(error.during("commit")),
                     }
                 }
             }
@@ -274,7 +274,7 @@ async fn end<T: Send>(
         Ok(_) => {
             roll_back(&*source, tx, bound).await;
             if !pending.lost().await {
-                return Finished::Fenced;
+                return CompletionResult::NotOwner;
             }
             Error::new(
                 ErrorKind::Unsupported,
@@ -295,17 +295,17 @@ async fn end<T: Send>(
     };
     tracing::error!(error = %failed, "a joined completion failed; its transaction was rolled \
          back and the key {key}");
-    Finished::RolledBack(failed.during("commit"))
+    CompletionResult::RolledBack(failed.during("commit"))
 }
 
-fn committed(mut pending: PendingCommit) -> Finished {
+fn committed(mut pending: PendingCommit) -> CompletionResult {
     let refused = pending.take_refused();
     pending.committed();
     recorded(refused)
 }
 
-fn recorded(refused: Option<Error>) -> Finished {
-    refused.map_or(Finished::Recorded, Finished::Tombstoned)
+fn recorded(refused: Option<Error>) -> CompletionResult {
+    refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
 }
 
 async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, bound: Duration) {

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::outcome::InFlight;
 use crate::owner::OwnerId;
 use crate::payload::StoredResult;
-use crate::store::Standing;
+use crate::store::Peeked;
 use crate::told;
 
 mod acquire;
@@ -111,7 +111,7 @@ fn try_acquire_now(
     engine: &Arc<Inner>,
     ctx: &IdempotencyContext,
 ) -> Result<Result<Acquisition>, OwnerId> {
-    if !engine.at_once {
+    if !engine.immediate {
         return Err(engine.owner());
     }
     let attempting = match Attempting::new(engine, ctx, true) {
@@ -136,7 +136,7 @@ impl<'a> Attempting<'a> {
         let observers = &self.engine.observers;
         match end {
             Ok(Acquisition::Granted(_)) => return,
-            Ok(Acquisition::Complete(_)) => observers.tell(|o| o.duplicate(self.identity())),
+            Ok(Acquisition::Complete(_)) => observers.tell(|o| o.replayed(self.identity())),
             Ok(Acquisition::InFlight(busy)) => {
                 observers.tell(|o| o.in_flight(self.identity(), busy.remaining))
             }
@@ -200,7 +200,7 @@ impl<'a> Attempting<'a> {
                 rest = (rest * 2).min(LONGEST_REST);
                 permit.unwrap_or(Err(ErrorKind::TooBusy)).map(Some)
             } else {
-                match self.changed(seat.flight.seen()).await {
+                match self.wait_for_change(seat.flight.seen()).await {
                     Ok(()) => rest = REST,
                     // Nothing is known to be wrong with the record: ask again. (A failed acquire
                     // ends the call, ACQ-9.)
@@ -227,15 +227,18 @@ impl<'a> Attempting<'a> {
     }
 
     /// Sleeps until the holder may have changed, or its lease or the wait is over.
-    async fn changed(&self, seen: Seen) -> Result<()> {
+    async fn wait_for_change(&self, seen: Seen) -> Result<()> {
         let left = seen.until.min(self.deadline).saturating_duration_since(self.engine.now());
         // At least a little, so that a holder whose takeover a lock holds back is not asked in a
         // hot loop.
         let at_most = left.max(Duration::from_millis(1));
         let bound = at_most.saturating_add(self.engine.gate.operation_timeout());
-        let changed =
-            self.engine.dyn_store().dyn_changed(self.identity().clone(), seen.token, at_most);
-        self.engine.gate.within(bound, "changed", self.identity(), changed).await
+        let changed = self.engine.dyn_store().dyn_wait_for_change(
+            self.identity().clone(),
+            seen.token,
+            at_most,
+        );
+        self.engine.gate.within(bound, "wait_for_change", self.identity(), changed).await
     }
 
     /// One pass of a waiter: acquires, or without leave to do so looks. `None`: the key is free,
@@ -250,7 +253,7 @@ impl<'a> Attempting<'a> {
         let found = match leave {
             Ok(leave) => self.acquire(leave, self.engine.now(), self.engine.owner()).await?,
             // The result may still come (RUN-5).
-            Err(kind) => match self.stands(self.look().await?) {
+            Err(kind) => match self.stands(self.peek().await?) {
                 Some(found) => found,
                 None if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
                     return Err(self.refuse(kind));
@@ -274,13 +277,13 @@ impl<'a> Attempting<'a> {
     }
 
     /// What a look says, unless the key is free.
-    fn stands(&self, standing: Standing) -> Option<Found> {
+    fn stands(&self, standing: Peeked) -> Option<Found> {
         match standing {
-            Standing::Complete(result) => Some(Found::End(Acquisition::Complete(result))),
-            Standing::Busy { remaining, token } => {
+            Peeked::Complete(result) => Some(Found::End(Acquisition::Complete(result))),
+            Peeked::Busy { remaining, token } => {
                 Some(Found::Busy(Seen { token, until: self.engine.now() + remaining }))
             }
-            Standing::Absent => None,
+            Peeked::Absent => None,
         }
     }
 
@@ -293,9 +296,9 @@ impl<'a> Attempting<'a> {
     }
 
     async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
-        match self.look().await? {
-            Standing::Complete(result) => Ok(Acquisition::Complete(result)),
-            Standing::Busy { .. } | Standing::Absent => Err(self.refuse(kind)),
+        match self.peek().await? {
+            Peeked::Complete(result) => Ok(Acquisition::Complete(result)),
+            Peeked::Busy { .. } | Peeked::Absent => Err(self.refuse(kind)),
         }
     }
 
@@ -307,16 +310,16 @@ impl<'a> Attempting<'a> {
         Error::new(kind, message).during("acquire").for_identity(self.identity())
     }
 
-    async fn look(&self) -> Result<Standing> {
+    async fn peek(&self) -> Result<Peeked> {
         let engine = self.engine;
         let pass =
-            engine.enter().map_err(|error| error.during("look").for_identity(self.identity()))?;
+            engine.enter().map_err(|error| error.during("peek").for_identity(self.identity()))?;
         let bound = self
             .last()
             .saturating_duration_since(engine.now())
             .min(engine.gate.operation_timeout());
-        let call = engine.dyn_store().dyn_look(self.identity().clone());
-        let answer = engine.gate.within(bound, "look", self.identity(), call).await;
+        let call = engine.dyn_store().dyn_peek(self.identity().clone());
+        let answer = engine.gate.within(bound, "peek", self.identity(), call).await;
         drop(pass);
         answer
     }
@@ -348,21 +351,21 @@ pub(crate) async fn watch(
     let operation = engine.gate.operation_timeout();
     let deadline = engine.now() + wait;
     loop {
-        let call = engine.dyn_store().dyn_look(identity.clone());
+        let call = engine.dyn_store().dyn_peek(identity.clone());
         // One call after the deadline, whatever the calls before it took (ACQ-6).
         let bound = (deadline + operation).saturating_duration_since(engine.now()).min(operation);
-        let (remaining, token) = match engine.gate.within(bound, "look", identity, call).await? {
-            Standing::Complete(result) => return Ok(Some(Ok(result))),
-            Standing::Absent => return Ok(None),
-            Standing::Busy { remaining, token } => (remaining, token),
+        let (remaining, token) = match engine.gate.within(bound, "peek", identity, call).await? {
+            Peeked::Complete(result) => return Ok(Some(Ok(result))),
+            Peeked::Absent => return Ok(None),
+            Peeked::Busy { remaining, token } => (remaining, token),
         };
         let left = deadline.saturating_duration_since(engine.now());
         if left.is_zero() {
             return Ok(Some(Err(InFlight::new(remaining))));
         }
         let at_most = left.min(remaining).max(Duration::from_millis(1));
-        let changed = engine.dyn_store().dyn_changed(identity.clone(), token, at_most);
+        let changed = engine.dyn_store().dyn_wait_for_change(identity.clone(), token, at_most);
         let bound = at_most.saturating_add(operation);
-        engine.gate.within(bound, "changed", identity, changed).await?;
+        engine.gate.within(bound, "wait_for_change", identity, changed).await?;
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::caught::{caught, caught_now};
 use super::{
-    AcquireRequest, Acquired, Completion, Dialect, Fenced, IdempotencyStore, Inspect, Join,
-    JoinStatement, Purge, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, IdempotencyStore, Inspect, Join,
+    JoinStatement, Peeked, Purge, StoreProfile,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
@@ -29,28 +29,33 @@ pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
     fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
     /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at
-    /// once](StoreProfile::at_once). `None` when it did not.
+    /// once](StoreProfile::immediate). `None` when it did not.
     fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
-    /// [`IdempotencyStore::look`].
-    fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing>;
-    /// [`IdempotencyStore::changed`].
-    fn dyn_changed(
+    /// [`IdempotencyStore::peek`].
+    fn dyn_peek(self: Arc<Self>, id: Identity) -> Boxed<Peeked>;
+    /// [`IdempotencyStore::wait_for_change`].
+    fn dyn_wait_for_change(
         self: Arc<Self>,
         id: Identity,
         seen: FencingToken,
         at_most: Duration,
     ) -> Boxed<()>;
     /// [`IdempotencyStore::extend`].
-    fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced>;
+    fn dyn_extend(
+        self: Arc<Self>,
+        id: Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> Boxed<FencedWrite>;
     /// [`IdempotencyStore::complete`].
     fn dyn_complete(
         self: Arc<Self>,
         id: Identity,
         owner: OwnerId,
         done: Completion,
-    ) -> Boxed<Fenced>;
+    ) -> Boxed<FencedWrite>;
     /// [`IdempotencyStore::release`].
-    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced>;
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<FencedWrite>;
     /// [`IdempotencyStore::profile`].
     fn dyn_profile(&self) -> StoreProfile;
 }
@@ -64,22 +69,27 @@ impl<S: IdempotencyStore> DynStore for S {
         polled_once(|cx| pin!(self.acquire(id, req)).poll(cx))
     }
 
-    fn dyn_look(self: Arc<Self>, id: Identity) -> Boxed<Standing> {
-        Box::pin(async move { caught(pin!(async { self.look(&id).await })).await })
+    fn dyn_peek(self: Arc<Self>, id: Identity) -> Boxed<Peeked> {
+        Box::pin(async move { caught(pin!(async { self.peek(&id).await })).await })
     }
 
-    fn dyn_changed(
+    fn dyn_wait_for_change(
         self: Arc<Self>,
         id: Identity,
         seen: FencingToken,
         at_most: Duration,
     ) -> Boxed<()> {
-        Box::pin(
-            async move { caught(pin!(async { self.changed(&id, seen, at_most).await })).await },
-        )
+        Box::pin(async move {
+            caught(pin!(async { self.wait_for_change(&id, seen, at_most).await })).await
+        })
     }
 
-    fn dyn_extend(self: Arc<Self>, id: Identity, owner: OwnerId, lease: Duration) -> Boxed<Fenced> {
+    fn dyn_extend(
+        self: Arc<Self>,
+        id: Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> Boxed<FencedWrite> {
         Box::pin(async move { caught(pin!(async { self.extend(&id, owner, lease).await })).await })
     }
 
@@ -88,13 +98,13 @@ impl<S: IdempotencyStore> DynStore for S {
         id: Identity,
         owner: OwnerId,
         done: Completion,
-    ) -> Boxed<Fenced> {
+    ) -> Boxed<FencedWrite> {
         Box::pin(
             async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await },
         )
     }
 
-    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<Fenced> {
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<FencedWrite> {
         Box::pin(async move { caught(pin!(async { self.release(&id, owner).await })).await })
     }
 
@@ -300,23 +310,33 @@ impl IdempotencyStore for SharedStore {
         self.as_dyn().dyn_acquire(id.clone(), req.clone()).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.as_dyn().dyn_look(id.clone()).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.as_dyn().dyn_peek(id.clone()).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.as_dyn().dyn_changed(id.clone(), seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.as_dyn().dyn_wait_for_change(id.clone(), seen, at_most).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.as_dyn().dyn_extend(id.clone(), owner, lease).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.as_dyn().dyn_complete(id.clone(), owner, done.clone()).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.as_dyn().dyn_release(id.clone(), owner).await
     }
 

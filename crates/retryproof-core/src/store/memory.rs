@@ -19,7 +19,8 @@ use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
 use crate::payload::StoredResult;
 use crate::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Peeked,
+    StoreProfile,
 };
 
 mod budget;
@@ -77,7 +78,7 @@ const TIDY: usize = 32;
 ///
 /// # Waiting
 /// Pushed: completion, release and takeover wake the waiters (ACQ-4).
-/// [`changed`](IdempotencyStore::changed) sleeps on tokio's timer, so it wants a runtime with time
+/// [`wait_for_change`](IdempotencyStore::wait_for_change) sleeps on tokio's timer, so it wants a runtime with time
 /// enabled; nothing else here does.
 pub struct MemoryStore {
     shards: Box<[Padded]>,
@@ -207,14 +208,14 @@ impl MemoryStore {
         }
     }
 
-    fn look_now(&self, id: &Identity) -> Poll<Result<Standing>> {
+    fn look_now(&self, id: &Identity) -> Poll<Result<Peeked>> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
         let mut locked = shard.lock();
         let found = match locked.replay(id, hash, now, &self.time) {
             Ok(replay) => {
                 drop(locked);
-                return Poll::Ready(Ok(Standing::Complete(match replay.into_value() {
+                return Poll::Ready(Ok(Peeked::Complete(match replay.into_value() {
                     Ok(value) => StoredResult::new(value, None),
                     Err(replay) => replay.into_result(),
                 })));
@@ -222,11 +223,11 @@ impl MemoryStore {
             Err(found) => found,
         };
         Poll::Ready(Ok(match found.and_then(|at| locked.holder(at)) {
-            Some((expires, token)) if expires > now => Standing::Busy {
+            Some((expires, token)) if expires > now => Peeked::Busy {
                 remaining: expires.saturating_duration_since(now),
                 token: FencingToken::new(token),
             },
-            _ => Standing::Absent,
+            _ => Peeked::Absent,
         }))
     }
 
@@ -252,7 +253,7 @@ impl MemoryStore {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> Poll<Result<Fenced>> {
+    ) -> Poll<Result<FencedWrite>> {
         if done.value.len() as u64 > self.max_bytes {
             return Poll::Ready(Err(self.too_large(id, done.value.len())));
         }
@@ -315,11 +316,16 @@ impl IdempotencyStore for MemoryStore {
         poll_fn(move |_| self.acquire_now(id, req))
     }
 
-    fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send {
+    fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send {
         poll_fn(move |_| self.look_now(id))
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
         let (shard, hash) = self.locate(id);
         let now = self.time.read();
         // Look and subscription are one step under the lock: a change comes before both or wakes
@@ -331,11 +337,11 @@ impl IdempotencyStore for MemoryStore {
         Ok(())
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let (shard, hash) = self.locate(id);
         let expires = after(self.time.read(), lease);
         let own = shard.lock().extend(id, hash, owner, expires);
-        Ok(if own { Fenced::Done } else { Fenced::Lost })
+        Ok(if own { FencedWrite::Applied } else { FencedWrite::NotOwner })
     }
 
     fn complete(
@@ -343,11 +349,11 @@ impl IdempotencyStore for MemoryStore {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> impl Future<Output = Result<Fenced>> + Send {
+    ) -> impl Future<Output = Result<FencedWrite>> + Send {
         poll_fn(move |_| self.complete_now(id, owner, done))
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let (shard, hash) = self.locate(id);
         let (fenced, left) = shard.lock().release(id, hash, owner, &self.budget);
         left.settle();
@@ -356,6 +362,6 @@ impl IdempotencyStore for MemoryStore {
 
     fn profile(&self) -> StoreProfile {
         let max_value = usize::try_from(self.max_bytes).unwrap_or(usize::MAX);
-        StoreProfile::new("memory").with_reclaim().with_max_value(max_value).with_answers_at_once()
+        StoreProfile::new("memory").with_reclaim().with_max_value(max_value).with_immediate()
     }
 }

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Purge, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, Purge, StoreProfile,
 };
 use retryproof_core::{
-    Acquisition, CodecId, Error, ErrorKind, FencingToken, Finished, Held, IdempotencyConfig,
-    IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity, MemoryStore, Opened,
-    OwnerId, Result, SharedStore, Tombstone,
+    Acquisition, CodecId, CompletionResult, Error, ErrorKind, FencingToken, HeldLease,
+    IdempotencyConfig, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
+    MemoryStore, Opened, OwnerId, Result, SharedStore, Tombstone,
 };
 use retryproof_testkit::SlowStore;
 use tokio::time::{Instant, sleep};
@@ -76,24 +76,34 @@ impl IdempotencyStore for Awkward {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
         self.unless_silent(self.0.store.acquire(id, req)).await
     }
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.unless_silent(self.0.store.look(id)).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.unless_silent(self.0.store.peek(id)).await
     }
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.0.store.changed(id, seen, at_most).await?;
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.0.store.wait_for_change(id, seen, at_most).await?;
         sleep(self.0.late).await;
         Ok(())
     }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.0.store.extend(id, owner, lease).await
     }
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         if done.value.len() > self.0.takes {
             return Err(Error::new(ErrorKind::TooLarge, "the store takes small values only"));
         }
         self.0.store.complete(id, owner, done).await
     }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.0.store.release(id, owner).await
     }
     fn profile(&self) -> StoreProfile {
@@ -123,7 +133,7 @@ fn ctx(key: &str) -> IdempotencyContext {
     IdempotencyContext::builder("awkward", key).wait_timeout(WAIT).build().unwrap()
 }
 
-async fn held(engine: &IdempotencyEngine, key: &str) -> Held {
+async fn held(engine: &IdempotencyEngine, key: &str) -> HeldLease {
     match engine.try_acquire_tracked(&ctx(key)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),
@@ -140,7 +150,7 @@ async fn cmp_9_a_tombstone_whose_detail_is_refused_for_its_size_is_recorded_with
         let finished = held(&engine, "k").await.complete_tombstone(detail).await;
         // To its own caller it is a completion failure, as with any value that is refused.
         assert!(
-            matches!(&finished, Finished::Tombstoned(e) if e.kind() == ErrorKind::TooLarge),
+            matches!(&finished, CompletionResult::Tombstoned(e) if e.kind() == ErrorKind::TooLarge),
             "{finished:?}"
         );
         let Acquisition::Complete(stored) = engine.try_acquire(&ctx("k")).await.unwrap() else {
@@ -156,7 +166,7 @@ async fn cmp_9_a_store_that_takes_no_tombstone_at_all_is_not_asked_for_ever() {
     let engine = awkward(1, false, MS).engine(|_| {});
     let finished = held(&engine, "k").await.complete_tombstone(Tombstone::new()).await;
     assert!(
-        matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::TooLarge),
+        matches!(&finished, CompletionResult::Unconfirmed(e) if e.kind() == ErrorKind::TooLarge),
         "{finished:?}"
     );
 }

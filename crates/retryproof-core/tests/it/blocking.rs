@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use retryproof_core::{
-    Attempt, CodecId, ErrorKind, ExecuteError, Finished, IdempotencyContext, MemoryStore, Outcome,
-    Payload, SharedStore, blocking,
+    Attempt, CodecId, CompletionResult, ErrorKind, ExecuteError, IdempotencyContext, MemoryStore,
+    Outcome, Payload, SharedStore, blocking,
 };
 use retryproof_testkit::SlowStore;
 
@@ -105,7 +105,7 @@ fn run_5_an_end_that_is_refused_inside_a_runtime_is_finished_in_the_background()
     runtime.block_on(async move {
         let finished = completed.complete(Payload::new(CodecId::JSON, 0, b"9"));
         assert!(
-            matches!(&finished, Finished::Failed(e) if e.kind() == ErrorKind::Unsupported),
+            matches!(&finished, CompletionResult::Unconfirmed(e) if e.kind() == ErrorKind::Unsupported),
             "{finished:?}"
         );
         assert_eq!(released.release().unwrap_err().kind(), ErrorKind::Unsupported);

@@ -46,7 +46,7 @@ const ROWS: &[Row] = &[
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "default-lease", toml: "'PT7S'", variable: "PT7S", arrived: |c| c.default_lease == 7 * S,
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
-    Row { key: "default-wait", toml: "'PT0S'", variable: "PT0S", arrived: |c| c.default_wait.is_zero(),
+    Row { key: "default-wait", toml: "'PT0S'", variable: "PT0S", arrived: |c| c.default_wait_timeout.is_zero(),
           bad_toml: BAD_DURATION, bad_variable: BAD_DURATION_VARIABLE },
     Row { key: "completion-failure-policy", toml: "'propagate'", variable: "propagate",
           arrived: |c| c.completion_failure_policy == CompletionFailurePolicy::Propagate,
@@ -199,7 +199,7 @@ fn cfg_1_the_environment_wins_over_the_file() {
         &[("IDEMPOTENCY_DEFAULT_WAIT", "PT2S"), ("IDEMPOTENCY_WEB_REQUIRED", "true")],
     );
     let config = config.unwrap();
-    assert_eq!((config.default_wait, config.web.required), (2 * S, true));
+    assert_eq!((config.default_wait_timeout, config.web.required), (2 * S, true));
     assert_eq!(config.web.in_flight_status, 423, "what the environment leaves open is the file's");
     assert_eq!(config.default_lease, 30 * S, "what neither names is the default");
     let message =
@@ -220,7 +220,7 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
     .unwrap();
     let payments = config.scopes["payments"];
     assert_eq!(
-        (payments.ttl, payments.lease, payments.wait),
+        (payments.ttl, payments.lease, payments.wait_timeout),
         (Some(7 * 86_400 * S), None, Some(3 * S))
     );
     assert_eq!(config.scopes["POST /orders/{}"].lease, Some(5 * S));

@@ -11,7 +11,7 @@ fn cfg_1_child_reads_the_process_environment() {
     if let Ok(path) = std::env::var("RETRYPROOF_TEST_CONFIG") {
         match IdempotencyConfig::load(Some(path.as_ref())) {
             Ok(config) => {
-                println!("lease {:?} wait {:?}", config.default_lease, config.default_wait)
+                println!("lease {:?} wait {:?}", config.default_lease, config.default_wait_timeout)
             }
             Err(error) => println!("refused: {error}"),
         }

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use retryproof_core::observe::Phase;
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{
-    Acquisition, CodecId, Held, IdempotencyContext, IdempotencyEngine, MemoryStore, Payload,
+    Acquisition, CodecId, HeldLease, IdempotencyContext, IdempotencyEngine, MemoryStore, Payload,
     SharedStore, Tombstone,
 };
 use retryproof_testkit::SlowStore;
@@ -27,7 +27,7 @@ fn ctx(key: &str) -> IdempotencyContext {
     builder.wait_timeout(Duration::ZERO).build().unwrap()
 }
 
-async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
+async fn granted(engine: &IdempotencyEngine, key: &str) -> HeldLease {
     match engine.try_acquire(&ctx(key)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ fn value() -> Payload {
 }
 
 type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
-type EndLease = fn(Held) -> Ending;
+type EndLease = fn(HeldLease) -> Ending;
 
 /// Every way to end a lease: its name, its call, and whether it leaves a record.
 const ENDINGS: [(&str, EndLease, bool); 4] = [
@@ -73,11 +73,11 @@ async fn run_5_an_end_whose_future_is_never_polled_is_finished_in_the_background
                 }
                 sleep(20 * MS).await;
                 let standing =
-                    engine.store().as_dyn().dyn_look(ctx(&key).identity().clone()).await.unwrap();
+                    engine.store().as_dyn().dyn_peek(ctx(&key).identity().clone()).await.unwrap();
                 match standing {
-                    Standing::Complete(_) => assert!(leaves_a_record, "{what}"),
-                    Standing::Absent => assert!(!leaves_a_record, "{what}"),
-                    Standing::Busy { .. } => panic!("{what}: the lease is left to run out"),
+                    Peeked::Complete(_) => assert!(leaves_a_record, "{what}"),
+                    Peeked::Absent => assert!(!leaves_a_record, "{what}"),
+                    Peeked::Busy { .. } => panic!("{what}: the lease is left to run out"),
                 }
             }
         }
@@ -92,9 +92,9 @@ async fn run_5_a_shutdown_waits_for_an_end_whose_future_was_never_polled() {
             drop(end(granted(&engine, name).await));
             assert_eq!(engine.shutdown(Duration::from_secs(30)).await, 0);
             let standing =
-                engine.store().as_dyn().dyn_look(ctx(name).identity().clone()).await.unwrap();
+                engine.store().as_dyn().dyn_peek(ctx(name).identity().clone()).await.unwrap();
             assert_eq!(
-                matches!(standing, Standing::Complete(_)),
+                matches!(standing, Peeked::Complete(_)),
                 leaves_a_record,
                 "store {at}, {name}"
             );
@@ -109,7 +109,7 @@ async fn run_1_a_completion_that_is_kept_for_later_keeps_its_lease() {
         sleep(5_000 * MS).await;
         let found = engine.try_acquire(&ctx("k")).await.unwrap();
         assert!(!matches!(found, Acquisition::Granted(_)), "nothing takes over: {found:?}");
-        assert!(matches!(completing.await, retryproof_core::Finished::Recorded));
+        assert!(matches!(completing.await, retryproof_core::CompletionResult::Recorded));
         assert!(matches!(engine.try_acquire(&ctx("k")).await.unwrap(), Acquisition::Complete(_)));
     }
 }

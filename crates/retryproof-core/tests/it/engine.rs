@@ -359,20 +359,20 @@ impl retryproof_core::IdempotencyStore for Restored {
         }
     }
 
-    async fn look(
+    async fn peek(
         &self,
         id: &retryproof_core::Identity,
-    ) -> retryproof_core::Result<retryproof_core::store::Standing> {
-        self.0.look(id).await
+    ) -> retryproof_core::Result<retryproof_core::store::Peeked> {
+        self.0.peek(id).await
     }
 
-    async fn changed(
+    async fn wait_for_change(
         &self,
         id: &retryproof_core::Identity,
         seen: retryproof_core::FencingToken,
         at_most: Duration,
     ) -> retryproof_core::Result<()> {
-        self.0.changed(id, seen, at_most).await
+        self.0.wait_for_change(id, seen, at_most).await
     }
 
     async fn extend(
@@ -380,7 +380,7 @@ impl retryproof_core::IdempotencyStore for Restored {
         id: &retryproof_core::Identity,
         owner: retryproof_core::OwnerId,
         lease: Duration,
-    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+    ) -> retryproof_core::Result<retryproof_core::store::FencedWrite> {
         self.0.extend(id, owner, lease).await
     }
 
@@ -389,7 +389,7 @@ impl retryproof_core::IdempotencyStore for Restored {
         id: &retryproof_core::Identity,
         owner: retryproof_core::OwnerId,
         done: &retryproof_core::store::Completion,
-    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+    ) -> retryproof_core::Result<retryproof_core::store::FencedWrite> {
         self.0.complete(id, owner, done).await
     }
 
@@ -397,7 +397,7 @@ impl retryproof_core::IdempotencyStore for Restored {
         &self,
         id: &retryproof_core::Identity,
         owner: retryproof_core::OwnerId,
-    ) -> retryproof_core::Result<retryproof_core::store::Fenced> {
+    ) -> retryproof_core::Result<retryproof_core::store::FencedWrite> {
         self.0.release(id, owner).await
     }
 

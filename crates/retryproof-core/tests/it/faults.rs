@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use retryproof_core::observe::Counters;
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 use retryproof_core::{
     ExecuteError, IdempotencyConfig, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
     Recorded, Report, SharedStore,
@@ -100,7 +100,7 @@ impl Lab {
     /// Completions that took effect.
     fn completions(&self) -> usize {
         self.log.count_of(|call| {
-            call.operation == Operation::Complete && call.said == Said::Fenced(Fenced::Done)
+            call.operation == Operation::Complete && call.said == Said::Fenced(FencedWrite::Applied)
         })
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts, LeaseEvent, Observer, Phase};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param,
-    Standing, StoreProfile, TxPort, TxSource,
+    AcquireRequest, Acquired, Completion, Dialect, FencedWrite, Join, JoinStatement, OwnedTx,
+    Param, Peeked, StoreProfile, TxPort, TxSource,
 };
 use retryproof_core::{
     Acquisition, CodecId, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
@@ -112,13 +112,18 @@ impl IdempotencyStore for Db {
         self.say("acquire");
         self.0.records.acquire(id, req).await
     }
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.0.records.look(id).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.0.records.peek(id).await
     }
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.0.records.changed(id, seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.0.records.wait_for_change(id, seen, at_most).await
     }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.say("extend");
         if self.0.stuck.load(Ordering::SeqCst) {
             tokio::time::sleep(60 * MS).await;
@@ -126,11 +131,16 @@ impl IdempotencyStore for Db {
         }
         self.0.records.extend(id, owner, lease).await
     }
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.say("complete");
         self.0.records.complete(id, owner, done).await
     }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.say("release");
         if self.fault() == Fault::Away {
             return Err(down());
@@ -208,7 +218,7 @@ impl TxPort<Toy> for Tx {
         // looks at.
         let ours = self.db.0.records.extend(&offered.0, offered.1, 1_000 * MS).await?;
         self.record = Some(offered);
-        Ok(u64::from(ours == Fenced::Done))
+        Ok(u64::from(ours == FencedWrite::Applied))
     }
 }
 
@@ -219,7 +229,7 @@ impl OwnedTx<Toy> for Tx {
             return Err(down());
         }
         if let Some((id, owner, done)) = self.record.take() {
-            assert_eq!(self.db.0.records.complete(&id, owner, &done).await?, Fenced::Done);
+            assert_eq!(self.db.0.records.complete(&id, owner, &done).await?, FencedWrite::Applied);
         }
         self.db.0.rows.lock().unwrap().append(&mut self.rows);
         self.db.say("commit");
@@ -516,11 +526,8 @@ async fn cmp_7_cmp_2_a_refused_completion_fails_the_call_whatever_the_policy() {
         assert_eq!(hooked.into_inner().unwrap().as_deref(), Some("a"));
         assert!(world.db.log().ends_with(&["statement", "rollback", "release"]));
         assert_eq!((world.db.rows(), world.ends()), (vec![], (0, 0, 1)));
-        let standing = world.db.0.records.look(ctx("k").identity()).await.unwrap();
-        assert!(
-            matches!(standing, Standing::Busy { .. }),
-            "the taker keeps its lease: {standing:?}"
-        );
+        let standing = world.db.0.records.peek(ctx("k").identity()).await.unwrap();
+        assert!(matches!(standing, Peeked::Busy { .. }), "the taker keeps its lease: {standing:?}");
     }
 }
 
@@ -564,8 +571,8 @@ async fn cmp_7_the_log_calls_a_key_free_only_when_it_is() {
         let said = sink.take();
         assert!(said.contains("a joined completion failed"), "{fault:?}: {said}");
         assert_eq!(said.contains("the key is free"), is_free, "{fault:?}: {said}");
-        let standing = world.db.0.records.look(ctx("k").identity()).await.unwrap();
-        assert!(!is_free || matches!(standing, Standing::Absent), "{fault:?}: {standing:?}");
+        let standing = world.db.0.records.peek(ctx("k").identity()).await.unwrap();
+        assert!(!is_free || matches!(standing, Peeked::Absent), "{fault:?}: {standing:?}");
     }
 }
 
@@ -596,16 +603,16 @@ async fn cmp_7_sto_5_a_driver_that_panics_has_failed_at_that_step() {
         }
         world.db.set(Fault::None);
         assert_eq!(world.db.rows().iter().any(|row| row == step), stands, "{step}");
-        let standing = world.db.0.records.look(ctx(step).identity()).await.unwrap();
-        assert_eq!(matches!(standing, Standing::Complete(_)), stands, "{step}: {standing:?}");
-        assert!(stands || matches!(standing, Standing::Absent), "{step}: {standing:?}");
+        let standing = world.db.0.records.peek(ctx(step).identity()).await.unwrap();
+        assert_eq!(matches!(standing, Peeked::Complete(_)), stands, "{step}: {standing:?}");
+        assert!(stands || matches!(standing, Peeked::Absent), "{step}: {standing:?}");
     }
     world.db.set(Fault::Panics("rollback"));
     let failed =
         world.joined.execute(ctx("r"), async |_: &mut Tx| Err::<String, _>("declined")).await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
-    let standing = world.db.0.records.look(ctx("r").identity()).await.unwrap();
-    assert!(matches!(standing, Standing::Absent), "{standing:?}");
+    let standing = world.db.0.records.peek(ctx("r").identity()).await.unwrap();
+    assert!(matches!(standing, Peeked::Absent), "{standing:?}");
     assert_eq!(world.ends(), (2, 3, 0));
 }
 
@@ -696,7 +703,7 @@ async fn cmp_7_execute_joined_opens_the_transaction_for_the_action() {
     assert_eq!(db.rows(), [name]);
 }
 
-async fn held(world: &World, key: &str) -> retryproof_core::Held {
+async fn held(world: &World, key: &str) -> retryproof_core::HeldLease {
     match world.joined.engine().try_acquire(&ctx(key)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),
@@ -761,10 +768,10 @@ async fn cmp_7_a_pending_commit_that_is_dropped_finds_out_by_itself() {
     drop((tx, other));
     world.background().await;
     assert_eq!(world.phases(), [Phase::RolledBack; 2]);
-    let standing = async |key| world.db.0.records.look(ctx(key).identity()).await.unwrap();
-    assert!(matches!(standing("1").await, Standing::Complete(_)));
+    let standing = async |key| world.db.0.records.peek(ctx(key).identity()).await.unwrap();
+    assert!(matches!(standing("1").await, Peeked::Complete(_)));
     for key in ["2", "3", "4"] {
-        assert!(matches!(standing(key).await, Standing::Absent), "{key}");
+        assert!(matches!(standing(key).await, Peeked::Absent), "{key}");
     }
 }
 
@@ -818,7 +825,7 @@ async fn cmp_7_cmp_9_a_tombstone_whose_detail_is_over_the_limit_commits_without_
     let pending = held.complete_tombstone_in(&mut tx, detail).await.unwrap();
     tx.commit_tx().await.unwrap();
     pending.committed();
-    let Standing::Complete(stored) = world.db.0.records.look(ctx("k").identity()).await.unwrap()
+    let Peeked::Complete(stored) = world.db.0.records.peek(ctx("k").identity()).await.unwrap()
     else {
         panic!("complete")
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use retryproof_core::observe::{Counters, LeaseEvent, Loss, Observer, Phase};
 use retryproof_core::{
-    Acquisition, CodecId, FencingToken, Held, IdempotencyContext, IdempotencyEngine, Identity,
+    Acquisition, CodecId, FencingToken, HeldLease, IdempotencyContext, IdempotencyEngine, Identity,
     MemoryStore, OnDrop, Payload, Recorded, Tombstone,
 };
 use tokio::time::{sleep, timeout};
@@ -66,7 +66,7 @@ impl Observer for Grumpy {
         panic!("loss");
     }
 
-    fn duplicate(&self, _: &Identity) {
+    fn replayed(&self, _: &Identity) {
         panic!("duplicate");
     }
 }
@@ -79,11 +79,11 @@ fn ctx(key: &str) -> IdempotencyContext {
         .unwrap()
 }
 
-fn name(held: &Held) -> (Identity, FencingToken) {
+fn name(held: &HeldLease) -> (Identity, FencingToken) {
     (held.lease().identity().clone(), held.lease().token())
 }
 
-async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
+async fn granted(engine: &IdempotencyEngine, key: &str) -> HeldLease {
     match engine.try_acquire(&ctx(key)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::{
-    Acquisition, CodecId, Fingerprint, Held, IdempotencyContext, IdempotencyEngine, MemoryStore,
-    OnDrop, Payload, SharedStore, Tombstone,
+    Acquisition, CodecId, Fingerprint, HeldLease, IdempotencyContext, IdempotencyEngine,
+    MemoryStore, OnDrop, Payload, SharedStore, Tombstone,
 };
 use retryproof_testkit::{FaultStore, Faults, Outage};
 use tokio::time::{sleep, timeout};
@@ -82,7 +82,7 @@ fn of(key: &str, fingerprint: u8) -> IdempotencyContext {
         .unwrap()
 }
 
-async fn held(engine: &IdempotencyEngine, key: &str) -> Held {
+async fn held(engine: &IdempotencyEngine, key: &str) -> HeldLease {
     match engine.try_acquire(&of(key, 1)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Acquisition, Attempt, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
@@ -68,19 +68,29 @@ impl IdempotencyStore for Yields {
         tokio::task::yield_now().await;
         answer
     }
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.0.look(id).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.0.peek(id).await
     }
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.0.changed(id, seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.0.wait_for_change(id, seen, at_most).await
     }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.0.extend(id, owner, lease).await
     }
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.0.complete(id, owner, done).await
     }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.0.release(id, owner).await
     }
     fn profile(&self) -> StoreProfile {
@@ -105,6 +115,6 @@ fn acq_11_a_grant_outside_of_a_runtime_is_given_back() {
     let engine = IdempotencyEngine::new(store.clone());
     let refused = engine.try_acquire_tracked_now(&ctx("k")).expect("a store at hand");
     assert!(refused.is_err(), "{refused:?}");
-    let standing = runtime().block_on(store.look(ctx("k").identity())).expect("an answer");
-    assert!(matches!(standing, Standing::Absent), "{standing:?}");
+    let standing = runtime().block_on(store.peek(ctx("k").identity())).expect("an answer");
+    assert!(matches!(standing, Peeked::Absent), "{standing:?}");
 }

@@ -14,7 +14,7 @@ mod page {
 
     use retryproof_core::clock::Instant;
     use retryproof_core::store::{
-        AcquireRequest, Acquired, Completion, Fenced, Grant, Standing, StoreProfile,
+        AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, StoreProfile,
     };
     use retryproof_core::{
         Blob, FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, Result, StoredResult,
@@ -40,14 +40,14 @@ mod page {
     }
 
     impl State {
-        fn standing(&self, id: &Identity, now: Instant) -> Standing {
+        fn standing(&self, id: &Identity, now: Instant) -> Peeked {
             match self.records.get(id).filter(|record| record.until > now) {
-                None => Standing::Absent,
+                None => Peeked::Absent,
                 Some(Record { value: None, token, until, .. }) => {
-                    Standing::Busy { remaining: *until - now, token: *token }
+                    Peeked::Busy { remaining: *until - now, token: *token }
                 }
                 Some(Record { value: Some(value), fingerprint, .. }) => {
-                    Standing::Complete(StoredResult::new(value.clone(), *fingerprint))
+                    Peeked::Complete(StoredResult::new(value.clone(), *fingerprint))
                 }
             }
         }
@@ -72,11 +72,11 @@ mod page {
             let own = state.running(id, req.owner).map(|record| (record.token, record.took_over));
             let (token, took_over) = match (own, state.standing(id, now)) {
                 (Some(granted), _) => granted, // its answer was lost (ACQ-9)
-                (None, Standing::Complete(stored)) => return Ok(Acquired::Complete(stored)),
-                (None, Standing::Busy { remaining, token }) => {
+                (None, Peeked::Complete(stored)) => return Ok(Acquired::Complete(stored)),
+                (None, Peeked::Busy { remaining, token }) => {
                     return Ok(Acquired::Busy { remaining, token });
                 }
-                (None, Standing::Absent) => {
+                (None, Peeked::Absent) => {
                     state.last_token += 1; // under the lock that grants (ACQ-10)
                     let expired =
                         state.records.get(id).is_some_and(|record| record.value.is_none());
@@ -90,28 +90,33 @@ mod page {
             Ok(Acquired::Granted(Grant::new(token, lease, took_over)))
         }
 
-        async fn look(&self, id: &Identity) -> Result<Standing> {
+        async fn peek(&self, id: &Identity) -> Result<Peeked> {
             Ok(self.state().standing(id, Instant::now()))
         }
 
-        async fn changed(
+        async fn wait_for_change(
             &self,
             id: &Identity,
             seen: FencingToken,
             at_most: Duration,
         ) -> Result<()> {
-            let standing = self.look(id).await?;
-            if matches!(standing, Standing::Busy { token, .. } if token == seen) {
+            let standing = self.peek(id).await?;
+            if matches!(standing, Peeked::Busy { token, .. } if token == seen) {
                 tokio::time::sleep(at_most.min(Duration::from_millis(50))).await; // nothing to subscribe to
             }
             Ok(())
         }
 
-        async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+        async fn extend(
+            &self,
+            id: &Identity,
+            owner: OwnerId,
+            lease: Duration,
+        ) -> Result<FencedWrite> {
             let mut state = self.state();
-            let Some(record) = state.running(id, owner) else { return Ok(Fenced::Lost) };
+            let Some(record) = state.running(id, owner) else { return Ok(FencedWrite::NotOwner) };
             record.until = Instant::now() + lease;
-            Ok(Fenced::Done)
+            Ok(FencedWrite::Applied)
         }
 
         async fn complete(
@@ -119,25 +124,29 @@ mod page {
             id: &Identity,
             owner: OwnerId,
             done: &Completion,
-        ) -> Result<Fenced> {
+        ) -> Result<FencedWrite> {
             let mut state = self.state();
             if let Some(record) = state.running(id, owner) {
                 record.value = Some(done.value.clone());
                 record.fingerprint = done.fingerprint;
                 record.until = Instant::now() + done.ttl; // the ttl runs from completion (CMP-6)
-                return Ok(Fenced::Done);
+                return Ok(FencedWrite::Applied);
             }
             let done_before = state.records.get(id).is_some_and(|record| record.owner == owner);
-            Ok(if done_before { Fenced::AlreadyDone } else { Fenced::Lost })
+            Ok(if done_before { FencedWrite::AlreadyApplied } else { FencedWrite::NotOwner })
         }
 
-        async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+        async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
             let mut state = self.state();
             if state.running(id, owner).is_some() {
                 state.records.remove(id);
-                return Ok(Fenced::Done);
+                return Ok(FencedWrite::Applied);
             }
-            Ok(if state.records.contains_key(id) { Fenced::Lost } else { Fenced::AlreadyDone })
+            Ok(if state.records.contains_key(id) {
+                FencedWrite::NotOwner
+            } else {
+                FencedWrite::AlreadyApplied
+            })
         }
 
         fn profile(&self) -> StoreProfile {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use retryproof_core::store::SharedStore;
 use retryproof_core::{
-    Acquisition, CodecId, ErrorKind, Held, IdempotencyConfig, IdempotencyContext,
+    Acquisition, CodecId, ErrorKind, HeldLease, IdempotencyConfig, IdempotencyContext,
     IdempotencyEngine, MemoryStore, Payload,
 };
 use retryproof_testkit::{CallLog, Operation, Recorder, Said};
@@ -30,7 +30,7 @@ fn ctx(key: &str, wait: Duration) -> IdempotencyContext {
     IdempotencyContext::builder("waiters", key).lease(MINUTE).wait_timeout(wait).build().unwrap()
 }
 
-async fn granted(engine: &IdempotencyEngine, key: &str) -> Held {
+async fn granted(engine: &IdempotencyEngine, key: &str) -> HeldLease {
     match engine.try_acquire_tracked(&ctx(key, Duration::ZERO)).await.unwrap() {
         Acquisition::Granted(held) => held,
         other => panic!("{other:?}"),
@@ -53,7 +53,7 @@ async fn free_keys_without_a_permit(
     engine: &IdempotencyEngine,
     elsewhere: &IdempotencyEngine,
     most: Duration,
-) -> (Vec<Waiter>, Held) {
+) -> (Vec<Waiter>, HeldLease) {
     let keys: Vec<_> = (0..10).map(|key| key.to_string()).collect();
     let mut holders = Vec::new();
     for key in &keys {
@@ -163,7 +163,7 @@ async fn acq_5_acq_6_a_follower_asks_once_for_itself_when_its_leader_is_not_poll
             _ => panic!("{end}: {found:?}"),
         }
         let asked = |call: &retryproof_testkit::Entry| {
-            matches!(call.operation, Operation::Acquire | Operation::Look)
+            matches!(call.operation, Operation::Acquire | Operation::Peek)
         };
         assert_eq!(log.count_of(asked), 1, "{end}: {log:?}");
         drop((leader, kept));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, StoreProfile,
 };
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, MemoryStore, OwnerId, Result,
@@ -105,23 +105,33 @@ impl IdempotencyStore for Faulty {
         self.call("acquire", self.inner.acquire(id, req)).await
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.call("look", self.inner.look(id)).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.call("peek", self.inner.peek(id)).await
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.call("changed", self.inner.changed(id, seen, at_most)).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.call("wait_for_change", self.inner.wait_for_change(id, seen, at_most)).await
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.call("extend", self.inner.extend(id, owner, lease)).await
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.call("complete", self.inner.complete(id, owner, done)).await
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.call("release", self.inner.release(id, owner)).await
     }
 

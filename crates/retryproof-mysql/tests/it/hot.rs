@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
 use retryproof_core::{
     ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, OwnerId,
 };
@@ -93,7 +93,7 @@ async fn acq_6_a_row_locked_by_an_open_transaction_holds_nobody_beyond_their_dea
         ),
     )
     .await;
-    while !matches!(store.look(&locked).await, Ok(Standing::Absent)) {
+    while !matches!(store.peek(&locked).await, Ok(Peeked::Absent)) {
         tokio::time::sleep(5 * MS).await;
     }
 
@@ -177,8 +177,8 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
             let (there, key) = (Arc::clone(&there), key.clone());
             tokio::spawn(async move {
                 loop {
-                    there.changed(&key, token, LONG).await.expect("waited");
-                    if let Standing::Complete(_) = there.look(&key).await.expect("looked") {
+                    there.wait_for_change(&key, token, LONG).await.expect("waited");
+                    if let Peeked::Complete(_) = there.peek(&key).await.expect("looked") {
                         return Instant::now();
                     }
                 }
@@ -188,7 +188,7 @@ async fn acq_4_a_waiter_elsewhere_has_the_result_within_30_ms() {
         tokio::time::sleep(Duration::from_millis(200 + 7 * (round % 8))).await;
         assert_eq!(
             here.complete(&key, owner, &completion("result")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         let done = Instant::now();
         late.push(waiter.await.expect("no panic").saturating_duration_since(done));
@@ -211,14 +211,14 @@ async fn acq_4_a_waiter_in_the_same_process_is_woken() {
         let waiter = {
             let (store, key) = (Arc::clone(&store), key.clone());
             tokio::spawn(async move {
-                store.changed(&key, token, LONG).await.expect("waited");
+                store.wait_for_change(&key, token, LONG).await.expect("waited");
                 Instant::now()
             })
         };
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert_eq!(
             store.complete(&key, owner, &completion("result")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         let done = Instant::now();
         late.push(waiter.await.expect("no panic").saturating_duration_since(done));
@@ -240,7 +240,7 @@ async fn acq_5_waiters_hold_no_connection() {
     let waiters: Vec<_> = (0..100)
         .map(|_| {
             let (store, key) = (Arc::clone(&store), key.clone());
-            tokio::spawn(async move { store.changed(&key, token, LONG).await })
+            tokio::spawn(async move { store.wait_for_change(&key, token, LONG).await })
         })
         .collect();
     for at in 0..20 {
@@ -248,7 +248,7 @@ async fn acq_5_waiters_hold_no_connection() {
     }
     assert_eq!(
         store.complete(&key, owner, &completion("result")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     for waiter in waiters {
         waiter.await.expect("no panic").expect("woken");

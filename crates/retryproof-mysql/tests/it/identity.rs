@@ -74,7 +74,7 @@ async fn id_3_the_longest_identity_fits_and_stands_apart() {
     // The same bytes, cut elsewhere.
     let (one, other) = (identity(254, 512), identity(255, 510));
     for id in [one, other] {
-        assert!(matches!(store.look(&id).await, Ok(retryproof_core::store::Standing::Absent)));
+        assert!(matches!(store.peek(&id).await, Ok(retryproof_core::store::Peeked::Absent)));
         drop(store.acquire(&id, &request(OwnerId::new())).await.expect("granted"));
     }
 }

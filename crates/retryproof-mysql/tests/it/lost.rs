@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{
     Acquisition, CodecId, ExecuteError, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore as _, JoinError, JoinedEngine, Outcome, Payload,
@@ -52,8 +52,8 @@ impl World {
         (rows[0].get(0), rows[1].get(0))
     }
 
-    async fn standing(&self) -> Standing {
-        self.engine.store().look(ctx().identity()).await.unwrap()
+    async fn standing(&self) -> Peeked {
+        self.engine.store().peek(ctx().identity()).await.unwrap()
     }
 
     async fn pay(&self) -> Result<Outcome<String>, ExecuteError<String>> {
@@ -69,14 +69,14 @@ impl World {
     async fn assert_nothing_happened(&self, why: &str) {
         let free = async {
             // A release in the background may be on its way.
-            while let Standing::Busy { .. } = self.standing().await {
+            while let Peeked::Busy { .. } = self.standing().await {
                 tokio::time::sleep(5 * MS).await;
             }
         };
         tokio::time::timeout(5_000 * MS, free)
             .await
             .expect("the key is freed, not left to its lease");
-        assert!(matches!(self.standing().await, Standing::Absent), "{why}");
+        assert!(matches!(self.standing().await, Peeked::Absent), "{why}");
         assert_eq!(self.cents().await, (100, 100), "{why}");
     }
 
@@ -265,6 +265,6 @@ async fn cmp_7_mysql_complete_in_fails_where_the_transaction_is_gone() {
     let pending = held().await.complete_in(&mut conn, value()).await.unwrap();
     sql(&mut conn, "COMMIT").await;
     pending.committed();
-    assert!(matches!(world.standing().await, Standing::Complete(_)));
+    assert!(matches!(world.standing().await, Peeked::Complete(_)));
     world.end().await;
 }

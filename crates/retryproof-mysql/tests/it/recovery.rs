@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_mysql::MysqlStore;
 use retryproof_testkit::wire::WireProxy;
@@ -44,13 +44,13 @@ async fn sto_5_a_restarted_server_is_found_again() {
     // At the first call, whatever the idle connections were; and what was answered for before the
     // crash is still there.
     assert_eq!(replay(&store, &id("done")).await, "result");
-    match store.look(&held).await.expect("looked") {
-        Standing::Busy { token: kept, .. } => assert_eq!(kept, token),
+    match store.peek(&held).await.expect("looked") {
+        Peeked::Busy { token: kept, .. } => assert_eq!(kept, token),
         other => panic!("{other:?}"),
     }
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     execute(&store, &id("fresh"), "result").await;
 }
@@ -110,7 +110,7 @@ async fn acq_9_lost_answers_are_settled_by_the_owner() {
                 }
                 Ok(done) => done,
             };
-            assert!(matches!(done, Fenced::Done | Fenced::AlreadyDone), "{done:?}");
+            assert!(matches!(done, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{done:?}");
         };
         let cut = async {
             tokio::time::sleep(Duration::from_micros(150 * round)).await;
@@ -135,13 +135,15 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
             let waiting = {
                 let (holder, id) = (Arc::clone(&holder), id.clone());
                 tokio::spawn(async move {
-                    holder.changed(&id, token, LONG).await.expect("woken");
+                    holder.wait_for_change(&id, token, LONG).await.expect("woken");
                     Instant::now()
                 })
             };
             // By then it looks every 40 ms, at another moment of them in each round.
             tokio::time::sleep((150 + 7 * round) * MS).await;
-            for (store, said) in [(&other, Fenced::Done), (&*holder, Fenced::AlreadyDone)] {
+            for (store, said) in
+                [(&other, FencedWrite::Applied), (&*holder, FencedWrite::AlreadyApplied)]
+            {
                 let fenced = match release {
                     true => store.release(&id, owner).await,
                     false => store.complete(&id, owner, &completion("result")).await,
@@ -170,14 +172,14 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_nothing() {
         let (key, owner) = (id(&format!("k{round}")), OwnerId::new());
         let bound = Duration::from_micros(20 * (round % 50));
         dropped += u32::from(is_dropped(bound, store.acquire(&key, &request(owner))).await);
-        dropped += u32::from(is_dropped(bound, store.look(&id("done"))).await);
+        dropped += u32::from(is_dropped(bound, store.peek(&id("done"))).await);
         dropped +=
             u32::from(is_dropped(bound, store.complete(&key, owner, &completion("other"))).await);
         assert_eq!(replay(&store, &id("done")).await, "result");
         let fresh = id(&format!("fresh{round}"));
         let owner = OwnerId::new();
         grant(&store, &fresh, owner).await;
-        assert_eq!(store.release(&fresh, owner).await.expect("released"), Fenced::Done);
+        assert_eq!(store.release(&fresh, owner).await.expect("released"), FencedWrite::Applied);
     }
     // Nothing is ready at its first poll, and that is all that the shortest bound, 4 times 3 calls,
     // leaves them.
@@ -230,7 +232,7 @@ async fn sto_5_a_stalled_line_ends_by_the_clients_timer() {
         );
     }
     proxy.stall(false);
-    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), FencedWrite::Applied);
     execute(&store, &id("fresh"), "result").await;
 }
 
@@ -265,10 +267,10 @@ async fn run_2_holders_have_connections_of_their_own() {
         .collect();
     tokio::time::sleep(100 * MS).await;
     let started = tokio::time::Instant::now();
-    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.extend(&held, owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&held, owner, &completion("done")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     assert!(started.elapsed() < 500 * MS, "{:?}", started.elapsed());
     let mut turned_away = 0;

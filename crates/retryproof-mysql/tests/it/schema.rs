@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::{MysqlConfig, MysqlStore, schema_sql};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
@@ -115,7 +115,7 @@ async fn sto_3_two_tables_in_one_database_do_not_meet() {
     let (one, two) = (Table::new().await, Table::new().await);
     let (a, b) = (one.store().await, two.store().await);
     execute(&a, &id("k"), "of a").await;
-    assert!(matches!(b.look(&id("k")).await, Ok(Standing::Absent)));
+    assert!(matches!(b.peek(&id("k")).await, Ok(Peeked::Absent)));
     execute(&b, &id("k"), "of b").await;
     assert_eq!(
         (replay(&a, &id("k")).await, replay(&b, &id("k")).await),
@@ -154,7 +154,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     sql(&mut stranger().await, &format!("DROP TABLE `{}`", table.name)).await;
     for error in [
         store.acquire(&id, &request(owner)).await.map(drop).expect_err("there is no table"),
-        store.look(&id).await.map(drop).expect_err("there is no table"),
+        store.peek(&id).await.map(drop).expect_err("there is no table"),
         store.release(&id, owner).await.map(drop).expect_err("there is no table"),
     ] {
         assert_eq!(error.kind(), ErrorKind::Schema, "{error}");

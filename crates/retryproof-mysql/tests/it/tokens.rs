@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Inspect, Peeked, Purge};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::MysqlStore;
 use sqlx::mysql::MySqlConnection;
@@ -20,7 +20,7 @@ const AHEAD: u64 = 3_600_000_000;
 async fn token(store: &MysqlStore, id: &Identity) -> FencingToken {
     let owner = OwnerId::new();
     let grant = grant(store, id, owner).await;
-    assert_eq!(store.release(id, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(id, owner).await.expect("released"), FencedWrite::Applied);
     grant.token
 }
 
@@ -37,10 +37,13 @@ async fn acq_10_tokens_grow_when_the_servers_clock_steps_back() {
             let owner = OwnerId::new();
             let before = grant(&store, &key, owner).await.token;
             match end {
-                "" => assert_eq!(store.release(&key, owner).await.expect("released"), Fenced::Done),
+                "" => assert_eq!(
+                    store.release(&key, owner).await.expect("released"),
+                    FencedWrite::Applied
+                ),
                 _ if key.key().expose().starts_with("done") => {
                     let done = store.complete(&key, owner, &completion("result")).await;
-                    assert_eq!(done.expect("completed"), Fenced::Done);
+                    assert_eq!(done.expect("completed"), FencedWrite::Applied);
                 }
                 _ => {}
             }
@@ -92,20 +95,20 @@ async fn run_4_what_a_release_leaves_looks_deleted() {
     let store = table.store().await;
     let (key, owner) = (id("k"), OwnerId::new());
     grant(&store, &key, owner).await;
-    assert_eq!(store.release(&key, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&key, owner).await.expect("released"), FencedWrite::Applied);
 
-    assert!(matches!(store.look(&key).await, Ok(Standing::Absent)));
+    assert!(matches!(store.peek(&key).await, Ok(Peeked::Absent)));
     assert!(store.get(&key).await.expect("answered").is_none());
     assert_eq!(store.stats().await.expect("answered").records, 0);
     assert_eq!(
         store.extend(&key, owner, Duration::from_secs(1)).await.expect("answered"),
-        Fenced::Lost
+        FencedWrite::NotOwner
     );
     assert_eq!(
         store.complete(&key, owner, &completion("late")).await.expect("answered"),
-        Fenced::Lost
+        FencedWrite::NotOwner
     );
-    assert_eq!(store.release(&key, owner).await.expect("answered"), Fenced::AlreadyDone);
+    assert_eq!(store.release(&key, owner).await.expect("answered"), FencedWrite::AlreadyApplied);
 
     assert_eq!(store.purge(10).await.expect("purged"), 0, "not within the hour");
     let age = format!("UPDATE `{}` SET purge_after = purge_after - INTERVAL 61 MINUTE", table.name);
@@ -187,7 +190,7 @@ async fn acq_8_a_thousand_replays_write_no_log() {
                 match kind {
                     "known key" => assert_eq!(replay(&store, &key).await, "result"),
                     "first contact" => assert_eq!(replay(&other, &key).await, "result"),
-                    "look" => assert!(matches!(store.look(&key).await, Ok(Standing::Complete(_)))),
+                    "look" => assert!(matches!(store.peek(&key).await, Ok(Peeked::Complete(_)))),
                     _ => {
                         let answer = store.acquire(&held, &request(OwnerId::new())).await;
                         assert!(matches!(answer, Ok(Acquired::Busy { .. })));

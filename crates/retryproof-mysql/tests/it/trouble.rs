@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Completion, Fenced, Standing};
+use retryproof_core::store::{Acquired, Completion, FencedWrite, Peeked};
 use retryproof_core::{Blob, Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_mysql::{MysqlConfig, MysqlStore};
 use sqlx::mysql::MySqlConnection;
@@ -144,7 +144,7 @@ async fn sto_5_a_missing_privilege_is_named() {
         says(&error, ErrorKind::Unexpected, &["privilege", "INSERT, UPDATE"]);
         assert_masked(&error);
     }
-    assert!(matches!(store.look(&held).await, Ok(Standing::Busy { .. })));
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
     // Migrating what is there asks for nothing.
     config.migrate().await.expect("nothing to do");
 
@@ -154,7 +154,7 @@ async fn sto_5_a_missing_privilege_is_named() {
     execute(&store, &key, "result").await;
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     reader.gone().await;
 }
@@ -183,10 +183,10 @@ async fn sto_5_a_read_only_server_still_replays() {
     assert_eq!(replay(&store, &id("done")).await, "result");
     assert_eq!(replay(&other, &id("done")).await, "result");
     sql(&mut server.root().await, "SET GLOBAL read_only = 0").await;
-    assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)), "nothing half-written");
+    assert!(matches!(store.peek(&fresh).await, Ok(Peeked::Absent)), "nothing half-written");
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 
@@ -206,10 +206,10 @@ async fn sto_1_a_full_table_space_refuses_new_keys_and_keeps_the_rest() {
             let (key, owner) = (id(&format!("{CANARY} {at}")), OwnerId::new());
             grant(&store, &key, owner).await;
             match store.complete(&key, owner, &big).await {
-                Ok(done) => assert_eq!(done, Fenced::Done),
+                Ok(done) => assert_eq!(done, FencedWrite::Applied),
                 Err(error) => {
                     // The record stands as it was; a smaller result, or a tombstone, may still fit.
-                    assert!(matches!(store.look(&key).await, Ok(Standing::Busy { .. })));
+                    assert!(matches!(store.peek(&key).await, Ok(Peeked::Busy { .. })));
                     break 'full error;
                 }
             }
@@ -235,9 +235,12 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     says(&error, ErrorKind::TooLarge, &["max_allowed_packet"]);
     assert_masked(&error);
     // The largest fits, with a long key, there and back.
-    assert_eq!(store.complete(&key, owner, &of(most)).await.expect("completed"), Fenced::Done);
-    match store.look(&key).await.expect("looked") {
-        Standing::Complete(_) => {}
+    assert_eq!(
+        store.complete(&key, owner, &of(most)).await.expect("completed"),
+        FencedWrite::Applied
+    );
+    match store.peek(&key).await.expect("looked") {
+        Peeked::Complete(_) => {}
         other => panic!("{other:?}"),
     }
 
@@ -259,7 +262,10 @@ async fn cmp_9_a_value_over_the_packet_limit_is_too_large() {
     }
     let error = store.complete(&key, owner, &of(most)).await.expect_err("too large");
     says(&error, ErrorKind::TooLarge, &["max_allowed_packet"]);
-    assert_eq!(store.complete(&key, owner, &of(100)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&key, owner, &of(100)).await.expect("completed"),
+        FencedWrite::Applied
+    );
 }
 
 #[tokio::test]

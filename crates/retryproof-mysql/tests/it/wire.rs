@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Fenced, Join as _, OwnedTx as _, Standing, TxPort as _, TxSource,
+    AcquireRequest, Acquired, FencedWrite, Join as _, OwnedTx as _, Peeked, TxPort as _, TxSource,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_mysql::{MySqlPool, Mysql, MysqlStore};
@@ -58,15 +58,15 @@ impl Counted {
             store.acquire(&gone, &request(OwnerId::new())).await,
             Ok(Acquired::Busy { .. })
         ));
-        assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
+        assert_eq!(store.release(&gone, owner).await.expect("released"), FencedWrite::Applied);
         let token = grant(store, &gone, owner).await.token;
-        assert!(matches!(store.look(&gone).await, Ok(Standing::Busy { .. })));
+        assert!(matches!(store.peek(&gone).await, Ok(Peeked::Busy { .. })));
         store
-            .changed(&gone, FencingToken::new(token.get() - 1), LONG)
+            .wait_for_change(&gone, FencingToken::new(token.get() - 1), LONG)
             .await
             .expect("nothing to wait for");
-        assert_eq!(store.extend(&gone, owner, LONG).await.expect("extended"), Fenced::Done);
-        assert_eq!(store.release(&gone, owner).await.expect("released"), Fenced::Done);
+        assert_eq!(store.extend(&gone, owner, LONG).await.expect("extended"), FencedWrite::Applied);
+        assert_eq!(store.release(&gone, owner).await.expect("released"), FencedWrite::Applied);
     }
 
     /// The trips that `call` takes.
@@ -90,9 +90,12 @@ impl Counted {
         assert!(matches!(self.store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
         if met {
             assert!(matches!(self.acquire(&id).await, (1, Acquired::Busy { .. })));
-            assert_eq!(self.store.extend(&id, owner, SHORT).await.expect("extended"), Fenced::Done);
+            assert_eq!(
+                self.store.extend(&id, owner, SHORT).await.expect("extended"),
+                FencedWrite::Applied
+            );
         }
-        while !matches!(self.store.look(&id).await, Ok(Standing::Absent)) {
+        while !matches!(self.store.peek(&id).await, Ok(Peeked::Absent)) {
             tokio::time::sleep(SHORT).await;
         }
         id
@@ -112,10 +115,10 @@ async fn acq_8_every_operation_is_one_round_trip() {
         let (trips, busy) = counted.acquire(&key).await;
         assert!(matches!(busy, Acquired::Busy { .. }));
         assert_eq!(trips, 1, "in flight");
-        assert_eq!(counted.trips(store.look(&key)).await.0, 1, "look");
+        assert_eq!(counted.trips(store.peek(&key)).await.0, 1, "peek");
         assert_eq!(counted.trips(store.extend(&key, owner, LONG)).await.0, 1, "extend");
         let (trips, done) = counted.trips(store.complete(&key, owner, &completion("result"))).await;
-        assert_eq!((trips, done.expect("completed")), (1, Fenced::Done), "complete");
+        assert_eq!((trips, done.expect("completed")), (1, FencedWrite::Applied), "complete");
         let (trips, replayed) = counted.acquire(&key).await;
         assert!(matches!(replayed, Acquired::Complete(_)));
         assert_eq!(trips, 1, "replay of a known key");
@@ -130,7 +133,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
         let released = id(&format!("released{round}"));
         grant(store, &released, owner).await;
         let (trips, gone) = counted.trips(store.release(&released, owner)).await;
-        assert_eq!((trips, gone.expect("released")), (1, Fenced::Done), "release");
+        assert_eq!((trips, gone.expect("released")), (1, FencedWrite::Applied), "release");
         let (trips, again) = counted.acquire(&released).await;
         assert!(matches!(again, Acquired::Granted(grant) if !grant.took_over));
         assert_eq!(trips, 1, "acquire after a release");
@@ -159,7 +162,7 @@ async fn acq_8_every_operation_is_one_round_trip() {
         let released = id(&format!("released elsewhere{round}"));
         let owner = OwnerId::new();
         grant(store, &released, owner).await;
-        assert_eq!(store.release(&released, owner).await.expect("released"), Fenced::Done);
+        assert_eq!(store.release(&released, owner).await.expect("released"), FencedWrite::Applied);
         let (took, granted) = counted.trips(other.acquire(&released, &request(owner))).await;
         assert!(matches!(granted, Ok(Acquired::Granted(grant)) if !grant.took_over));
         trips.push(took);

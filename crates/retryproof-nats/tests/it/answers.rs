@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull::Config;
 use retryproof_core::listener::{Backoff, Reason, Refusal, Verdict};
 use retryproof_core::{
-    Acquisition, Held, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone,
+    Acquisition, HeldLease, IdempotencyContext, IdempotencyEngine, Rejected, Tombstone,
 };
 use retryproof_nats::Delivery;
 use retryproof_testkit::broker::{Gate, unsure};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::support::{Place, SCOPE, counting, start, waiting};
 
 /// Somebody else at work on the key of the messages with this body.
-async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> Held {
+async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
     let ctx = IdempotencyContext::builder(SCOPE, key)
         .lease(lease)
         .fingerprint(retryproof_core::listener::body_fingerprint(body.as_bytes()))

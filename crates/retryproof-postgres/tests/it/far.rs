@@ -30,6 +30,6 @@ async fn sto_5_a_dial_outlives_the_call_that_began_it() {
     proxy.delay(round_trip);
     proxy.cut();
     let reached =
-        async { while timeout(round_trip * 7 / 2, store.look(&id("k"))).await.is_err() {} };
+        async { while timeout(round_trip * 7 / 2, store.peek(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
 }

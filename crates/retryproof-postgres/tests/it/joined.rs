@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
-use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
+use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
 use retryproof_postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, PostgresTx as Tx};
@@ -82,20 +82,20 @@ impl World {
             .await
     }
 
-    pub(crate) async fn held(&self, key: &str) -> Held {
+    pub(crate) async fn held(&self, key: &str) -> HeldLease {
         match self.engine.try_acquire(&ctx(key)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) async fn standing(&self, key: &str) -> Standing {
-        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    pub(crate) async fn standing(&self, key: &str) -> Peeked {
+        self.engine.store().peek(ctx(key).identity()).await.unwrap()
     }
 
     pub(crate) async fn replay(&self, key: &str) -> String {
         match self.standing(key).await {
-            Standing::Complete(stored) => body(&stored),
+            Peeked::Complete(stored) => body(&stored),
             other => panic!("{other:?}"),
         }
     }
@@ -132,7 +132,7 @@ async fn cmp_7_postgres_commits_record_and_writes_together_or_neither() {
         })
         .await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
-    assert!(matches!(world.standing("f").await, Standing::Absent), "the key is free");
+    assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(world.pay("f").await.unwrap().is_executed());
     assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
     world.end().await;
@@ -158,7 +158,7 @@ async fn cmp_7_cmp_2_postgres_a_refused_completion_fails_the_call_and_its_writes
         .await;
     assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
     assert_eq!((world.rows().await, world.ends()), (0, (0, 0, 1)));
-    assert!(!matches!(world.standing("k").await, Standing::Complete(_)));
+    assert!(!matches!(world.standing("k").await, Peeked::Complete(_)));
     world.end().await;
 }
 
@@ -178,7 +178,7 @@ async fn cmp_7_run_3_postgres_a_long_transaction_keeps_its_lease() {
         })
         .await;
     assert!(outcome.unwrap().is_executed());
-    assert!(matches!(world.standing("k").await, Standing::Complete(_)));
+    assert!(matches!(world.standing("k").await, Peeked::Complete(_)));
     assert_eq!(
         (world.rows().await, world.counters.read().loss_noticed, world.ends()),
         (1, 0, (1, 0, 0))
@@ -306,7 +306,7 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
             false => {
                 assert!(matches!(paid, Err(ExecuteError::Completion(_))), "{paid:?}");
                 assert_eq!((world.rows().await, world.ends()), (0, (0, 1, 0)));
-                assert!(matches!(world.standing("k").await, Standing::Absent), "the key is free");
+                assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
             }
             true => {
                 assert_eq!(paid.unwrap(), Outcome::Executed("paid".to_owned()));
@@ -380,7 +380,7 @@ async fn cmp_7_postgres_complete_in_joins_a_transaction_of_tokio_postgres() {
         }
     }
     assert_eq!(world.replay("1").await, "by tokio-postgres");
-    assert!(matches!(world.standing("2").await, Standing::Absent));
+    assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
     // A lost lease, and a statement that fails.
     let held = world.held("3").await;

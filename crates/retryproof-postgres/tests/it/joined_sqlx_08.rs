@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{ExecuteError, JoinError, JoinedEngine, Outcome, OwnerId};
 use retryproof_postgres::sqlx_08::PostgresTx as Tx;
 use sqlx_core_08::executor::Executor as _;
@@ -42,7 +42,7 @@ async fn cmp_7_sqlx_08_postgres_commits_record_and_writes_together_or_neither() 
     assert_eq!((world.rows().await, world.ends()), (1, (1, 0, 0)));
     let failed = pay("f", true).await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
-    assert!(matches!(world.standing("f").await, Standing::Absent), "the key is free");
+    assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(pay("f", false).await.unwrap().is_executed());
     assert_eq!((world.rows().await, world.ends()), (2, (2, 1, 0)));
     world.end().await;
@@ -110,7 +110,7 @@ async fn cmp_7_sqlx_08_postgres_complete_in_joins_a_transaction_that_the_program
         }
     }
     assert_eq!(world.replay("1").await, "by sqlx 0.8");
-    assert!(matches!(world.standing("2").await, Standing::Absent));
+    assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!((world.rows().await, world.ends()), (1, (1, 1, 0)));
     // In a transaction that failed before, the record cannot be written; the error has no text of
     // the server's (ID-4).

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Join, Purge, Standing, TxPort,
+    AcquireRequest, Acquired, Completion, FencedWrite, Join, Peeked, Purge, TxPort,
 };
 use retryproof_core::{Error, IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
@@ -32,10 +32,10 @@ async fn every_statement(
     tokio::time::sleep(Duration::from_millis(15)).await;
     let token = grant(store, &taken, second).await.token;
     assert!(matches!(store.acquire(&taken, &request(first)).await, Ok(Acquired::Busy { .. })));
-    assert!(matches!(store.look(&taken).await, Ok(Standing::Busy { .. })));
-    store.changed(&taken, token, Duration::ZERO).await.expect("looked");
-    assert_eq!(store.extend(&taken, second, LONG).await.expect("extended"), Fenced::Done);
-    assert_eq!(store.release(&taken, second).await.expect("released"), Fenced::Done);
+    assert!(matches!(store.peek(&taken).await, Ok(Peeked::Busy { .. })));
+    store.wait_for_change(&taken, token, Duration::ZERO).await.expect("looked");
+    assert_eq!(store.extend(&taken, second, LONG).await.expect("extended"), FencedWrite::Applied);
+    assert_eq!(store.release(&taken, second).await.expect("released"), FencedWrite::Applied);
 
     let joined = id(&format!("{name} joined"));
     grant(store, &joined, first).await;
@@ -51,7 +51,7 @@ async fn every_statement(
             grant(&store, &id, owner).await;
             assert_eq!(
                 store.complete(&id, owner, &brief()).await.expect("completed"),
-                Fenced::Done
+                FencedWrite::Applied
             );
         });
     }

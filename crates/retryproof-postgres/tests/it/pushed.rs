@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced};
+use retryproof_core::store::{Acquired, FencedWrite};
 use retryproof_core::{IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use sqlx_core::pool::PoolOptions;
@@ -29,7 +29,7 @@ async fn wake_ups(
         let waiting = {
             let (waiter, id) = (Arc::clone(waiter), id.clone());
             tokio::spawn(async move {
-                waiter.changed(&id, token, Duration::from_secs(30)).await.expect("woken");
+                waiter.wait_for_change(&id, token, Duration::from_secs(30)).await.expect("woken");
                 match waiter.acquire(&id, &request(OwnerId::new())).await.expect("answered") {
                     Acquired::Complete(stored) => assert_eq!(body(&stored), "result"),
                     other => panic!("{other:?}"),
@@ -41,7 +41,7 @@ async fn wake_ups(
         tokio::time::sleep(Duration::from_millis(20 + round as u64 % 7)).await;
         assert_eq!(
             holder.complete(&id, owner, &completion("result")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         let answered = Instant::now();
         let had = waiting.await.expect("no panic");
@@ -106,13 +106,18 @@ async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
             let waits = |store: &Arc<PostgresStore>| {
                 let (store, id) = (Arc::clone(store), id.clone());
                 tokio::spawn(async move {
-                    store.changed(&id, token, Duration::from_secs(30)).await.expect("woken");
+                    store
+                        .wait_for_change(&id, token, Duration::from_secs(30))
+                        .await
+                        .expect("woken");
                     Instant::now()
                 })
             };
             let (own_waiter, other_waiter) = (waits(&holder), waits(&waiter));
             tokio::time::sleep(Duration::from_millis(20)).await;
-            for (store, said) in [(&deaf, Fenced::Done), (&*holder, Fenced::AlreadyDone)] {
+            for (store, said) in
+                [(&deaf, FencedWrite::Applied), (&*holder, FencedWrite::AlreadyApplied)]
+            {
                 let fenced = match release {
                     true => store.release(&id, owner).await,
                     false => store.complete(&id, owner, &completion("result")).await,
@@ -186,13 +191,15 @@ async fn acq_5_a_sleeping_waiter_holds_no_connection() {
     let waiters: Vec<_> = (0..50)
         .map(|_| {
             let (store, held) = (Arc::clone(&store), held.clone());
-            tokio::spawn(async move { store.changed(&held, token, Duration::from_secs(30)).await })
+            tokio::spawn(async move {
+                store.wait_for_change(&held, token, Duration::from_secs(30)).await
+            })
         })
         .collect();
     for at in 0..50 {
         execute(&store, &id(&at.to_string()), "result").await;
     }
-    assert_eq!(store.release(&held, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&held, owner).await.expect("released"), FencedWrite::Applied);
     for waiter in waiters {
         waiter.await.expect("no panic").expect("woken");
     }

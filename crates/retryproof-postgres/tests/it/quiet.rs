@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};
 
 use crate::server::Server;
@@ -32,8 +32,8 @@ async fn acq_8_a_replay_writes_not_one_byte_of_log() {
     }
     let owner = OwnerId::new();
     for at in 0..1_000 {
-        assert!(matches!(second.look(&id(&format!("k{at}"))).await, Ok(Standing::Complete(_))));
-        assert!(matches!(second.look(&id(&format!("none {at}"))).await, Ok(Standing::Absent)));
+        assert!(matches!(second.peek(&id(&format!("k{at}"))).await, Ok(Peeked::Complete(_))));
+        assert!(matches!(second.peek(&id(&format!("none {at}"))).await, Ok(Peeked::Absent)));
     }
     let after = (stranger.number(position).await, stranger.number(transaction).await);
     println!("log bytes over 2,000 replays and 2,000 looks: {}", after.0 - before.0);
@@ -67,13 +67,15 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
             .expect_err("down");
         assert!(error.is_retryable(), "{error}");
         assert!(store.complete(&held, owner, &completion("x")).await.is_err());
-        assert!(waiter.changed(&held, lease.token, Duration::from_millis(10)).await.is_err());
+        assert!(
+            waiter.wait_for_change(&held, lease.token, Duration::from_millis(10)).await.is_err()
+        );
     }
     server.restart().await;
     // The very next calls, and nothing that was acknowledged is lost.
     assert_eq!(replay(&store, &done).await, "result");
-    match store.look(&held).await.expect("looked") {
-        Standing::Busy { token, .. } => assert_eq!(token, lease.token),
+    match store.peek(&held).await.expect("looked") {
+        Peeked::Busy { token, .. } => assert_eq!(token, lease.token),
         other => panic!("the lease is lost: {other:?}"),
     }
     execute(&store, &id("new"), "result").await;
@@ -88,20 +90,22 @@ async fn sto_5_a_crashed_server_comes_back_without_a_restart_of_ours() {
     let token = grant(&store, &told, teller).await.token;
     let waiting = {
         let (waiter, told) = (std::sync::Arc::clone(&waiter), told.clone());
-        tokio::spawn(async move { waiter.changed(&told, token, Duration::from_secs(30)).await })
+        tokio::spawn(
+            async move { waiter.wait_for_change(&told, token, Duration::from_secs(30)).await },
+        )
     };
     tokio::time::sleep(Duration::from_millis(20)).await;
     let started = tokio::time::Instant::now();
     assert_eq!(
         store.complete(&told, teller, &completion("told")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     waiting.await.expect("no panic").expect("woken");
     // The net is more than 150 ms away.
     assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     match waiter.acquire(&held, &request(OwnerId::new())).await.expect("answered") {
         Acquired::Complete(stored) => assert_eq!(body(&stored), "late"),

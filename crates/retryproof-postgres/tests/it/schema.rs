@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_postgres::{PostgresStore, schema_sql};
 use sqlx_core::row::Row as _;
@@ -82,7 +82,7 @@ async fn sto_3_two_tables_in_one_database_do_not_meet() {
     let (a, b) = (Table::new().await, Table::new().await);
     let (of_a, of_b) = (a.store().await, b.store().await);
     execute(&of_a, &id("k"), "of a").await;
-    assert!(matches!(of_b.look(&id("k")).await, Ok(Standing::Absent)));
+    assert!(matches!(of_b.peek(&id("k")).await, Ok(Peeked::Absent)));
     execute(&of_b, &id("k"), "of b").await;
     assert_eq!(
         (replay(&of_a, &id("k")).await, replay(&of_b, &id("k")).await),
@@ -119,7 +119,7 @@ async fn sto_3_a_table_that_goes_away_is_a_schema_error() {
     table.stranger().await.run(format!("DROP TABLE \"{}\"", table.name)).await;
     for error in [
         store.acquire(&id, &request(owner)).await.map(drop).expect_err("no table"),
-        store.look(&id).await.map(drop).expect_err("no table"),
+        store.peek(&id).await.map(drop).expect_err("no table"),
         store.release(&id, owner).await.map(drop).expect_err("no table"),
     ] {
         assert_eq!(error.kind(), ErrorKind::Schema, "{error}");

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
 use retryproof_core::{
     CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
@@ -172,7 +172,7 @@ pub(crate) async fn execute(store: &PostgresStore, id: &Identity, body: &str) {
     grant(store, id, owner).await;
     assert_eq!(
         store.complete(id, owner, &completion(body)).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 

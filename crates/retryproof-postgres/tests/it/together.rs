@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 use retryproof_core::{IdempotencyStore, Identity, OwnerId};
 use retryproof_postgres::{Pooler, PostgresStore};
 use tokio::task::JoinSet;
@@ -27,7 +27,10 @@ async fn granted(store: &PostgresStore, name: &str) -> Vec<(Identity, OwnerId)> 
 }
 
 /// Completes all at once, each with a value of its own.
-fn complete(store: &Arc<PostgresStore>, all: &[(Identity, OwnerId)]) -> JoinSet<(usize, Fenced)> {
+fn complete(
+    store: &Arc<PostgresStore>,
+    all: &[(Identity, OwnerId)],
+) -> JoinSet<(usize, FencedWrite)> {
     let mut tasks = JoinSet::new();
     for (at, (id, owner)) in all.iter().cloned().enumerate() {
         let store = Arc::clone(store);
@@ -74,7 +77,7 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
         let before = proxy.flights();
         let told = complete(&store, &all).join_all().await;
         trips.push(proxy.flights() - before);
-        assert!(told.iter().all(|(_, fenced)| *fenced == Fenced::Done), "{told:?}");
+        assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &all, |_| true).await;
     }
     // Each of which is refused costs one more, to say why.
@@ -85,7 +88,7 @@ async fn cmp_1_completions_at_once_share_statements_and_each_is_its_owners() {
         let before = proxy.flights();
         let told = complete(&store, &strangers).join_all().await;
         fewest = fewest.min(proxy.flights() - before);
-        assert!(told.iter().all(|(_, fenced)| *fenced == Fenced::Lost), "{told:?}");
+        assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::NotOwner), "{told:?}");
     }
     assert!(fewest <= 12 + MANY as u64, "{MANY} refused completions took {fewest} round trips");
 }
@@ -103,14 +106,18 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
                 let done = completion(&format!("result {at}"));
                 assert_eq!(
                     store.complete(id, *owner, &done).await.expect("completed"),
-                    Fenced::Done
+                    FencedWrite::Applied
                 );
             }
             _ => {}
         }
     }
     for (at, fenced) in complete(&store, &all).join_all().await {
-        assert_eq!(fenced, [Fenced::Done, Fenced::Lost, Fenced::AlreadyDone][at % 3], "{at}");
+        assert_eq!(
+            fenced,
+            [FencedWrite::Applied, FencedWrite::NotOwner, FencedWrite::AlreadyApplied][at % 3],
+            "{at}"
+        );
     }
     is_replayed(&table, &all, |at| at % 3 != 1).await;
     // The same completion twice among many: one is told that it was done before.
@@ -118,8 +125,8 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
     let both: Vec<_> = twice.iter().chain(&twice).cloned().collect();
     let mut done = [0; MANY];
     for (at, fenced) in complete(&store, &both).join_all().await {
-        assert_ne!(fenced, Fenced::Lost);
-        done[at % MANY] += usize::from(fenced == Fenced::Done);
+        assert_ne!(fenced, FencedWrite::NotOwner);
+        done[at % MANY] += usize::from(fenced == FencedWrite::Applied);
     }
     assert!(done.iter().all(|done| *done == 1), "{done:?}");
 }
@@ -156,7 +163,7 @@ async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
         for _ in 0..free.len() {
             let ended =
                 timeout(Duration::from_secs(30), tasks.join_next()).await.expect("not held up");
-            assert_eq!(ended.unwrap().unwrap().1, Fenced::Done);
+            assert_eq!(ended.unwrap().unwrap().1, FencedWrite::Applied);
         }
         assert_eq!(tasks.len() + held.len(), locked.len(), "what is locked waits");
         assert!(
@@ -165,7 +172,7 @@ async fn sto_5_locked_rows_hold_up_their_own_completions_alone() {
         );
         stranger.run("ROLLBACK").await;
         for (_, fenced) in tasks.join_all().await.into_iter().chain(held.join_all().await) {
-            assert_eq!(fenced, Fenced::Done);
+            assert_eq!(fenced, FencedWrite::Applied);
         }
     }
 }
@@ -193,13 +200,13 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
         }
         let kept: Vec<_> = all.iter().skip(1).step_by(2).cloned().collect();
         let told = complete(&store, &kept).join_all().await;
-        assert!(told.iter().all(|(_, fenced)| *fenced == Fenced::Done), "{told:?}");
+        assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &kept, |_| true).await;
         dropped.join_all().await;
         // Whoever was dropped may ask again.
         for (id, owner) in all.iter().step_by(2) {
             let again = store.complete(id, *owner, &completion("dropped")).await.expect("answered");
-            assert_ne!(again, Fenced::Lost);
+            assert_ne!(again, FencedWrite::NotOwner);
         }
     }
     // No place is lost: with none left, everybody would go alone in the end.
@@ -229,7 +236,7 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
             let told = timeout(Duration::from_secs(60), complete(&store, &all).join_all())
                 .await
                 .expect("nobody hangs");
-            assert!(told.iter().all(|(_, fenced)| *fenced != Fenced::Lost), "{told:?}");
+            assert!(told.iter().all(|(_, fenced)| *fenced != FencedWrite::NotOwner), "{told:?}");
             is_replayed(&table, &all, |_| true).await;
         }
         // Nor is a place lost: whoever comes alone would wait in line, and in vain.
@@ -238,7 +245,7 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
         for (id, owner) in &all[..20] {
             assert_eq!(
                 store.complete(id, *owner, &completion("x")).await.expect("completed"),
-                Fenced::Done
+                FencedWrite::Applied
             );
         }
         assert!(

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_postgres::{PgConnectOptions, PgPool, PostgresConfig, PostgresStore};
 
@@ -242,7 +242,7 @@ async fn sto_5_a_read_only_server_is_unavailable_and_replays() {
         .await;
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     drop(store);
     drop_role(&table, &name).await;
@@ -369,7 +369,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             assert_eq!(table.stranger().await.run(spoil).await, 1);
             for error in [
                 store.acquire(&id, &request(OwnerId::new())).await.map(drop).expect_err(change),
-                store.look(&id).await.map(drop).expect_err(change),
+                store.peek(&id).await.map(drop).expect_err(change),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}");
                 assert!(
@@ -447,10 +447,10 @@ async fn run_2_a_beat_on_a_locked_row_gives_way_to_others() {
     for error in [one.expect_err("locked"), other.expect_err("locked")] {
         assert!(error.is_retryable() && error.to_string().contains("transactions"), "{error}");
     }
-    assert_eq!(through.expect("a beat gets through"), Fenced::Done);
+    assert_eq!(through.expect("a beat gets through"), FencedWrite::Applied);
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     joined.run("ROLLBACK").await;
-    assert_eq!(store.extend(&locked, owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.extend(&locked, owner, LONG).await.expect("extended"), FencedWrite::Applied);
 }
 
 #[tokio::test]
@@ -495,13 +495,13 @@ async fn run_2_beats_have_connections_of_their_own() {
         let started = tokio::time::Instant::now();
         assert_eq!(
             store.extend(&held, owner, LONG).await.expect("a beat gets through"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         slowest = slowest.max(started.elapsed());
     }
     assert_eq!(
         store.complete(&held, owner, &completion("done")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     assert!(slowest < Duration::from_secs(1), "a beat took {slowest:?}");
     let mut starved = 0;
@@ -526,7 +526,7 @@ async fn id_2_nothing_in_a_key_ends_a_literal() {
         {
             execute(&store, &id(key), key).await;
             assert_eq!(replay(&store, &id(key)).await, key);
-            assert!(matches!(store.look(&id(&format!("{key} "))).await, Ok(Standing::Absent)));
+            assert!(matches!(store.peek(&id(&format!("{key} "))).await, Ok(Peeked::Absent)));
         }
         let rows = format!("SELECT count(*) FROM \"{}\"", table.name);
         assert_eq!(table.stranger().await.number(rows).await, 7);

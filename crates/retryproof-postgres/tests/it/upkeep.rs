@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Purge};
 use retryproof_core::{CodecId, IdempotencyStore, OwnerId, Payload};
 use retryproof_postgres::{Pooler, PostgresStore};
 
@@ -21,7 +21,7 @@ async fn acq_10_tokens_grow_over_releases_while_the_clock_stands_still() {
         let token = grant(&store, &id, owner).await.token.get();
         assert!(token > last, "{token} after {last}");
         last = token;
-        assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+        assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
         if round % 5 == 0 {
             // As after a clock that was an hour ahead when it granted.
             last += 3_600_000_000;
@@ -39,7 +39,7 @@ async fn acq_10_a_residue_looks_deleted_and_is_purged_after_an_hour() {
     let store = table.store().await;
     let (id, owner) = (id("k"), OwnerId::new());
     grant(&store, &id, owner).await;
-    assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
     assert!(store.get(&id).await.expect("looked").is_none());
     assert_eq!(store.stats().await.expect("counted").records, 0);
     assert_eq!(store.purge(10).await.expect("purged"), 0, "it keeps its token for an hour");
@@ -200,9 +200,12 @@ async fn run_1_beats_and_completions_stay_on_their_page() {
         let (id, owner) = (id(&format!("a key of thirty-six bytes, or so {at}")), OwnerId::new());
         let req = AcquireRequest::new(owner, LONG, DAY);
         assert!(matches!(store.acquire(&id, &req).await, Ok(Acquired::Granted(_))));
-        assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), Fenced::Done);
+        assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), FencedWrite::Applied);
         let done = Completion::new(payload.envelope().clone(), DAY, None);
-        assert_eq!(store.complete(&id, owner, &done).await.expect("completed"), Fenced::Done);
+        assert_eq!(
+            store.complete(&id, owner, &done).await.expect("completed"),
+            FencedWrite::Applied
+        );
     }
     drop(store);
     let mut stranger = table.stranger().await;
@@ -237,6 +240,6 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     assert_eq!(error.kind(), retryproof_core::ErrorKind::TooLarge, "{error}");
     assert_eq!(
         store.complete(&id, owner, &completion("tombstone")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }

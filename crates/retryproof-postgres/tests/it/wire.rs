@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_postgres::{Pooler, PostgresConfig, PostgresStore};
 use retryproof_testkit::wire::WireProxy;
@@ -61,27 +61,33 @@ async fn acq_8_one_round_trip_for_each_call() {
                 Ok(Acquired::Busy { .. })
             ));
             trips("in flight", 1);
-            assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
-            trips("look", 1);
-            store.changed(&id, token, Duration::ZERO).await.expect("looked");
-            trips("changed", 1);
-            assert_eq!(store.extend(&id, owner, LONG).await.expect("extended"), Fenced::Done);
+            assert!(matches!(store.peek(&id).await, Ok(Peeked::Busy { .. })));
+            trips("peek", 1);
+            store.wait_for_change(&id, token, Duration::ZERO).await.expect("looked");
+            trips("wait_for_change", 1);
+            assert_eq!(
+                store.extend(&id, owner, LONG).await.expect("extended"),
+                FencedWrite::Applied
+            );
             trips("extend", 1);
-            assert_eq!(store.extend(&id, stranger, LONG).await.expect("answered"), Fenced::Lost);
+            assert_eq!(
+                store.extend(&id, stranger, LONG).await.expect("answered"),
+                FencedWrite::NotOwner
+            );
             trips("extend, lost", 1);
             assert_eq!(
                 store.complete(&id, stranger, &completion("x")).await.expect("answered"),
-                Fenced::Lost
+                FencedWrite::NotOwner
             );
             trips("complete, lost", 2);
             assert_eq!(
                 store.complete(&id, owner, &completion("x")).await.expect("completed"),
-                Fenced::Done
+                FencedWrite::Applied
             );
             trips("complete", 1);
             assert_eq!(
                 store.complete(&id, owner, &completion("x")).await.expect("answered"),
-                Fenced::AlreadyDone
+                FencedWrite::AlreadyApplied
             );
             trips("complete, again", 2);
             replay(&store, &id).await;
@@ -93,9 +99,12 @@ async fn acq_8_one_round_trip_for_each_call() {
             trips("replay, first contact", 1);
             grant(&store, &other, owner).await;
             trips("acquire", 1);
-            assert_eq!(store.release(&other, owner).await.expect("released"), Fenced::Done);
+            assert_eq!(store.release(&other, owner).await.expect("released"), FencedWrite::Applied);
             trips("release", 1);
-            assert_eq!(store.release(&other, owner).await.expect("answered"), Fenced::AlreadyDone);
+            assert_eq!(
+                store.release(&other, owner).await.expect("answered"),
+                FencedWrite::AlreadyApplied
+            );
             trips("release, again", 2);
             assert!(matches!(store.acquire(&other, &brief(owner)).await, Ok(Acquired::Granted(_))));
             trips("acquire after a release", 1);
@@ -174,7 +183,7 @@ async fn cmp_3_an_answer_that_was_lost_is_asked_for_again() {
         proxy.cut();
         proxy.stall(false);
         let fenced = completing.await.expect("no panic").expect("a second line");
-        assert!(matches!(fenced, Fenced::Done | Fenced::AlreadyDone), "{fenced:?}");
+        assert!(matches!(fenced, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{fenced:?}");
         assert_eq!(replay(&store, &id).await, "result");
         assert!(token.get() > 0);
     }
@@ -195,14 +204,14 @@ async fn acq_11_a_call_dropped_in_the_middle_poisons_no_connection() {
             let soon = Duration::from_micros(round * 17 % 900);
             let owner = OwnerId::new();
             let _ = tokio::time::timeout(soon, store.acquire(&dropped, &request(owner))).await;
-            let _ = tokio::time::timeout(soon, store.look(&done[3])).await;
+            let _ = tokio::time::timeout(soon, store.peek(&done[3])).await;
             // Each call gets its own answer.
             let at = usize::try_from(round).expect("small") % done.len();
             assert_eq!(replay(&store, &done[at]).await, format!("result {at}"));
         }
         // One that hangs is given up, and the next call has a line.
         proxy.stall(true);
-        let hung = tokio::time::timeout(Duration::from_millis(50), store.look(&done[0])).await;
+        let hung = tokio::time::timeout(Duration::from_millis(50), store.peek(&done[0])).await;
         assert!(hung.is_err());
         tokio::time::sleep(Duration::from_millis(300)).await;
         proxy.stall(false);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
@@ -79,7 +79,7 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
         let (s, i) = (Arc::clone(&store), id.clone());
         match during(Box::pin(async move { Answer::Fenced(s.extend(&i, owner, LONG).await) })).await
         {
-            Answer::Fenced(Ok(Fenced::Done)) => {}
+            Answer::Fenced(Ok(FencedWrite::Applied)) => {}
             other => panic!("round {round}: {other:?}"),
         }
         let (s, i) = (Arc::clone(&store), id.clone());
@@ -88,7 +88,7 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
         }))
         .await
         {
-            Answer::Fenced(Ok(Fenced::Done | Fenced::AlreadyDone)) => {}
+            Answer::Fenced(Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {}
             other => panic!("round {round}: {other:?}"),
         }
         assert_eq!(replay(&*store, &id).await, "x");
@@ -98,7 +98,7 @@ async fn acq_9_a_call_is_sent_again_over_a_new_line() {
 #[derive(Debug)]
 enum Answer {
     Acquired(retryproof_core::Result<Acquired>),
-    Fenced(retryproof_core::Result<Fenced>),
+    Fenced(retryproof_core::Result<FencedWrite>),
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +157,7 @@ async fn sto_5_many_callers_of_a_silent_server_fail_in_time() {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
                 for _ in 0..3 {
-                    let _ = store.look(&id(&format!("k{at}"))).await.expect_err("silence");
+                    let _ = store.peek(&id(&format!("k{at}"))).await.expect_err("silence");
                 }
             })
         })
@@ -203,9 +203,9 @@ async fn acq_9_a_server_killed_and_started_again_keeps_what_it_has_on_disk() {
         assert_eq!(replay(&store, &id(&format!("k{at}"))).await, format!("result {at}"));
     }
     assert!(
-        matches!(store.look(&id("held")).await, Ok(Standing::Busy { token: seen, .. }) if seen == token)
+        matches!(store.peek(&id("held")).await, Ok(Peeked::Busy { token: seen, .. }) if seen == token)
     );
-    assert_eq!(store.release(&id("held"), owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&id("held"), owner).await.expect("released"), FencedWrite::Applied);
     assert!(grant(&store, &id("held"), OwnerId::new()).await.token > token);
 }
 
@@ -220,11 +220,11 @@ async fn acq_4_a_waiter_outlives_its_line() {
             let (store, id) = (Arc::clone(&waiting), id.clone());
             async move {
                 loop {
-                    store.changed(&id, token, LONG).await.expect("a wait is answered");
-                    match store.look(&id).await.expect("a look is answered") {
-                        Standing::Busy { .. } => {}
-                        Standing::Complete(_) => return,
-                        Standing::Absent => panic!("it was completed"),
+                    store.wait_for_change(&id, token, LONG).await.expect("a wait is answered");
+                    match store.peek(&id).await.expect("a look is answered") {
+                        Peeked::Busy { .. } => {}
+                        Peeked::Complete(_) => return,
+                        Peeked::Absent => panic!("it was completed"),
                     }
                 }
             }
@@ -236,7 +236,7 @@ async fn acq_4_a_waiter_outlives_its_line() {
         }
         assert_eq!(
             waiting.complete(&id, owner, &completion("x")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         if !cut_first {
             line.proxy.cut();

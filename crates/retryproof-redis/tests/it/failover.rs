@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
 use tokio::time::Instant;
@@ -59,11 +59,11 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
         let (store, held) = (Arc::clone(&store), held.clone());
         async move {
             loop {
-                let _ = store.changed(&held, token, LONG).await;
-                match store.look(&held).await {
-                    Ok(Standing::Complete(_)) => return,
-                    Ok(Standing::Busy { .. }) => {}
-                    Ok(Standing::Absent) => panic!("the lease was replicated"),
+                let _ = store.wait_for_change(&held, token, LONG).await;
+                match store.peek(&held).await {
+                    Ok(Peeked::Complete(_)) => return,
+                    Ok(Peeked::Busy { .. }) => {}
+                    Ok(Peeked::Absent) => panic!("the lease was replicated"),
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 }
             }
@@ -82,7 +82,8 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
                 }
                 let (id, owner) = (id(&format!("load {at}")), OwnerId::new());
                 if let Ok(Acquired::Granted(_)) = store.acquire(&id, &request(owner)).await
-                    && let Ok(Fenced::Done) = store.complete(&id, owner, &completion("x")).await
+                    && let Ok(FencedWrite::Applied) =
+                        store.complete(&id, owner, &completion("x")).await
                 {
                     acknowledged.push(id);
                     done.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +103,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     assert_eq!(replay(&*store, &id("done")).await, "result");
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     tokio::time::timeout(PATIENCE, waiter).await.expect("it is woken").expect("the waiter ends");
 
@@ -110,7 +111,7 @@ async fn sto_1_a_killed_primary_is_replaced_without_a_restart() {
     let acknowledged = load.await.expect("the load ends");
     let mut lost = 0;
     for id in &acknowledged {
-        lost += u32::from(!matches!(store.look(id).await, Ok(Standing::Complete(_))));
+        lost += u32::from(!matches!(store.peek(id).await, Ok(Peeked::Complete(_))));
     }
     eprintln!(
         "primary killed: granted again after {recovered:?}; {lost} of {} acknowledged \
@@ -232,7 +233,7 @@ async fn sto_1_a_call_on_a_stopped_primary_goes_to_the_new_one() {
     eprintln!("primary stopped: the call under way was granted by the new one after {after:?}");
     assert_eq!(
         store.complete(&id("during"), owner, &completion("x")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     assert_eq!(replay(&store, &id("done")).await, "result");
 

@@ -32,7 +32,7 @@ async fn sto_5_a_dial_outlives_the_calls_that_wait_for_it() {
     proxy.cut();
     let before = proxy.lines();
     let reached =
-        async { while timeout(round_trip * 3 / 2, store.look(&id("k"))).await.is_err() {} };
+        async { while timeout(round_trip * 3 / 2, store.peek(&id("k"))).await.is_err() {} };
     timeout(PATIENCE, reached).await.expect("a call finds the connection that another began");
     assert_eq!(proxy.lines() - before, 1, "all of them share one dial");
 }
@@ -70,7 +70,7 @@ fn sto_5_a_dial_that_ends_with_its_runtime_is_begun_again() {
     let short =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     short.block_on(async {
-        let given_up = timeout(Duration::from_millis(50), store.look(&id("k"))).await;
+        let given_up = timeout(Duration::from_millis(50), store.peek(&id("k"))).await;
         assert!(given_up.is_err(), "{given_up:?}");
     });
     drop(short);

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
 use retryproof_core::{FencingToken, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
@@ -118,7 +118,7 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
     for round in 0..101 {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
-        let mut waiting = Box::pin(store.changed(&id, token, LONG));
+        let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
         let woken = tokio::time::timeout(Duration::from_millis(5), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
         // Counted from before the other one is told, so with the way to it and its own round trip.
@@ -148,7 +148,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let store = connect(&url, &prefix).await;
     let mut other = Other::start(&url, &prefix);
     let (id, token) = (id("k"), other.acquire("k", LONG));
-    let mut waiting = Box::pin(store.changed(&id, token, LONG));
+    let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());
     assert_eq!(other.ask("release k"), "Ok(Done)");
     waiting.await.expect("waited");
@@ -174,14 +174,14 @@ async fn acq_2_a_killed_process_is_taken_over_after_its_lease_and_never_before()
         {
             Acquired::Granted(grant) => break grant,
             Acquired::Busy { remaining, token } => {
-                store.changed(&id, token, remaining).await.expect("waited")
+                store.wait_for_change(&id, token, remaining).await.expect("waited")
             }
             Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
         }
     };
     assert!(before.elapsed() >= lease, "taken over {:?} after the acquire began", before.elapsed());
     assert!(grant.took_over && grant.token > token);
-    assert!(matches!(store.look(&id).await, Ok(Standing::Busy { .. })));
+    assert!(matches!(store.peek(&id).await, Ok(Peeked::Busy { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,7 +201,8 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
         let token = grant(&*store, id, owner).await.token;
         for _ in 0..30 {
             let (store, id) = (std::sync::Arc::clone(&store), id.clone());
-            waiters.push(tokio::spawn(async move { store.changed(&id, token, LONG).await }));
+            waiters
+                .push(tokio::spawn(async move { store.wait_for_change(&id, token, LONG).await }));
         }
     }
     for id in &ids {
@@ -221,7 +222,7 @@ async fn acq_5_waiters_of_a_key_share_a_subscription_and_give_it_back() {
     for id in &ids {
         assert_eq!(
             store.complete(id, owner, &completion("x")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
     }
     for waiter in waiters.into_iter().skip(1).step_by(2) {

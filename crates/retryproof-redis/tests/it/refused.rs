@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{Fenced, Inspect, Standing};
+use retryproof_core::store::{FencedWrite, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
@@ -75,7 +75,7 @@ async fn sto_5_a_database_that_is_not_there_is_named() {
     let here = RedisStore::connect(here.with_prefix(&prefix)).await.expect("it connects");
     let there = RedisStore::connect(there.with_prefix(&prefix)).await.expect("it connects");
     execute(&here, &id("k"), "here").await;
-    assert!(matches!(there.look(&id("k")).await, Ok(Standing::Absent)), "databases are apart");
+    assert!(matches!(there.peek(&id("k")).await, Ok(Peeked::Absent)), "databases are apart");
 }
 
 #[tokio::test]
@@ -152,21 +152,21 @@ async fn sto_5_a_missing_right_is_named() {
     let store = RedisStore::connect(login("enough")).await.expect("it connects");
     let (a, owner) = (id("a"), OwnerId::new());
     let token = grant(&store, &a, owner).await.token;
-    let waiter = store.changed(&a, token, LONG);
+    let waiter = store.wait_for_change(&a, token, LONG);
     let holder = async {
-        assert_eq!(store.extend(&a, owner, LONG).await.expect("extended"), Fenced::Done);
+        assert_eq!(store.extend(&a, owner, LONG).await.expect("extended"), FencedWrite::Applied);
         assert_eq!(
             store.complete(&a, owner, &completion("x")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
     };
     let (waited, ()) = tokio::join!(waiter, holder);
     waited.expect("waited");
     assert_eq!(replay(&store, &a).await, "x");
-    assert!(matches!(store.look(&id("none")).await, Ok(Standing::Absent)));
+    assert!(matches!(store.peek(&id("none")).await, Ok(Peeked::Absent)));
     let b = id("b");
     grant(&store, &b, owner).await;
-    assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&b, owner).await.expect("released"), FencedWrite::Applied);
     is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
     made("more", &format!("{needed} +wait +config|get +strlen +scan")).await;
     let more = login("more").with_wait(1, Duration::from_millis(1));
@@ -196,10 +196,10 @@ async fn sto_5_a_missing_right_is_named() {
     let silent = RedisStore::connect(login("silent")).await.expect("it connects");
     let c = id("c");
     let token = grant(&silent, &c, owner).await.token;
-    let (waited, ()) = tokio::join!(silent.changed(&c, token, LONG), async {
+    let (waited, ()) = tokio::join!(silent.wait_for_change(&c, token, LONG), async {
         assert_eq!(
             silent.complete(&c, owner, &completion("y")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
     });
     waited.expect("a poll finds it");

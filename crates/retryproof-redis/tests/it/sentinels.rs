@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{IdempotencyStore, OwnerId};
 use retryproof_redis::RedisStore;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -126,7 +126,8 @@ async fn acq_2_sto_1_a_move_that_another_connection_found_counts_for_all() {
     sentinel.looked(1).await;
     // The fail-over is decided and not announced; the first waiter opens the line for messages.
     sentinel.name(&new);
-    let _ = timeout(Duration::from_millis(500), store.changed(&id("before"), token, LONG)).await;
+    let _ = timeout(Duration::from_millis(500), store.wait_for_change(&id("before"), token, LONG))
+        .await;
     grant(&store, &id("after"), OwnerId::new()).await;
     assert_eq!(
         (keys(&old).await, keys(&new).await),
@@ -208,12 +209,12 @@ async fn sto_1_a_dial_to_a_primary_that_has_moved_is_given_up() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let call = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.look(&id("k")).await }
+        async move { store.peek(&id("k")).await }
     });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!call.is_finished(), "the primary that was named hangs");
     sentinel.name(&new);
     sentinel.hang_up.notify_waiters();
     let answer = timeout(PATIENCE, call).await.expect("in time").expect("the call ends");
-    assert!(matches!(answer, Ok(Standing::Absent)), "the new primary answers: {answer:?}");
+    assert!(matches!(answer, Ok(Peeked::Absent)), "the new primary answers: {answer:?}");
 }

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
 use retryproof_core::{
     CodecId, Error, ErrorKind, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
@@ -99,7 +99,7 @@ pub(crate) async fn execute(store: &impl IdempotencyStore, id: &Identity, body: 
     grant(store, id, owner).await;
     assert_eq!(
         store.complete(id, owner, &completion(body)).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 

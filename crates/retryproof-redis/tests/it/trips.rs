@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked};
 use retryproof_core::{IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use retryproof_testkit::wire::WireProxy;
@@ -24,7 +24,7 @@ async fn through(proxy: &WireProxy, prefix: &str) -> RedisStore {
 
 /// Waits until a lease of `id` is over.
 async fn expired(store: &RedisStore, id: &Identity) {
-    while !matches!(store.look(id).await, Ok(Standing::Absent)) {
+    while !matches!(store.peek(id).await, Ok(Peeked::Absent)) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -54,13 +54,13 @@ async fn acq_8_each_operation_is_one_round_trip() {
     one("acquire");
     assert!(matches!(store.acquire(&a, &request(other)).await, Ok(Acquired::Busy { .. })));
     one("in flight");
-    assert!(matches!(store.look(&a).await, Ok(Standing::Busy { .. })));
-    one("look");
-    assert_eq!(store.extend(&a, owner, DAY).await.expect("extended"), Fenced::Done);
+    assert!(matches!(store.peek(&a).await, Ok(Peeked::Busy { .. })));
+    one("peek");
+    assert_eq!(store.extend(&a, owner, DAY).await.expect("extended"), FencedWrite::Applied);
     one("extend");
     assert_eq!(
         store.complete(&a, owner, &completion("result")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     one("complete");
     assert_eq!(replay(&store, &a).await, "result");
@@ -71,7 +71,7 @@ async fn acq_8_each_operation_is_one_round_trip() {
     one("replay on second contact");
     grant(&store, &b, owner).await;
     one("acquire");
-    assert_eq!(store.release(&b, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&b, owner).await.expect("released"), FencedWrite::Applied);
     one("release");
     grant(&store, &b, owner).await;
     one("acquire after a release");
@@ -84,7 +84,7 @@ async fn acq_8_each_operation_is_one_round_trip() {
     one("takeover");
     assert_eq!(
         store.complete(&c, owner, &completion("zombie")).await.expect("answered"),
-        Fenced::Lost
+        FencedWrite::NotOwner
     );
     one("a refused completion");
 }
@@ -103,18 +103,21 @@ async fn acq_8_forgotten_scripts_are_loaded_on_the_way_once() {
             grant(&store, &id, owner).await;
             assert_eq!(proxy.flights() - before, 1 + more, "acquire {at}");
             let before = proxy.flights();
-            assert_eq!(store.extend(&id, owner, DAY).await.expect("extended"), Fenced::Done);
+            assert_eq!(
+                store.extend(&id, owner, DAY).await.expect("extended"),
+                FencedWrite::Applied
+            );
             assert_eq!(proxy.flights() - before, 1 + more, "extend {at}");
             let before = proxy.flights();
             assert_eq!(
                 store.complete(&id, owner, &completion("x")).await.expect("completed"),
-                Fenced::Done
+                FencedWrite::Applied
             );
             assert_eq!(proxy.flights() - before, 1 + more, "complete {at}");
             let other = crate::support::id(&format!("{round} {at} released"));
             grant(&store, &other, owner).await;
             let before = proxy.flights();
-            assert_eq!(store.release(&other, owner).await.expect("released"), Fenced::Done);
+            assert_eq!(store.release(&other, owner).await.expect("released"), FencedWrite::Applied);
             assert_eq!(proxy.flights() - before, 1 + more, "release {at}");
         }
     }
@@ -136,8 +139,8 @@ async fn acq_8_replays_looks_and_busy_answers_write_nothing() {
             store.acquire(&id("held"), &request(OwnerId::new())).await,
             Ok(Acquired::Busy { .. })
         ));
-        assert!(matches!(store.look(&id("held")).await, Ok(Standing::Busy { .. })));
-        assert!(matches!(store.look(&id("none")).await, Ok(Standing::Absent)));
+        assert!(matches!(store.peek(&id("held")).await, Ok(Peeked::Busy { .. })));
+        assert!(matches!(store.peek(&id("none")).await, Ok(Peeked::Absent)));
     }
     assert_eq!(server.info("rdb_changes_since_last_save").await, before);
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Inspect, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Inspect, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, Identity, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 
@@ -48,7 +48,7 @@ async fn sto_5_a_replica_is_refused_and_a_demoted_server_recovers() {
     server.tell("REPLICAOF NO ONE").await;
     assert_eq!(
         store.complete(&id("held"), owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     grant(&store, &id(CANARY), OwnerId::new()).await;
 }
@@ -75,12 +75,12 @@ async fn sto_1_full_memory_refuses_new_keys_alone() {
         Ok(Acquired::Busy { .. })
     ));
     // What was begun is finished.
-    assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), Fenced::Done);
+    assert_eq!(store.extend(&id("a"), owner, LONG).await.expect("extended"), FencedWrite::Applied);
     assert_eq!(
         store.complete(&id("a"), owner, &completion("done")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
-    assert_eq!(store.release(&id("b"), owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&id("b"), owner).await.expect("released"), FencedWrite::Applied);
 
     server.tell("CONFIG SET maxmemory 0").await;
     grant(&store, &id(CANARY), OwnerId::new()).await;
@@ -108,7 +108,7 @@ async fn sto_5_too_few_replicas_refuse_new_keys_alone() {
     server.tell("CONFIG SET min-replicas-to-write 0").await;
     assert_eq!(
         store.complete(&id("held"), owner, &completion("x")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 
@@ -134,7 +134,7 @@ async fn sto_5_a_server_that_cannot_save_refuses_new_keys_alone() {
     server.tell("CONFIG SET stop-writes-on-bgsave-error no").await;
     assert_eq!(
         store.complete(&id("held"), owner, &completion("x")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 
@@ -175,7 +175,7 @@ async fn sto_5_a_loading_server_is_unavailable_until_it_is_done() {
             }
         }
     };
-    assert_eq!(fenced, Fenced::Done, "the lease has survived the crash");
+    assert_eq!(fenced, FencedWrite::Applied, "the lease has survived the crash");
     assert!(loading > 0, "it was never seen loading");
 }
 
@@ -189,15 +189,18 @@ async fn all_corrupt(store: &RedisStore, id: &Identity, what: &str) {
         store.release(id, owner).await,
     ] {
         match fenced {
-            Ok(Fenced::Lost) if what.ends_with("of letters") => {}
+            Ok(FencedWrite::NotOwner) if what.ends_with("of letters") => {}
             Ok(other) => panic!("{what}: {other:?}"),
             Err(error) => is(&error, ErrorKind::Corrupt, "by hand"),
         }
     }
     for error in [
         store.acquire(id, &request(owner)).await.map(drop).expect_err(what),
-        store.look(id).await.map(drop).expect_err(what),
-        store.changed(id, retryproof_core::FencingToken::new(1), LONG).await.expect_err(what),
+        store.peek(id).await.map(drop).expect_err(what),
+        store
+            .wait_for_change(id, retryproof_core::FencingToken::new(1), LONG)
+            .await
+            .expect_err(what),
         store.get(id).await.map(drop).expect_err(what),
     ] {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
@@ -321,15 +324,15 @@ async fn cmp_2_a_late_completion_by_the_recorded_owner_counts() {
     let (id, owner) = (id("k"), OwnerId::new());
     let brief = AcquireRequest::new(owner, Duration::from_millis(10), DAY);
     assert!(matches!(store.acquire(&id, &brief).await, Ok(Acquired::Granted(_))));
-    while !matches!(store.look(&id).await, Ok(Standing::Absent)) {
+    while !matches!(store.peek(&id).await, Ok(Peeked::Absent)) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(
         store.complete(&id, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
-    match store.look(&id).await {
-        Ok(Standing::Complete(stored)) => assert_eq!(body(&stored), "late"),
+    match store.peek(&id).await {
+        Ok(Peeked::Complete(stored)) => assert_eq!(body(&stored), "late"),
         other => panic!("{other:?}"),
     }
 }
@@ -353,15 +356,18 @@ async fn acq_10_tokens_grow_over_a_release_although_the_clock_steps_back() {
         .query_async(&mut conn)
         .await
         .expect("written");
-    assert_eq!(store.release(&id, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(&id, owner).await.expect("released"), FencedWrite::Applied);
     assert!(
-        matches!(store.look(&id).await, Ok(Standing::Absent)),
+        matches!(store.peek(&id).await, Ok(Peeked::Absent)),
         "what is left of it is absent for everybody"
     );
     assert!(store.get(&id).await.expect("inspected").is_none());
     assert_eq!(store.stats().await.expect("counted").records, 0);
-    assert_eq!(store.complete(&id, owner, &completion("x")).await.expect("answered"), Fenced::Lost);
-    assert_eq!(store.release(&id, owner).await.expect("answered"), Fenced::AlreadyDone);
+    assert_eq!(
+        store.complete(&id, owner, &completion("x")).await.expect("answered"),
+        FencedWrite::NotOwner
+    );
+    assert_eq!(store.release(&id, owner).await.expect("answered"), FencedWrite::AlreadyApplied);
     let next = grant(&store, &id, OwnerId::new()).await;
     assert!(next.token.get() == ahead + 1 && !next.took_over, "{next:?}");
 }
@@ -381,7 +387,7 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
     let whole = "x".repeat(store.profile().max_value - 8);
     assert_eq!(
         store.complete(&id, owner, &completion(&whole)).await.expect("it fits"),
-        Fenced::Done
+        FencedWrite::Applied
     );
     assert_eq!(replay(&store, &id).await.len(), whole.len());
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_redis::{RedisConfig, RedisStore};
 use tokio::time::Instant;
@@ -52,7 +52,7 @@ async fn sto_1_a_replica_has_what_was_acknowledged() {
         ));
         assert_eq!(
             store.complete(&id, owner, &completion("x")).await.expect("completed"),
-            Fenced::Done
+            FencedWrite::Applied
         );
         let copied: Vec<u8> =
             redis::cmd("GET").arg(&key).query_async(&mut there).await.expect("read");
@@ -90,7 +90,7 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     for _ in 0..20 {
         assert_eq!(replay(&store, &id("done")).await, "x");
         assert!(
-            matches!(store.look(&held).await, Ok(Standing::Complete(_))),
+            matches!(store.peek(&held).await, Ok(Peeked::Complete(_))),
             "it is written, though"
         );
     }
@@ -106,6 +106,6 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
             }
         }
     });
-    assert_eq!(again.await.expect("it heals"), Fenced::AlreadyDone);
+    assert_eq!(again.await.expect("it heals"), FencedWrite::AlreadyApplied);
     grant(&store, &id("after"), OwnerId::new()).await;
 }

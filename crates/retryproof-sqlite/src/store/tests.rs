@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Inspect, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked};
 use retryproof_core::{Blob, ErrorKind, IdempotencyStore, Identity, OwnerId};
 
 use super::*;
@@ -63,7 +63,10 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
     let store = dir.store();
     let (old, held) = (id("old"), id("held"));
     let owner = granted(&store, &old).await;
-    assert_eq!(store.complete(&old, owner, &done(100)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&old, owner, &done(100)).await.expect("completed"),
+        FencedWrite::Applied
+    );
     let holder = granted(&store, &held).await;
     store.writer.pragma("PRAGMA max_page_count = 1");
 
@@ -84,14 +87,17 @@ async fn sto_1_a_full_disk_refuses_new_keys_and_keeps_the_rest() {
     let error = store.complete(&held, holder, &done(100_000)).await.expect_err("no room for it");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
 
-    assert!(matches!(store.look(&refused).await, Ok(Standing::Absent)), "nothing half-written");
-    assert!(matches!(store.look(&held).await, Ok(Standing::Busy { .. })));
-    assert!(matches!(store.look(&old).await, Ok(Standing::Complete(_))));
+    assert!(matches!(store.peek(&refused).await, Ok(Peeked::Absent)), "nothing half-written");
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
+    assert!(matches!(store.peek(&old).await, Ok(Peeked::Complete(_))));
     assert_eq!(
         store.extend(&held, holder, LONG).await.expect("a beat needs no room"),
-        Fenced::Done
+        FencedWrite::Applied
     );
-    assert_eq!(store.release(&held, holder).await.expect("a release makes room"), Fenced::Done);
+    assert_eq!(
+        store.release(&held, holder).await.expect("a release makes room"),
+        FencedWrite::Applied
+    );
 
     store.writer.pragma("PRAGMA max_page_count = 1000000");
     granted(&store, &refused).await;
@@ -115,8 +121,8 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     assert!(matches!(small_call.as_mut().poll(&mut context), Poll::Pending));
     lock.execute_batch("ROLLBACK").expect("unlocked");
     assert_eq!(large_call.await.expect_err("no room for it").kind(), ErrorKind::Full);
-    assert_eq!(small_call.await.expect("room for it"), Fenced::Done);
-    assert!(matches!(store.look(&large).await, Ok(Standing::Busy { .. })));
+    assert_eq!(small_call.await.expect("room for it"), FencedWrite::Applied);
+    assert!(matches!(store.peek(&large).await, Ok(Peeked::Busy { .. })));
 }
 
 #[tokio::test]
@@ -125,7 +131,10 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
     let store = dir.store();
     let (old, fresh) = (id("old"), id("canary"));
     let owner = granted(&store, &old).await;
-    assert_eq!(store.complete(&old, owner, &done(100)).await.expect("completed"), Fenced::Done);
+    assert_eq!(
+        store.complete(&old, owner, &done(100)).await.expect("completed"),
+        FencedWrite::Applied
+    );
     store.writer.pragma("PRAGMA query_only = ON");
     let error = acquire(&store, &fresh, OwnerId::new()).await.expect_err("read-only");
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
@@ -133,7 +142,7 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
         error.to_string().contains("read-only") && !format!("{error:?}").contains("canary"),
         "{error:?}"
     );
-    assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)));
+    assert!(matches!(store.peek(&fresh).await, Ok(Peeked::Absent)));
     assert!(matches!(acquire(&store, &old, OwnerId::new()).await, Ok(Acquired::Complete(_))));
     store.writer.pragma("PRAGMA query_only = OFF");
     granted(&store, &fresh).await;

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{OwnedTx as _, Standing, TxSource as _};
+use retryproof_core::store::{OwnedTx as _, Peeked, TxSource as _};
 use retryproof_core::{
-    Acquisition, ErrorKind, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    Acquisition, ErrorKind, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore as _, JoinedEngine, Outcome, blocking,
 };
 use retryproof_sqlite::{SqliteStore, SqliteTx, SqliteTxSource};
@@ -38,7 +38,7 @@ impl World {
         all.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
 
-    async fn held(&self, key: &str, lease: Duration) -> Held {
+    async fn held(&self, key: &str, lease: Duration) -> HeldLease {
         match self.engine.try_acquire(&ctx(key, lease)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
@@ -46,8 +46,8 @@ impl World {
     }
 
     async fn is_free(&self, key: &str) -> bool {
-        let standing = self.engine.store().look(ctx(key, 30_000 * MS).identity()).await.unwrap();
-        matches!(standing, Standing::Absent)
+        let standing = self.engine.store().peek(ctx(key, 30_000 * MS).identity()).await.unwrap();
+        matches!(standing, Peeked::Absent)
     }
 }
 

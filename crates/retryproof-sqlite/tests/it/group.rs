@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::store::{Acquired, Fenced, Inspect, Purge, SharedStore, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Inspect, Peeked, Purge, SharedStore};
 use retryproof_core::{
     IdempotencyContext, IdempotencyEngine, IdempotencyStore, Outcome, OwnerId, blocking,
 };
@@ -78,7 +78,7 @@ async fn acq_10_tokens_of_concurrent_callers_are_distinct() {
                     tokens.push(grant(&store, &id, owner).await.token);
                     let done =
                         store.complete(&id, owner, &completion(&format!("{caller} {at}"))).await;
-                    assert_eq!(done.expect("completed"), Fenced::Done);
+                    assert_eq!(done.expect("completed"), FencedWrite::Applied);
                 }
                 assert!(tokens.is_sorted());
                 tokens
@@ -103,7 +103,7 @@ async fn acq_11_an_acquire_dropped_in_the_queue_never_happens() {
     stranger.execute_batch("ROLLBACK").expect("unlocked");
     // Queued behind it, so that it has been dealt with.
     execute(&store, &after, "result").await;
-    assert!(matches!(store.look(&dropped).await, Ok(Standing::Absent)));
+    assert!(matches!(store.peek(&dropped).await, Ok(Peeked::Absent)));
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn cmp_3_a_completion_dropped_in_the_queue_still_happens() {
     stranger.execute_batch("ROLLBACK").expect("unlocked");
     assert_eq!(
         store.complete(&id, owner, &completion("later")).await.expect("asked"),
-        Fenced::AlreadyDone
+        FencedWrite::AlreadyApplied
     );
     assert_eq!(replay(&store, &id).await, "late");
 }
@@ -202,7 +202,7 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     wall.forward(Duration::from_secs(61));
     assert_eq!(store.get(&id).await.expect("asked").expect("still there").remaining, None);
     let done = completion("12 bytes body");
-    assert_eq!(store.complete(&id, owner, &done).await.expect("completed"), Fenced::Done);
+    assert_eq!(store.complete(&id, owner, &done).await.expect("completed"), FencedWrite::Applied);
     let summary = store.get(&id).await.expect("asked").expect("there");
     assert_eq!((summary.remaining, summary.value_bytes), (Some(DAY), done.value.len()));
     let stats = store.stats().await.expect("counted");

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use retryproof_core::observe::{Counters, Counts};
-use retryproof_core::store::{Acquired, OwnedTx, Param, Standing, TxPort, TxSource};
+use retryproof_core::store::{Acquired, OwnedTx, Param, Peeked, TxPort, TxSource};
 use retryproof_core::{
-    Acquisition, CodecId, Error, ErrorKind, ExecuteError, Held, IdempotencyContext,
+    Acquisition, CodecId, Error, ErrorKind, ExecuteError, HeldLease, IdempotencyContext,
     IdempotencyEngine, IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload,
     Result, blocking,
 };
@@ -73,20 +73,20 @@ impl World {
             .await
     }
 
-    async fn held(&self, key: &str) -> Held {
+    async fn held(&self, key: &str) -> HeldLease {
         match self.engine.try_acquire(&ctx(key)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn standing(&self, key: &str) -> Standing {
-        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    async fn standing(&self, key: &str) -> Peeked {
+        self.engine.store().peek(ctx(key).identity()).await.unwrap()
     }
 
     async fn replay(&self, key: &str) -> String {
         match self.standing(key).await {
-            Standing::Complete(stored) => body(&stored),
+            Peeked::Complete(stored) => body(&stored),
             other => panic!("{other:?}"),
         }
     }
@@ -133,7 +133,7 @@ async fn cmp_7_sqlite_rolls_both_back_and_frees_the_key() {
         })
         .await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))));
-    assert!(matches!(world.standing("k").await, Standing::Absent));
+    assert!(matches!(world.standing("k").await, Peeked::Absent));
     assert!(world.pay("k").await.unwrap().is_executed());
     assert_eq!((world.rows(), world.ends()), (vec!["k".to_owned()], (1, 1, 0)));
 }
@@ -192,7 +192,7 @@ async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_a
         .await;
     assert!(matches!(refused, Err(ExecuteError::LeaseLost)), "{refused:?}");
     assert_eq!((world.rows(), world.ends()), (vec![], (0, 0, 1)));
-    assert!(matches!(world.standing("k").await, Standing::Busy { .. }), "the taker's lease stands");
+    assert!(matches!(world.standing("k").await, Peeked::Busy { .. }), "the taker's lease stands");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     tx.execute("INSERT INTO ledger VALUES ('1')", []).unwrap();
     let pending = held.complete_in(&mut tx, value("one")).await.unwrap();
-    assert!(matches!(world.standing("1").await, Standing::Busy { .. }), "unseen before the commit");
+    assert!(matches!(world.standing("1").await, Peeked::Busy { .. }), "unseen before the commit");
     tx.commit().unwrap();
     pending.committed();
     assert_eq!(world.replay("1").await, "one");
@@ -253,7 +253,7 @@ async fn cmp_7_sqlite_complete_in_joins_a_transaction_of_rusqlite() {
     let pending = held.complete_in(&mut tx, value("two")).await.unwrap();
     tx.rollback().unwrap();
     pending.rolled_back().await.unwrap();
-    assert!(matches!(world.standing("2").await, Standing::Absent));
+    assert!(matches!(world.standing("2").await, Peeked::Absent));
     // COMMIT's answer lost, either way.
     for commits in [true, false] {
         let held = world.held("3").await;
@@ -308,7 +308,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
         .await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.kind(), ErrorKind::Schema);
-    assert!(matches!(world.standing("3").await, Standing::Absent), "the key is free");
+    assert!(matches!(world.standing("3").await, Peeked::Absent), "the key is free");
     let memory = Connection::open_in_memory().unwrap();
     assert_eq!(SqliteTxSource::over(memory).unwrap_err().kind(), ErrorKind::Config);
     // A transaction that its own action ended.
@@ -327,7 +327,7 @@ async fn cmp_7_sqlite_a_killed_process_leaves_neither_and_its_lease_runs_out() {
     let world = world();
     let mut other = Other::start(&world.dir.file());
     assert_eq!(other.ask("pay k 1000"), "written");
-    assert!(matches!(world.standing("k").await, Standing::Busy { .. }));
+    assert!(matches!(world.standing("k").await, Peeked::Busy { .. }));
     other.signal("-KILL");
     // The first caller waits for the lease to run out, and takes over.
     assert_eq!(world.pay("k").await.unwrap(), Outcome::Executed("paid k".to_owned()));
@@ -360,7 +360,7 @@ async fn cmp_7_sqlite_a_commit_that_is_refused_takes_the_record_with_it() {
     let failed = run(7).await;
     let Err(ExecuteError::Completion(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!(failure.error.operation(), Some("commit"));
-    assert!(matches!(world.standing("k").await, Standing::Absent), "the key is free");
+    assert!(matches!(world.standing("k").await, Peeked::Absent), "the key is free");
     // The connection is none the worse.
     assert_eq!(run(1).await.unwrap(), Outcome::Executed(1));
     assert_eq!(world.ends(), (1, 1, 0));

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use retryproof_core::store::{AcquireRequest, Acquired, Grant, Standing, TxSource};
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked, TxSource};
 use retryproof_core::{
     Acquisition, CodecId, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
     Identity, OwnerId, Payload,
@@ -179,7 +179,7 @@ async fn take_over(store: &SqliteStore, id: &Identity, owner: OwnerId) -> Grant 
         match store.acquire(id, &request(owner)).await.expect("answered") {
             Acquired::Granted(grant) => return grant,
             Acquired::Busy { remaining, token } => {
-                store.changed(id, token, remaining).await.expect("waited")
+                store.wait_for_change(id, token, remaining).await.expect("waited")
             }
             Acquired::Complete(stored) => panic!("nobody completed it: {stored:?}"),
         }
@@ -195,7 +195,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
     for round in 0..9 {
         let key = format!("k{round}");
         let (id, token) = (id(&key), other.acquire(&key, LONG));
-        let mut waiting = Box::pin(store.changed(&id, token, LONG));
+        let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
         // It waits while the other one works, and past the first polls.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
@@ -223,7 +223,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let mut other = Other::start(&dir.file());
     let token = other.acquire("k", LONG);
     let id = id("k");
-    let mut waiting = Box::pin(store.changed(&id, token, LONG));
+    let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
     // Commits that do not concern it wake nobody for good.
     assert_eq!(other.ask("extend k"), "Done");
@@ -265,7 +265,7 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     other.signal("-CONT");
     assert_eq!(other.hear(), "Lost", "while the taker is at work");
     assert!(
-        matches!(store.look(&id).await, Ok(Standing::Busy { token, .. }) if token == grant.token)
+        matches!(store.peek(&id).await, Ok(Peeked::Busy { token, .. }) if token == grant.token)
     );
     assert_eq!(other.ask("extend k"), "Lost");
     assert_eq!(other.ask("release k"), "Lost");
@@ -322,7 +322,7 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         other.say(&format!("race {name} 1000000"));
         let mut own = 0;
         // Both write, until it has finished some.
-        while own == 0 || !matches!(store.look(&of(20)).await, Ok(Standing::Complete(_))) {
+        while own == 0 || !matches!(store.peek(&of(20)).await, Ok(Peeked::Complete(_))) {
             execute(&store, &id(&format!("own {round} {own}")), "result").await;
             own += 1;
         }
@@ -330,12 +330,12 @@ async fn cmp_1_a_process_killed_while_it_writes_damages_nothing() {
         other.process.wait().expect("it died");
         let mut unfinished = 0;
         for key in 0.. {
-            match store.look(&of(key)).await.expect("answered") {
-                Standing::Complete(stored) => assert_eq!(body(&stored), "done"),
+            match store.peek(&of(key)).await.expect("answered") {
+                Peeked::Complete(stored) => assert_eq!(body(&stored), "done"),
                 // It died between the two writes of this key.
-                Standing::Busy { .. } => unfinished += 1,
-                Standing::Absent if key > 20 => break,
-                Standing::Absent => panic!("key {key} was executed, and is forgotten"),
+                Peeked::Busy { .. } => unfinished += 1,
+                Peeked::Absent if key > 20 => break,
+                Peeked::Absent => panic!("key {key} was executed, and is forgotten"),
             }
         }
         assert!(unfinished <= 1, "{unfinished}");

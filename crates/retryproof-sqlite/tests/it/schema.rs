@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
 
-use retryproof_core::store::{Acquired, Standing};
+use retryproof_core::store::{Acquired, Peeked};
 use retryproof_core::{ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_sqlite::{SqliteConfig, SqliteStore, SqliteTxSource, schema_sql};
 
@@ -132,7 +132,7 @@ async fn sto_3_two_tables_in_one_file_do_not_meet() {
     };
     let (a, b) = (open("a"), open("b_records"));
     execute(&a, &id("k"), "of a").await;
-    assert!(matches!(b.look(&id("k")).await, Ok(Standing::Absent)));
+    assert!(matches!(b.peek(&id("k")).await, Ok(Peeked::Absent)));
     execute(&b, &id("k"), "of b").await;
     assert_eq!(
         (replay(&a, &id("k")).await, replay(&b, &id("k")).await),

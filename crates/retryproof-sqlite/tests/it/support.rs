@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use retryproof_core::clock::wall_clock_micros;
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, Grant};
+use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite, Grant};
 use retryproof_core::{
     CodecId, Error, IdempotencyStore, Identity, Opened, OwnerId, Payload, StoredResult,
 };
@@ -127,7 +127,7 @@ pub(crate) async fn execute(store: &SqliteStore, id: &Identity, body: &str) {
     grant(store, id, owner).await;
     assert_eq!(
         store.complete(id, owner, &completion(body)).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Fenced, Purge, Standing};
+use retryproof_core::store::{AcquireRequest, Acquired, FencedWrite, Peeked, Purge};
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
 use retryproof_sqlite::SqliteStore;
 
@@ -14,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 async fn token(store: &SqliteStore, id: &Identity) -> FencingToken {
     let owner = OwnerId::new();
     let grant = grant(store, id, owner).await;
-    assert_eq!(store.release(id, owner).await.expect("released"), Fenced::Done);
+    assert_eq!(store.release(id, owner).await.expect("released"), FencedWrite::Applied);
     grant.token
 }
 
@@ -64,8 +64,8 @@ async fn cmp_1_reopening_keeps_records() {
 
     let store = open();
     assert_eq!(replay(&store, &done).await, "result");
-    match store.look(&held).await.expect("looked") {
-        Standing::Busy { remaining, token } => assert_eq!((remaining, token), (LONG, held_token)),
+    match store.peek(&held).await.expect("looked") {
+        Peeked::Busy { remaining, token } => assert_eq!((remaining, token), (LONG, held_token)),
         other => panic!("the lease is lost: {other:?}"),
     }
     wall.forward(LONG);
@@ -77,5 +77,5 @@ async fn cmp_1_reopening_keeps_records() {
         Acquired::Granted(grant) => assert!(grant.took_over && grant.token > held_token),
         other => panic!("not taken over: {other:?}"),
     }
-    assert_eq!(store.extend(&held, owner, LONG).await.expect("asked"), Fenced::Lost);
+    assert_eq!(store.extend(&held, owner, LONG).await.expect("asked"), FencedWrite::NotOwner);
 }

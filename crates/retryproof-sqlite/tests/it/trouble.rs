@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use retryproof_core::store::{Acquired, Fenced, Standing};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked};
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, OwnerId};
 use retryproof_sqlite::{SqliteConfig, SqliteStore};
 
@@ -114,7 +114,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
         let owner = OwnerId::new();
         for error in [
             store.acquire(&id, &request(owner)).await.map(drop).expect_err(change),
-            store.look(&id).await.map(drop).expect_err(change),
+            store.peek(&id).await.map(drop).expect_err(change),
         ] {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}");
             assert!(
@@ -128,7 +128,7 @@ async fn cmp_8_a_row_that_we_did_not_write_fails_closed_and_stays() {
             [store.release(&id, owner).await, store.complete(&id, owner, &completion("x")).await]
         {
             match fenced {
-                Ok(Fenced::Lost) => {}
+                Ok(FencedWrite::NotOwner) => {}
                 Ok(other) => panic!("{change}: {other:?}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{change}: {error}"),
             }
@@ -152,7 +152,7 @@ async fn acq_10_a_missing_counter_refuses_grants() {
         store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("no token to give");
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
     assert_masked(&error);
-    assert!(matches!(store.look(&id(CANARY)).await, Ok(Standing::Absent)));
+    assert!(matches!(store.peek(&id(CANARY)).await, Ok(Peeked::Absent)));
     assert_eq!(replay(&store, &id("done")).await, "result");
 }
 
@@ -195,13 +195,13 @@ async fn sto_5_a_locked_file_is_unavailable_after_the_busy_timeout() {
     }
     // Completed keys are replayed and holders are seen meanwhile.
     assert_eq!(replay(&store, &id("done")).await, "result");
-    assert!(matches!(store.look(&held).await, Ok(Standing::Busy { .. })));
+    assert!(matches!(store.peek(&held).await, Ok(Peeked::Busy { .. })));
 
     stranger.execute_batch("ROLLBACK").expect("unlocked");
-    assert!(matches!(store.look(&fresh).await, Ok(Standing::Absent)), "nothing half-written");
+    assert!(matches!(store.peek(&fresh).await, Ok(Peeked::Absent)), "nothing half-written");
     assert_eq!(
         store.complete(&held, owner, &completion("late")).await.expect("completed"),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 

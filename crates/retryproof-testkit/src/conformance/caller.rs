@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, SharedStore, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, SharedStore,
 };
 use retryproof_core::{
     Blob, CodecId, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Payload,
@@ -45,7 +45,7 @@ impl Subject {
         }
         let stranger = self.caller(id);
         for _ in 0..10_000 {
-            if matches!(stranger.look().await, Standing::Absent) {
+            if matches!(stranger.peek().await, Peeked::Absent) {
                 return;
             }
             tokio::time::sleep(MS).await;
@@ -98,15 +98,15 @@ impl Caller {
         self.store.acquire(&self.id, &self.request(lease)).await.expect("an acquire is answered")
     }
 
-    pub(super) async fn look(&self) -> Standing {
-        self.store.look(&self.id).await.expect("a look is answered")
+    pub(super) async fn peek(&self) -> Peeked {
+        self.store.peek(&self.id).await.expect("a look is answered")
     }
 
-    pub(super) async fn changed(&self, seen: FencingToken, at_most: Duration) {
-        self.store.changed(&self.id, seen, at_most).await.expect("a wait is answered");
+    pub(super) async fn wait_for_change(&self, seen: FencingToken, at_most: Duration) {
+        self.store.wait_for_change(&self.id, seen, at_most).await.expect("a wait is answered");
     }
 
-    pub(super) async fn extend(&self, lease: Duration) -> Fenced {
+    pub(super) async fn extend(&self, lease: Duration) -> FencedWrite {
         self.store.extend(&self.id, self.owner, lease).await.expect("an extend is answered")
     }
 
@@ -114,15 +114,15 @@ impl Caller {
         Completion::new(envelope(body), self.ttl, self.fingerprint)
     }
 
-    pub(super) async fn complete(&self, body: &[u8]) -> Fenced {
+    pub(super) async fn complete(&self, body: &[u8]) -> FencedWrite {
         self.complete_with(&self.completion(body)).await
     }
 
-    pub(super) async fn complete_with(&self, done: &Completion) -> Fenced {
+    pub(super) async fn complete_with(&self, done: &Completion) -> FencedWrite {
         self.store.complete(&self.id, self.owner, done).await.expect("a completion is answered")
     }
 
-    pub(super) async fn release(&self) -> Fenced {
+    pub(super) async fn release(&self) -> FencedWrite {
         self.store.release(&self.id, self.owner).await.expect("a release is answered")
     }
 }
@@ -170,22 +170,22 @@ pub(super) fn completed(answer: Acquired) -> StoredResult {
 }
 
 #[track_caller]
-pub(super) fn is_absent(standing: Standing) {
-    assert!(matches!(standing, Standing::Absent), "expected no record, got {standing:?}");
+pub(super) fn is_absent(standing: Peeked) {
+    assert!(matches!(standing, Peeked::Absent), "expected no record, got {standing:?}");
 }
 
 #[track_caller]
-pub(super) fn is_busy(standing: Standing) -> (Duration, FencingToken) {
+pub(super) fn is_busy(standing: Peeked) -> (Duration, FencingToken) {
     match standing {
-        Standing::Busy { remaining, token } => (remaining, token),
+        Peeked::Busy { remaining, token } => (remaining, token),
         other => panic!("expected busy, got {other:?}"),
     }
 }
 
 #[track_caller]
-pub(super) fn is_complete(standing: Standing) -> StoredResult {
+pub(super) fn is_complete(standing: Peeked) -> StoredResult {
     match standing {
-        Standing::Complete(stored) => stored,
+        Peeked::Complete(stored) => stored,
         other => panic!("expected a result, got {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, IdempotencyStore, SharedStore, Standing,
+    AcquireRequest, Acquired, Completion, FencedWrite, IdempotencyStore, Peeked, SharedStore,
 };
 use retryproof_core::{FencingToken, Identity, OwnerId};
 
@@ -39,9 +39,9 @@ pub(crate) async fn doom<S: IdempotencyStore>(
 ) -> bool {
     match call {
         Doomed::Acquire(request) => until_pending(store.acquire(id, request), times).await,
-        Doomed::Look => until_pending(store.look(id), times).await,
+        Doomed::Look => until_pending(store.peek(id), times).await,
         Doomed::Changed(seen, at_most) => {
-            until_pending(store.changed(id, *seen, *at_most), times).await
+            until_pending(store.wait_for_change(id, *seen, *at_most), times).await
         }
         Doomed::Extend(owner, lease) => {
             until_pending(store.extend(id, *owner, *lease), times).await
@@ -114,7 +114,7 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
         for _ in 0..2_000 {
             match next.acquire(LONG).await {
                 Acquired::Granted(_) => {
-                    assert_eq!(next.complete(b"next").await, Fenced::Done);
+                    assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
                     return;
                 }
                 Acquired::Busy { remaining, .. } => assert!(remaining <= short, "{remaining:?}"),
@@ -138,9 +138,9 @@ pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
             if changed { Doomed::Changed(token, 40 * MS) } else { Doomed::Look }
         };
         at_every_await(s, prepare, |caller, _| async move {
-            is_busy(caller.look().await);
+            is_busy(caller.peek().await);
             // The next round meets the key of this one.
-            assert_eq!(caller.release().await, Fenced::Done);
+            assert_eq!(caller.release().await, FencedWrite::Applied);
         })
         .await;
     }
@@ -153,9 +153,9 @@ pub async fn run_1_a_dropped_beat_may_be_repeated(s: &Subject) {
         Doomed::Extend(caller.owner, LONG)
     };
     at_every_await(s, prepare, |caller, _| async move {
-        is_busy(caller.look().await);
-        assert_eq!(caller.extend(LONG).await, Fenced::Done);
-        assert_eq!(caller.release().await, Fenced::Done);
+        is_busy(caller.peek().await);
+        assert_eq!(caller.extend(LONG).await, FencedWrite::Applied);
+        assert_eq!(caller.release().await, FencedWrite::Applied);
     })
     .await;
 }
@@ -167,14 +167,14 @@ pub async fn cmp_3_a_dropped_completion_may_be_repeated(s: &Subject) {
         Doomed::Complete(caller.owner, caller.completion(b"done"))
     };
     at_every_await(s, prepare, |caller, store| async move {
-        match caller.look().await {
-            Standing::Busy { .. } => {}
-            Standing::Complete(stored) => assert_eq!(body(&stored), b"done"),
-            Standing::Absent => panic!("a dropped completion removed the record"),
+        match caller.peek().await {
+            Peeked::Busy { .. } => {}
+            Peeked::Complete(stored) => assert_eq!(body(&stored), b"done"),
+            Peeked::Absent => panic!("a dropped completion removed the record"),
         }
         let again = caller.complete(b"done").await;
-        assert!(matches!(again, Fenced::Done | Fenced::AlreadyDone), "{again:?}");
-        assert_eq!(body(&is_complete(Caller::new(&store, &caller.id).look().await)), b"done");
+        assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
+        assert_eq!(body(&is_complete(Caller::new(&store, &caller.id).peek().await)), b"done");
     })
     .await;
 }
@@ -187,14 +187,14 @@ pub async fn run_4_a_dropped_release_may_be_repeated(s: &Subject) {
     };
     at_every_await(s, prepare, |caller, store| async move {
         let again = caller.release().await;
-        assert!(matches!(again, Fenced::Done | Fenced::AlreadyDone), "{again:?}");
+        assert!(matches!(again, FencedWrite::Applied | FencedWrite::AlreadyApplied), "{again:?}");
         let next = Caller::new(&store, &caller.id);
         assert!(!granted(next.acquire(LONG).await).took_over);
         if !s.is_paused() {
             tokio::time::sleep(MS).await;
         }
-        is_busy(next.look().await);
-        assert_eq!(next.complete(b"next").await, Fenced::Done);
+        is_busy(next.peek().await);
+        assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
     })
     .await;
 }

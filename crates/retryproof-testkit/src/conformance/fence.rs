@@ -2,7 +2,7 @@
 //! Completions and extends are fenced by owner, never by time.
 
 use retryproof_core::OwnerId;
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 
 use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
@@ -13,7 +13,7 @@ pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
     let holder = s.caller(&id);
     granted(holder.acquire(s.short()).await);
     s.expire(&id, 3 * s.short()).await;
-    assert_eq!(holder.complete(b"late").await, Fenced::Done);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
 
@@ -26,10 +26,10 @@ pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
     let taker = s.caller(&id);
     let token = granted(taker.acquire(LONG).await).token;
     for _ in 0..2 {
-        assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
-        assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+        assert_eq!(zombie.complete(b"zombie").await, FencedWrite::NotOwner);
+        assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
     }
-    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"taker");
 }
 
@@ -41,9 +41,9 @@ pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     s.expire(&id, s.short()).await;
     let taker = s.caller(&id);
     granted(taker.acquire(LONG).await);
-    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
-    assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
-    assert_eq!(body(&is_complete(s.caller(&id).look().await)), b"taker");
+    assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
+    assert_eq!(zombie.complete(b"zombie").await, FencedWrite::NotOwner);
+    assert_eq!(body(&is_complete(s.caller(&id).peek().await)), b"taker");
     assert_eq!(
         body(&completed(zombie.acquire(LONG).await)),
         b"taker",
@@ -66,12 +66,12 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
             token,
             "bit {bit}: it gets the holder's lease"
         );
-        assert_eq!(stranger.extend(LONG).await, Fenced::Lost, "bit {bit}");
-        assert_eq!(stranger.complete(b"stranger").await, Fenced::Lost, "bit {bit}");
-        assert_eq!(stranger.release().await, Fenced::Lost, "bit {bit}");
+        assert_eq!(stranger.extend(LONG).await, FencedWrite::NotOwner, "bit {bit}");
+        assert_eq!(stranger.complete(b"stranger").await, FencedWrite::NotOwner, "bit {bit}");
+        assert_eq!(stranger.release().await, FencedWrite::NotOwner, "bit {bit}");
     }
-    assert_eq!(holder.complete(b"holder").await, Fenced::Done);
-    assert_eq!(body(&is_complete(holder.look().await)), b"holder");
+    assert_eq!(holder.complete(b"holder").await, FencedWrite::Applied);
+    assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
 /// Nobody completes for a live holder.
@@ -79,22 +79,22 @@ pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(s.caller(&id).complete(b"stranger").await, Fenced::Lost);
-    is_busy(holder.look().await);
-    assert_eq!(holder.complete(b"holder").await, Fenced::Done);
-    assert_eq!(s.caller(&id).complete(b"stranger").await, Fenced::Lost);
-    assert_eq!(body(&is_complete(holder.look().await)), b"holder");
+    assert_eq!(s.caller(&id).complete(b"stranger").await, FencedWrite::NotOwner);
+    is_busy(holder.peek().await);
+    assert_eq!(holder.complete(b"holder").await, FencedWrite::Applied);
+    assert_eq!(s.caller(&id).complete(b"stranger").await, FencedWrite::NotOwner);
+    assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
 /// Without a record there is nothing to complete, and nothing is made.
 pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     let id = s.id("k");
-    assert_eq!(s.caller(&id).complete(b"nothing").await, Fenced::Lost);
-    is_absent(s.caller(&id).look().await);
+    assert_eq!(s.caller(&id).complete(b"nothing").await, FencedWrite::NotOwner);
+    is_absent(s.caller(&id).peek().await);
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.release().await, Fenced::Done);
-    assert_eq!(holder.complete(b"released").await, Fenced::Lost);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    assert_eq!(holder.complete(b"released").await, FencedWrite::NotOwner);
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
@@ -103,11 +103,11 @@ pub async fn cmp_3_completing_twice_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    assert_eq!(holder.complete(b"first").await, FencedWrite::Applied);
     for _ in 0..3 {
-        assert_eq!(holder.complete(b"second").await, Fenced::AlreadyDone);
+        assert_eq!(holder.complete(b"second").await, FencedWrite::AlreadyApplied);
     }
-    assert_eq!(body(&is_complete(holder.look().await)), b"first");
+    assert_eq!(body(&is_complete(holder.peek().await)), b"first");
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"first");
 }
 
@@ -117,11 +117,11 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     let holder = s.caller(&id);
     let token = granted(holder.acquire(s.short()).await).token;
     for _ in 0..4 {
-        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
         s.pass(s.short()).await;
         assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token, "an extend draws no token");
     }
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
 /// The lease ends as long from the extend as was asked for, also when that is sooner.
@@ -130,9 +130,9 @@ pub async fn run_1_extend_counts_from_now(s: &Subject) {
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     s.pass(10 * MS).await;
-    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     if s.is_exact() {
-        assert_eq!(is_busy(holder.look().await).0, s.short());
+        assert_eq!(is_busy(holder.peek().await).0, s.short());
     }
     s.expire(&id, s.short()).await;
     assert!(granted(s.caller(&id).acquire(LONG).await).took_over);
@@ -144,7 +144,7 @@ pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     let holder = s.caller(&id);
     let token = granted(holder.acquire(s.short()).await).token;
     s.expire(&id, 2 * s.short()).await;
-    assert_eq!(holder.extend(LONG).await, Fenced::Done);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
 }
 
@@ -155,8 +155,8 @@ pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     granted(zombie.acquire(s.short()).await);
     s.expire(&id, s.short()).await;
     let token = granted(s.caller(&id).acquire(LONG).await).token;
-    assert_eq!(zombie.extend(4 * LONG).await, Fenced::Lost);
-    let (remaining, seen) = is_busy(zombie.look().await);
+    assert_eq!(zombie.extend(4 * LONG).await, FencedWrite::NotOwner);
+    let (remaining, seen) = is_busy(zombie.peek().await);
     assert_eq!(seen, token);
     assert!(remaining <= LONG, "{remaining:?}");
 }
@@ -165,10 +165,10 @@ pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
 pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
-    assert_eq!(s.caller(&id).extend(4 * LONG).await, Fenced::Lost);
-    assert_eq!(s.caller(&id).extend(MS).await, Fenced::Lost);
+    assert_eq!(s.caller(&id).extend(4 * LONG).await, FencedWrite::NotOwner);
+    assert_eq!(s.caller(&id).extend(MS).await, FencedWrite::NotOwner);
     s.pass(10 * MS).await;
-    let (remaining, seen) = is_busy(s.caller(&id).look().await);
+    let (remaining, seen) = is_busy(s.caller(&id).peek().await);
     assert!(seen == token && remaining <= LONG, "{remaining:?}");
 }
 
@@ -177,15 +177,15 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
-    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
     if s.is_exact() {
-        assert_eq!(body(&is_complete(holder.look().await)), b"done");
+        assert_eq!(body(&is_complete(holder.peek().await)), b"done");
     }
     // The ttl was not prolonged either.
     s.expire(&id, s.short()).await;
-    assert_eq!(holder.extend(LONG).await, Fenced::Lost, "nor is a result past its ttl");
-    is_absent(holder.look().await);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner, "nor is a result past its ttl");
+    is_absent(holder.peek().await);
 }
 
 /// A beat that arrives after the release, or for a key that nobody holds, is refused and makes
@@ -193,11 +193,11 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
 pub async fn run_3_extend_revives_no_released_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
-    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
-    is_absent(holder.look().await);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    is_absent(holder.peek().await);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.release().await, Fenced::Done);
-    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
-    is_absent(holder.look().await);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    is_absent(holder.peek().await);
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }

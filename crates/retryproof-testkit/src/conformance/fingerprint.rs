@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stored fingerprint: the completion's, handed out with the result, replaced by every grant.
 
-use retryproof_core::store::{Completion, Fenced};
+use retryproof_core::store::{Completion, FencedWrite};
 use retryproof_core::{Fingerprint, Opened};
 
 use super::caller::{
@@ -17,8 +17,8 @@ pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
         let holder = s.caller(&id).with_fingerprint(9);
         granted(holder.acquire(LONG).await);
         let done = Completion::new(envelope(b"done"), DAY, stored);
-        assert_eq!(holder.complete_with(&done).await, Fenced::Done);
-        assert_eq!(is_complete(holder.look().await).fingerprint(), stored.as_ref());
+        assert_eq!(holder.complete_with(&done).await, FencedWrite::Applied);
+        assert_eq!(is_complete(holder.peek().await).fingerprint(), stored.as_ref());
         let found = completed(s.caller(&id).with_fingerprint(2).acquire(LONG).await);
         assert_eq!(found.fingerprint(), stored.as_ref());
         let judged = found.open(Some(&fingerprint(2))).expect("it opens");
@@ -34,8 +34,8 @@ pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
         let holder = s.caller(&id);
         granted(holder.acquire(LONG).await);
         let done = Completion::new(envelope(b"done"), DAY, Some(kept));
-        assert_eq!(holder.complete_with(&done).await, Fenced::Done);
-        let found = is_complete(holder.look().await);
+        assert_eq!(holder.complete_with(&done).await, FencedWrite::Applied);
+        let found = is_complete(holder.peek().await);
         assert_eq!(found.fingerprint().map(Fingerprint::as_bytes), Some(bytes));
     }
 }
@@ -48,10 +48,10 @@ pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(busy(s.caller(&id).with_fingerprint(2).acquire(LONG).await).1, token);
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
-    assert_eq!(is_busy(holder.look().await).1, token);
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(is_busy(holder.peek().await).1, token);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     assert_eq!(
-        is_complete(holder.look().await).fingerprint(),
+        is_complete(holder.peek().await).fingerprint(),
         Some(&fingerprint(1)),
         "busy calls left theirs"
     );
@@ -78,8 +78,8 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     s.expire(&id, s.short()).await;
     let taker = s.caller(&id).with_fingerprint(2);
     granted(taker.acquire(LONG).await);
-    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
-    assert_eq!(is_complete(taker.look().await).fingerprint(), Some(&fingerprint(2)));
+    assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
+    assert_eq!(is_complete(taker.peek().await).fingerprint(), Some(&fingerprint(2)));
 
     let id = s.id("without");
     granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);
@@ -93,8 +93,8 @@ pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     granted(holder.acquire(LONG).await);
     let changed = super::caller::Caller { fingerprint: Some(fingerprint(4)), ..holder.clone() };
     granted(changed.acquire(LONG).await);
-    assert_eq!(changed.complete(b"again").await, Fenced::Done);
-    assert_eq!(is_complete(holder.look().await).fingerprint(), Some(&fingerprint(4)));
+    assert_eq!(changed.complete(b"again").await, FencedWrite::Applied);
+    assert_eq!(is_complete(holder.peek().await).fingerprint(), Some(&fingerprint(4)));
 }
 
 /// A result past its ttl leaves no fingerprint to the next one.
@@ -102,10 +102,10 @@ pub async fn fp_2_an_expired_result_leaves_no_fingerprint(s: &Subject) {
     let id = s.id("k");
     let old = s.caller(&id).with_fingerprint(1).with_ttl(s.short());
     granted(old.acquire(LONG).await);
-    assert_eq!(old.complete(b"old").await, Fenced::Done);
+    assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     let new = s.caller(&id);
     granted(new.acquire(LONG).await);
-    assert_eq!(new.complete(b"new").await, Fenced::Done);
-    assert!(is_complete(new.look().await).fingerprint().is_none());
+    assert_eq!(new.complete(b"new").await, FencedWrite::Applied);
+    assert!(is_complete(new.peek().await).fingerprint().is_none());
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, DynStore, Fenced, IdempotencyStore, SharedStore, Standing,
+    AcquireRequest, Acquired, Completion, DynStore, FencedWrite, IdempotencyStore, Peeked,
+    SharedStore,
 };
 use retryproof_core::{Fingerprint, Identity, OwnerId};
 
@@ -30,16 +31,16 @@ fn acquired(answer: retryproof_core::Result<Acquired>) -> String {
     }
 }
 
-fn stands(answer: retryproof_core::Result<Standing>) -> String {
+fn stands(answer: retryproof_core::Result<Peeked>) -> String {
     match answer {
-        Ok(Standing::Absent) => "absent".to_owned(),
-        Ok(Standing::Busy { .. }) => "busy".to_owned(),
-        Ok(Standing::Complete(stored)) => format!("complete {:?}", body(&stored)),
+        Ok(Peeked::Absent) => "absent".to_owned(),
+        Ok(Peeked::Busy { .. }) => "busy".to_owned(),
+        Ok(Peeked::Complete(stored)) => format!("complete {:?}", body(&stored)),
         Err(error) => format!("{:?}", error.kind()),
     }
 }
 
-fn fenced(answer: retryproof_core::Result<Fenced>) -> String {
+fn fenced(answer: retryproof_core::Result<FencedWrite>) -> String {
     format!("{:?}", answer.map_err(|error| error.kind()))
 }
 
@@ -49,7 +50,7 @@ pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Tra
     let ask = |owner| AcquireRequest::new(owner, LONG, DAY).with_fingerprint(Some(fingerprint(3)));
     let done = Completion::new(envelope(b"both"), DAY, Some(fingerprint(4)));
     let mut said = vec![
-        stands(store.look(id).await),
+        stands(store.peek(id).await),
         fenced(store.extend(id, owner, LONG).await),
         fenced(store.complete(id, owner, &done).await),
         fenced(store.release(id, owner).await),
@@ -61,8 +62,8 @@ pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Tra
     };
     said.push(acquired(grant));
     said.push(acquired(store.acquire(id, &ask(other)).await));
-    said.push(stands(store.look(id).await));
-    said.push(format!("{:?}", store.changed(id, token, Duration::ZERO).await.is_ok()));
+    said.push(stands(store.peek(id).await));
+    said.push(format!("{:?}", store.wait_for_change(id, token, Duration::ZERO).await.is_ok()));
     for owner in [owner, other] {
         said.push(fenced(store.extend(id, owner, LONG).await));
     }
@@ -70,9 +71,9 @@ pub(crate) async fn script<S: IdempotencyStore>(store: &S, id: &Identity) -> Tra
     for owner in [owner, owner, other] {
         said.push(fenced(store.complete(id, owner, &done).await));
     }
-    said.push(format!("{:?}", store.changed(id, token, LONG).await.is_ok()));
+    said.push(format!("{:?}", store.wait_for_change(id, token, LONG).await.is_ok()));
     said.push(acquired(store.acquire(id, &ask(other)).await));
-    said.push(stands(store.look(id).await));
+    said.push(stands(store.peek(id).await));
     said.push(fenced(store.release(id, owner).await));
     let profile = store.profile();
     said.push(format!("{profile:?}"));
@@ -86,7 +87,7 @@ async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     let ask = |owner| AcquireRequest::new(owner, LONG, DAY).with_fingerprint(Some(fingerprint(3)));
     let done = Completion::new(envelope(b"both"), DAY, Some(fingerprint(4)));
     let mut said = vec![
-        stands(store().dyn_look(id.clone()).await),
+        stands(store().dyn_peek(id.clone()).await),
         fenced(store().dyn_extend(id.clone(), owner, LONG).await),
         fenced(store().dyn_complete(id.clone(), owner, done.clone()).await),
         fenced(store().dyn_release(id.clone(), owner).await),
@@ -98,10 +99,10 @@ async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     };
     said.push(acquired(grant));
     said.push(acquired(store().dyn_acquire(id.clone(), ask(other)).await));
-    said.push(stands(store().dyn_look(id.clone()).await));
+    said.push(stands(store().dyn_peek(id.clone()).await));
     said.push(format!(
         "{:?}",
-        store().dyn_changed(id.clone(), token, Duration::ZERO).await.is_ok()
+        store().dyn_wait_for_change(id.clone(), token, Duration::ZERO).await.is_ok()
     ));
     for owner in [owner, other] {
         said.push(fenced(store().dyn_extend(id.clone(), owner, LONG).await));
@@ -110,9 +111,9 @@ async fn dyn_script(store: Arc<dyn DynStore>, id: &Identity) -> Transcript {
     for owner in [owner, owner, other] {
         said.push(fenced(store().dyn_complete(id.clone(), owner, done.clone()).await));
     }
-    said.push(format!("{:?}", store().dyn_changed(id.clone(), token, LONG).await.is_ok()));
+    said.push(format!("{:?}", store().dyn_wait_for_change(id.clone(), token, LONG).await.is_ok()));
     said.push(acquired(store().dyn_acquire(id.clone(), ask(other)).await));
-    said.push(stands(store().dyn_look(id.clone()).await));
+    said.push(stands(store().dyn_peek(id.clone()).await));
     said.push(fenced(store().dyn_release(id.clone(), owner).await));
     let profile = store().dyn_profile();
     said.push(format!("{profile:?}"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::caller::{DAY, LONG, MS, body, busy, completed, granted, is_busy};
 use crate::subject::Subject;
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 
 /// A key that nobody used is granted for the length that was asked for, and it is no takeover.
 pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
@@ -31,7 +31,7 @@ pub async fn acq_1_a_completed_key_answers_with_its_result(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"receipt").await, Fenced::Done);
+    assert_eq!(holder.complete(b"receipt").await, FencedWrite::Applied);
     for _ in 0..3 {
         assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"receipt");
     }
@@ -45,7 +45,7 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
     let passed = if s.is_exact() { LONG / 4 } else { 30 * MS };
     s.pass(passed).await;
     let (after, _) = busy(s.caller(&id).acquire(LONG).await);
-    let (looked, _) = is_busy(s.caller(&id).look().await);
+    let (looked, _) = is_busy(s.caller(&id).peek().await);
     if s.is_exact() {
         assert_eq!(before - after, passed);
         assert_eq!(looked, after);
@@ -98,9 +98,9 @@ pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"mine").await, Fenced::Done);
+    assert_eq!(holder.complete(b"mine").await, FencedWrite::Applied);
     assert_eq!(body(&completed(holder.acquire(LONG).await)), b"mine");
-    assert_eq!(holder.complete(b"other").await, Fenced::AlreadyDone);
+    assert_eq!(holder.complete(b"other").await, FencedWrite::AlreadyApplied);
 }
 
 /// The bounds of a lease are legal.
@@ -132,7 +132,7 @@ pub async fn ctx_2_a_lease_may_be_longer_than_its_ttl(s: &Subject) {
     let kept = s.caller(&id);
     assert_eq!(
         holder.with_ttl(DAY).complete(b"late").await,
-        Fenced::Done,
+        FencedWrite::Applied,
         "the record outlives the ttl of its acquire"
     );
     assert_eq!(body(&completed(kept.acquire(LONG).await)), b"late");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several handles on the same data, as several processes would have them.
 
-use retryproof_core::store::{Acquired, Fenced};
+use retryproof_core::store::{Acquired, FencedWrite};
 
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy};
 use crate::subject::Subject;
@@ -13,7 +13,7 @@ pub async fn acq_1_a_holder_is_seen_through_every_handle(s: &Subject) {
     let token = granted(s.caller(&id).acquire(LONG).await).token;
     assert_eq!(busy(s.caller(&id).on(&other).acquire(LONG).await).1, token);
     let later = s.another().await.expect("a need of the case");
-    assert_eq!(is_busy(s.caller(&id).on(&later).look().await).1, token);
+    assert_eq!(is_busy(s.caller(&id).on(&later).peek().await).1, token);
     assert_eq!(busy(s.caller(&id).on(&later).acquire(LONG).await).1, token);
 }
 
@@ -23,7 +23,7 @@ pub async fn cmp_1_a_result_is_replayed_through_every_handle(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"shared").await, Fenced::Done);
+    assert_eq!(holder.complete(b"shared").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).on(&other).acquire(LONG).await)), b"shared");
     let later = s.another().await.expect("a need of the case");
     assert_eq!(body(&completed(s.caller(&id).on(&later).acquire(LONG).await)), b"shared");
@@ -37,15 +37,15 @@ pub async fn cmp_3_an_owner_may_come_through_any_handle(s: &Subject) {
     let elsewhere = holder.on(&other);
     let token = granted(holder.acquire(LONG).await).token;
     assert_eq!(granted(elsewhere.acquire(LONG).await).token, token);
-    assert_eq!(elsewhere.extend(LONG).await, Fenced::Done);
-    assert_eq!(elsewhere.complete(b"done").await, Fenced::Done);
-    assert_eq!(holder.complete(b"done").await, Fenced::AlreadyDone);
+    assert_eq!(elsewhere.extend(LONG).await, FencedWrite::Applied);
+    assert_eq!(elsewhere.complete(b"done").await, FencedWrite::Applied);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::AlreadyApplied);
 
     let holder = s.caller(&s.id("released"));
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.on(&other).release().await, Fenced::Done);
-    is_absent(holder.look().await);
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(holder.on(&other).release().await, FencedWrite::Applied);
+    is_absent(holder.peek().await);
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
 }
 
 /// A takeover through one handle fences the old owner on the other.
@@ -58,10 +58,10 @@ pub async fn cmp_2_a_takeover_through_another_handle_fences(s: &Subject) {
     let taker = s.caller(&id).on(&other);
     let grant = granted(taker.acquire(LONG).await);
     assert!(grant.took_over && grant.token > dead, "{grant:?} after {dead}");
-    assert_eq!(zombie.extend(LONG).await, Fenced::Lost);
-    assert_eq!(zombie.complete(b"zombie").await, Fenced::Lost);
-    assert_eq!(zombie.release().await, Fenced::Lost);
-    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
+    assert_eq!(zombie.extend(LONG).await, FencedWrite::NotOwner);
+    assert_eq!(zombie.complete(b"zombie").await, FencedWrite::NotOwner);
+    assert_eq!(zombie.release().await, FencedWrite::NotOwner);
+    assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
     assert_eq!(body(&completed(zombie.acquire(LONG).await)), b"taker");
 }
 

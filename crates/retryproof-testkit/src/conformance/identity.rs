@@ -2,7 +2,7 @@
 //! Identities compare byte for byte: no folding, padding, trimming or joining makes two of them
 //! meet.
 
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 use retryproof_core::{IdempotencyStore as _, Identity, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES};
 
 use super::caller::{LONG, body, completed, granted, is_absent, is_complete};
@@ -23,17 +23,17 @@ async fn are_apart(s: &Subject, identities: &[Identity]) {
     }
     let (first, rest) = holders.split_at(holders.len() / 2);
     for (at, holder) in first.iter().enumerate() {
-        assert_eq!(holder.complete(format!("value {at}").as_bytes()).await, Fenced::Done);
+        assert_eq!(holder.complete(format!("value {at}").as_bytes()).await, FencedWrite::Applied);
     }
     for holder in rest {
-        assert_eq!(holder.release().await, Fenced::Done);
+        assert_eq!(holder.release().await, FencedWrite::Applied);
     }
     for (at, holder) in first.iter().enumerate() {
         let stored = completed(s.caller(&holder.id).acquire(LONG).await);
         assert_eq!(body(&stored), format!("value {at}").as_bytes(), "identity {at}");
     }
     for holder in rest {
-        is_absent(holder.look().await);
+        is_absent(holder.peek().await);
     }
 }
 
@@ -208,8 +208,8 @@ pub async fn id_4_a_store_prints_neither_keys_nor_values(s: &Subject) {
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
     let mut printed = format!("{:?}", s.store());
-    assert_eq!(holder.complete(b"canary-value-4712").await, Fenced::Done);
-    printed += &format!("{:?} {:?}", s.store(), is_complete(holder.look().await));
+    assert_eq!(holder.complete(b"canary-value-4712").await, FencedWrite::Applied);
+    printed += &format!("{:?} {:?}", s.store(), is_complete(holder.peek().await));
     printed += &format!("{:?}", s.caller(&id).acquire(LONG).await);
     let limit = s.store().profile().max_value;
     if limit <= 16 << 20 {

@@ -2,7 +2,7 @@
 //! What an operator sees: where each record stands, expired or not, without its value.
 
 use retryproof_core::Identity;
-use retryproof_core::store::{Fenced, RecordState, RecordSummary};
+use retryproof_core::store::{FencedWrite, RecordState, RecordSummary};
 
 use super::caller::{DAY, LONG, envelope, granted};
 use crate::subject::Subject;
@@ -26,12 +26,12 @@ pub async fn sto_2_an_operator_sees_where_a_record_stands(s: &Subject) {
     let left = seen.remaining.expect("it is not over");
     assert!(left <= LONG && left > LONG / 2, "{left:?}");
 
-    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     let seen = s.summary(&id).await.expect("a dead lease is still to be seen");
     assert_eq!((seen.state, seen.token, seen.remaining), (RecordState::InProgress, token, None));
 
-    assert_eq!(holder.complete(b"a value").await, Fenced::Done);
+    assert_eq!(holder.complete(b"a value").await, FencedWrite::Applied);
     let seen = s.summary(&id).await.expect("a record");
     assert_eq!((seen.state, seen.token), (RecordState::Complete, token));
     assert_eq!(seen.value_bytes, envelope(b"a value").len());
@@ -47,7 +47,7 @@ pub async fn sto_2_an_operator_counts_the_records(s: &Subject) {
         let holder = s.caller(&s.id(&format!("k{at}")));
         granted(holder.acquire(LONG).await);
         if at < 2 {
-            assert_eq!(holder.complete(b"done").await, Fenced::Done);
+            assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         }
     }
     let stats =

@@ -2,7 +2,7 @@
 //! Completions that join a transaction of the application's: record and writes are one commit, or
 //! none.
 
-use retryproof_core::store::Standing;
+use retryproof_core::store::Peeked;
 use retryproof_core::{IdempotencyStore as _, Identity};
 
 use crate::ledger::Deed;
@@ -11,10 +11,10 @@ use crate::subject::Subject;
 /// What the record is, and how many rows there are.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
     let rows = s.joined().expect("a need of the case").rows().await;
-    let record = match s.store().look(id).await.expect("a look is answered") {
-        Standing::Absent => "absent",
-        Standing::Busy { .. } => "in progress",
-        Standing::Complete(_) => "complete",
+    let record = match s.store().peek(id).await.expect("a look is answered") {
+        Peeked::Absent => "absent",
+        Peeked::Busy { .. } => "in progress",
+        Peeked::Complete(_) => "complete",
     };
     (record, rows)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A look tells where the record stands, grants nothing and writes nothing.
 
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 
 use super::caller::{LONG, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
@@ -10,43 +10,43 @@ use crate::subject::Subject;
 pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
-    is_absent(holder.look().await);
+    is_absent(holder.peek().await);
     let token = granted(holder.acquire(LONG).await).token;
-    let (remaining, seen) = is_busy(holder.look().await);
+    let (remaining, seen) = is_busy(holder.peek().await);
     assert!(seen == token && remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
-    assert_eq!(holder.extend(s.short()).await, Fenced::Done);
+    assert_eq!(holder.extend(s.short()).await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
-    is_absent(holder.look().await);
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    is_absent(holder.peek().await);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     if s.is_exact() {
-        assert_eq!(body(&is_complete(holder.look().await)), b"done");
+        assert_eq!(body(&is_complete(holder.peek().await)), b"done");
     }
     s.expire(&id, s.short()).await;
-    is_absent(holder.look().await);
+    is_absent(holder.peek().await);
 }
 
 /// However often one looks, the record stays as it is: absent, expired, or somebody's.
 pub async fn acq_8_look_grants_nothing(s: &Subject) {
     let id = s.id("k");
     for _ in 0..5 {
-        is_absent(s.caller(&id).look().await);
+        is_absent(s.caller(&id).peek().await);
     }
-    assert_eq!(s.caller(&id).release().await, Fenced::AlreadyDone);
+    assert_eq!(s.caller(&id).release().await, FencedWrite::AlreadyApplied);
     let holder = s.caller(&id);
     let token = granted(holder.acquire(s.short()).await).token;
     s.expire(&id, s.short()).await;
     for _ in 0..5 {
-        is_absent(s.caller(&id).look().await);
+        is_absent(s.caller(&id).peek().await);
     }
     assert_eq!(
         holder.extend(LONG).await,
-        Fenced::Done,
+        FencedWrite::Applied,
         "a look at an expired lease does not end it"
     );
     for _ in 0..5 {
-        assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+        assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
     }
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
 /// Looks, busy answers and replays leave the store as it was, down to its writes where it counts
@@ -57,13 +57,13 @@ pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     granted(holder.acquire(LONG).await);
     let completer = s.caller(&done);
     granted(completer.acquire(LONG).await);
-    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     let stats = s.store().stats().await.expect("stats are answered");
     let writes = s.writes().await;
     for _ in 0..20 {
-        is_absent(s.caller(&absent).look().await);
-        is_busy(s.caller(&held).look().await);
-        is_complete(s.caller(&done).look().await);
+        is_absent(s.caller(&absent).peek().await);
+        is_busy(s.caller(&held).peek().await);
+        is_complete(s.caller(&done).peek().await);
         busy(s.caller(&held).acquire(LONG).await);
         completed(s.caller(&done).acquire(LONG).await);
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, IdempotencyStore, SharedStore, Standing,
+    AcquireRequest, Acquired, Completion, IdempotencyStore, Peeked, SharedStore,
 };
 use retryproof_core::{Error, Identity, OwnerId, StoredResult};
 
@@ -109,19 +109,19 @@ impl Run<'_> {
                 }
             }
             Step::Look => {
-                let answer = match store.look(id).await.map_err(failed)? {
-                    Standing::Absent => Answer::Absent,
-                    Standing::Busy { remaining, token } => {
+                let answer = match store.peek(id).await.map_err(failed)? {
+                    Peeked::Absent => Answer::Absent,
+                    Peeked::Busy { remaining, token } => {
                         Answer::Busy { token, remaining: self.remaining(remaining) }
                     }
-                    Standing::Complete(stored) => read(&stored),
+                    Peeked::Complete(stored) => read(&stored),
                 };
-                self.models[at].look(answer)?;
+                self.models[at].peek(answer)?;
             }
             Step::Extend { owner, lease } => {
                 let answer = store.extend(id, self.owners[owner], lease).await.map_err(failed)?;
                 self.models[at].extend(owner, lease, Answer::Fenced(answer))?;
-                if answer == retryproof_core::store::Fenced::Done {
+                if answer == retryproof_core::store::FencedWrite::Applied {
                     self.wait_out(at, lease).await;
                 }
             }
@@ -129,7 +129,7 @@ impl Run<'_> {
                 let done = Completion::new(envelope(&value_of(value)), ttl, fingerprint(fp));
                 let answer = store.complete(id, self.owners[owner], &done).await.map_err(failed)?;
                 self.models[at].complete(owner, (value, ttl, fp), Answer::Fenced(answer))?;
-                if answer == retryproof_core::store::Fenced::Done {
+                if answer == retryproof_core::store::FencedWrite::Applied {
                     self.wait_out(at, ttl).await;
                 }
             }

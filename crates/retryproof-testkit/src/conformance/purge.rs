@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Purge removes what is over, and nothing that somebody may still need.
 
-use retryproof_core::store::{Completion, Fenced};
+use retryproof_core::store::{Completion, FencedWrite};
 
 use super::caller::{
     DAY, LONG, MS, body, busy, completed, envelope, granted, is_absent, is_busy, is_complete,
@@ -38,12 +38,12 @@ pub async fn sto_4_purge_keeps_what_is_live(s: &Subject) {
     let token = granted(holder.acquire(LONG).await).token;
     let completer = s.caller(&done);
     granted(completer.acquire(LONG).await);
-    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     s.pass(20 * MS).await;
     s.purge_all().await;
-    assert_eq!(is_busy(holder.look().await).1, token, "the ttl of a live lease says nothing");
+    assert_eq!(is_busy(holder.peek().await).1, token, "the ttl of a live lease says nothing");
     assert_eq!(body(&completed(s.caller(&done).acquire(LONG).await)), b"done");
-    assert_eq!(holder.with_ttl(DAY).complete(b"held").await, Fenced::Done);
+    assert_eq!(holder.with_ttl(DAY).complete(b"held").await, FencedWrite::Applied);
 }
 
 /// An expired lease stays until its ttl is over too: its owner may still complete.
@@ -53,7 +53,7 @@ pub async fn sto_4_purge_keeps_an_expired_lease_within_its_ttl(s: &Subject) {
     granted(holder.acquire(s.short()).await);
     s.expire(&id, s.short()).await;
     s.purge_all().await;
-    assert_eq!(holder.complete(b"late").await, Fenced::Done);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::Applied);
     s.purge_all().await;
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"late");
 }
@@ -64,7 +64,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     let (done, dead) = (s.id("done"), s.id("dead"));
     let completer = s.caller(&done).with_ttl(s.short());
     granted(completer.acquire(LONG).await);
-    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     let holder = s.caller(&dead).with_ttl(s.short());
     granted(holder.acquire(s.short()).await);
     s.expire(&done, s.short()).await;
@@ -77,10 +77,10 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     }
     for id in [&done, &dead] {
         assert_ne!(s.is_kept(id).await, Some(true), "a record that is over stays");
-        is_absent(s.caller(id).look().await);
+        is_absent(s.caller(id).peek().await);
     }
-    assert_eq!(holder.complete(b"late").await, Fenced::Lost, "its record is gone");
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(holder.complete(b"late").await, FencedWrite::NotOwner, "its record is gone");
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     for id in [&done, &dead] {
         assert!(
             !granted(s.caller(id).acquire(LONG).await).took_over,
@@ -96,7 +96,7 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     for id in &ids {
         let holder = s.caller(id).with_ttl(MS);
         granted(holder.acquire(LONG).await);
-        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
     s.pass(50 * MS).await;
     for _ in 0..4 {
@@ -107,7 +107,7 @@ pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     for id in &ids {
         assert_ne!(s.is_kept(id).await, Some(true));
-        is_absent(s.caller(id).look().await);
+        is_absent(s.caller(id).peek().await);
     }
 }
 
@@ -123,12 +123,12 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     for id in &ids {
         let holder = s.caller(id).with_ttl(MS);
         granted(holder.acquire(LONG).await);
-        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
     s.pass(50 * MS).await;
     let mut gone =
         s.store().purge(3).await.expect("a purge is answered").expect("the store can purge");
-    assert_eq!(holder.complete(b"done").await, Fenced::Done, "its lease runs");
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied, "its lease runs");
     s.pass(50 * MS).await;
     gone += s.purge_all().await;
     if s.is_exact() {
@@ -145,7 +145,7 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     let granted_again = s.id("granted again");
     let old = s.caller(&granted_again).with_ttl(MS);
     granted(old.acquire(LONG).await);
-    assert_eq!(old.complete(b"old").await, Fenced::Done);
+    assert_eq!(old.complete(b"old").await, FencedWrite::Applied);
     s.expire(&granted_again, MS).await;
     let token = granted(s.caller(&granted_again).acquire(LONG).await).token;
     // A dead lease past its ttl, extended by its owner.
@@ -171,15 +171,15 @@ pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     s.pass(50 * MS).await;
     s.purge_all().await;
     assert_eq!(busy(s.caller(&granted_again).acquire(LONG).await).1, token);
-    is_busy(asking.look().await);
+    is_busy(asking.peek().await);
     // What is over in every respect may have been reclaimed before; but what was answered holds.
     match saved {
-        Fenced::Done => assert!(is_busy(owner.look().await).0 > LONG / 2),
-        _ => is_absent(owner.look().await),
+        FencedWrite::Applied => assert!(is_busy(owner.peek().await).0 > LONG / 2),
+        _ => is_absent(owner.peek().await),
     }
     match counted {
-        Fenced::Done => assert_eq!(body(&is_complete(completer.look().await)), b"kept"),
-        _ => is_absent(completer.look().await),
+        FencedWrite::Applied => assert_eq!(body(&is_complete(completer.peek().await)), b"kept"),
+        _ => is_absent(completer.peek().await),
     }
 }
 
@@ -189,15 +189,15 @@ pub async fn sto_4_purge_goes_by_the_completions_ttl(s: &Subject) {
     let completer = s.caller(&longer).with_ttl(MS);
     granted(completer.acquire(LONG).await);
     let done = Completion::new(envelope(b"longer"), LONG, None);
-    assert_eq!(completer.complete_with(&done).await, Fenced::Done);
+    assert_eq!(completer.complete_with(&done).await, FencedWrite::Applied);
     let brief = s.caller(&shorter).with_ttl(DAY);
     granted(brief.acquire(LONG).await);
     let done = Completion::new(envelope(b"shorter"), MS, None);
-    assert_eq!(brief.complete_with(&done).await, Fenced::Done);
+    assert_eq!(brief.complete_with(&done).await, FencedWrite::Applied);
     s.pass(50 * MS).await;
     s.purge_all().await;
-    assert_eq!(body(&is_complete(completer.look().await)), b"longer");
-    is_absent(brief.look().await);
+    assert_eq!(body(&is_complete(completer.peek().await)), b"longer");
+    is_absent(brief.peek().await);
     assert_ne!(s.is_kept(&shorter).await, Some(true));
 }
 
@@ -209,7 +209,7 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
     for id in &ids {
         let holder = s.caller(id).with_ttl(MS);
         granted(holder.acquire(LONG).await);
-        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     }
     s.pass(50 * MS).await;
     let purges: Vec<_> = (0..4)
@@ -227,7 +227,7 @@ pub async fn sto_4_purge_from_two_instances_at_once(s: &Subject) {
     }
     s.purge_all().await;
     for id in &ids {
-        is_absent(s.caller(id).look().await);
+        is_absent(s.caller(id).peek().await);
     }
-    assert_eq!(live.complete(b"live").await, Fenced::Done);
+    assert_eq!(live.complete(b"live").await, FencedWrite::Applied);
 }

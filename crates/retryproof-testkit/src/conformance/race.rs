@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use retryproof_core::store::{Acquired, Fenced, Grant};
+use retryproof_core::store::{Acquired, FencedWrite, Grant};
 
 use super::caller::{ASLEEP, Caller, LONG, body, granted, is_absent, is_complete};
 use crate::subject::Subject;
@@ -89,9 +89,13 @@ pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
         async move { holder.complete(b"once").await }
     }))
     .await;
-    assert_eq!(answers.iter().filter(|answer| **answer == Fenced::Done).count(), 1, "{answers:?}");
-    assert!(!answers.contains(&Fenced::Lost), "{answers:?}");
-    assert_eq!(body(&is_complete(holder.look().await)), b"once");
+    assert_eq!(
+        answers.iter().filter(|answer| **answer == FencedWrite::Applied).count(),
+        1,
+        "{answers:?}"
+    );
+    assert!(!answers.contains(&FencedWrite::NotOwner), "{answers:?}");
+    assert_eq!(body(&is_complete(holder.peek().await)), b"once");
 }
 
 /// A late completion and takeovers meet: either it counts and nobody takes over, or one takes over
@@ -104,8 +108,8 @@ pub async fn cmp_2_a_late_completion_meets_takeovers(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.complete(b"late").await };
         match beside_takers(s, &id, round % 9, late).await {
-            (Fenced::Done, grants, 8) if grants.is_empty() => {}
-            (Fenced::Lost, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
+            (FencedWrite::Applied, grants, 8) if grants.is_empty() => {}
+            (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
             other => panic!("completion, grants and replays: {other:?}"),
         }
     }
@@ -121,8 +125,8 @@ pub async fn run_2_a_late_beat_meets_takeovers(s: &Subject) {
         s.expire(&id, s.short()).await;
         let late = async move { holder.extend(LONG).await };
         match beside_takers(s, &id, round % 9, late).await {
-            (Fenced::Done, grants, 0) if grants.is_empty() => {}
-            (Fenced::Lost, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
+            (FencedWrite::Applied, grants, 0) if grants.is_empty() => {}
+            (FencedWrite::NotOwner, grants, 0) if grants.len() == 1 && grants[0].took_over => {}
             other => panic!("beat, grants and replays: {other:?}"),
         }
     }
@@ -139,7 +143,11 @@ pub async fn run_4_a_late_release_meets_acquires(s: &Subject) {
         let late = async move { holder.release().await };
         let (answer, grants, _) = beside_takers(s, &id, round % 9, late).await;
         assert_eq!(grants.len(), 1, "grants beside {answer:?}");
-        assert_eq!(grants[0].took_over, answer == Fenced::Lost, "{grants:?} beside {answer:?}");
+        assert_eq!(
+            grants[0].took_over,
+            answer == FencedWrite::NotOwner,
+            "{grants:?} beside {answer:?}"
+        );
     }
 }
 
@@ -158,7 +166,7 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
                     entered.fetch_add(1, Ordering::SeqCst);
                     tokio::task::yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    assert_eq!(caller.release().await, Fenced::Done);
+                    assert_eq!(caller.release().await, FencedWrite::Applied);
                 }
                 tokio::task::yield_now().await;
             }
@@ -166,7 +174,7 @@ pub async fn acq_2_one_holder_at_a_time(s: &Subject) {
     }))
     .await;
     assert!(entered.load(Ordering::SeqCst) > 0);
-    is_absent(s.caller(&id).look().await);
+    is_absent(s.caller(&id).peek().await);
 }
 
 /// Callers that wait for each other on a few keys: each key is worked on once, and everybody reads
@@ -183,9 +191,9 @@ pub async fn acq_1_everybody_reads_the_one_result(s: &Subject) {
                     Acquired::Granted(_) => {
                         runs.fetch_add(1, Ordering::SeqCst);
                         tokio::task::yield_now().await;
-                        assert_eq!(caller.complete(&at.to_le_bytes()).await, Fenced::Done);
+                        assert_eq!(caller.complete(&at.to_le_bytes()).await, FencedWrite::Applied);
                     }
-                    Acquired::Busy { token, .. } => caller.changed(token, ASLEEP).await,
+                    Acquired::Busy { token, .. } => caller.wait_for_change(token, ASLEEP).await,
                     Acquired::Complete(stored) => return (caller.id, body(&stored)),
                 }
                 tokio::task::yield_now().await;
@@ -210,23 +218,23 @@ pub async fn cmp_1_many_keys_at_once_keep_their_results(s: &Subject) {
         let own = format!("value {at}");
         granted(caller.acquire(LONG).await);
         match at % 4 {
-            0 => assert_eq!(caller.release().await, Fenced::Done),
-            1 => assert_eq!(caller.extend(LONG).await, Fenced::Done),
+            0 => assert_eq!(caller.release().await, FencedWrite::Applied),
+            1 => assert_eq!(caller.extend(LONG).await, FencedWrite::Applied),
             2 => assert_eq!(
                 Caller::new(&caller.store, &caller.id).complete(b"no").await,
-                Fenced::Lost
+                FencedWrite::NotOwner
             ),
             _ => {}
         }
-        let expected = if at % 4 == 0 { Fenced::Lost } else { Fenced::Done };
+        let expected = if at % 4 == 0 { FencedWrite::NotOwner } else { FencedWrite::Applied };
         assert_eq!(caller.complete(own.as_bytes()).await, expected, "key {at}");
     }))
     .await;
     for (at, caller) in callers.iter().enumerate() {
         if at % 4 == 0 {
-            is_absent(caller.look().await);
+            is_absent(caller.peek().await);
         } else {
-            assert_eq!(body(&is_complete(caller.look().await)), format!("value {at}").as_bytes());
+            assert_eq!(body(&is_complete(caller.peek().await)), format!("value {at}").as_bytes());
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Release: the record is gone, for its owner only, and for ever.
 
-use retryproof_core::store::{Completion, Fenced};
+use retryproof_core::store::{Completion, FencedWrite};
 
 use super::caller::{DAY, LONG, body, busy, envelope, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
@@ -11,13 +11,13 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
     let token = granted(holder.acquire(LONG).await).token;
-    assert_eq!(holder.release().await, Fenced::Done);
-    is_absent(holder.look().await);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    is_absent(holder.peek().await);
     let next = s.caller(&id);
     let grant = granted(next.acquire(LONG).await);
     assert!(!grant.took_over && grant.token > token, "{grant:?} after {token}");
-    assert_eq!(next.complete(b"next").await, Fenced::Done);
-    let stored = is_complete(holder.look().await);
+    assert_eq!(next.complete(b"next").await, FencedWrite::Applied);
+    let stored = is_complete(holder.peek().await);
     assert_eq!(body(&stored), b"next");
     assert!(stored.fingerprint().is_none(), "the released record left its fingerprint");
 }
@@ -26,12 +26,12 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
 pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.release().await, Fenced::Done);
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
-    assert_eq!(s.caller(&id).release().await, Fenced::AlreadyDone);
-    is_absent(holder.look().await);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
+    assert_eq!(s.caller(&id).release().await, FencedWrite::AlreadyApplied);
+    is_absent(holder.peek().await);
 }
 
 /// Nobody releases for a live holder.
@@ -39,9 +39,9 @@ pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     let token = granted(holder.acquire(LONG).await).token;
-    assert_eq!(s.caller(&id).release().await, Fenced::Lost);
+    assert_eq!(s.caller(&id).release().await, FencedWrite::NotOwner);
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
-    assert_eq!(holder.complete(b"mine").await, Fenced::Done);
+    assert_eq!(holder.complete(b"mine").await, FencedWrite::Applied);
 }
 
 /// After a takeover the old owner's release is refused and leaves the taker at work.
@@ -52,11 +52,11 @@ pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
     s.expire(&id, s.short()).await;
     let taker = s.caller(&id);
     let token = granted(taker.acquire(LONG).await).token;
-    assert_eq!(zombie.release().await, Fenced::Lost);
-    assert_eq!(is_busy(zombie.look().await).1, token);
-    assert_eq!(taker.complete(b"taker").await, Fenced::Done);
-    assert_eq!(zombie.release().await, Fenced::Lost);
-    assert_eq!(body(&is_complete(zombie.look().await)), b"taker");
+    assert_eq!(zombie.release().await, FencedWrite::NotOwner);
+    assert_eq!(is_busy(zombie.peek().await).1, token);
+    assert_eq!(taker.complete(b"taker").await, FencedWrite::Applied);
+    assert_eq!(zombie.release().await, FencedWrite::NotOwner);
+    assert_eq!(body(&is_complete(zombie.peek().await)), b"taker");
 }
 
 /// What is done stays done, also for the owner that did it.
@@ -64,10 +64,10 @@ pub async fn run_4_a_completed_record_is_not_released(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
-    assert_eq!(holder.release().await, Fenced::Lost);
-    assert_eq!(s.caller(&id).release().await, Fenced::Lost);
-    assert_eq!(body(&is_complete(holder.look().await)), b"done");
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
+    assert_eq!(holder.release().await, FencedWrite::NotOwner);
+    assert_eq!(s.caller(&id).release().await, FencedWrite::NotOwner);
+    assert_eq!(body(&is_complete(holder.peek().await)), b"done");
 }
 
 /// A release after the lease has ended counts, as long as nobody took over.
@@ -76,8 +76,8 @@ pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     let holder = s.caller(&id);
     granted(holder.acquire(s.short()).await);
     s.expire(&id, s.short()).await;
-    assert_eq!(holder.release().await, Fenced::Done);
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
 }
 
 /// There is no failed state: whatever a store keeps of a released record looks deleted through
@@ -86,13 +86,13 @@ pub async fn cmp_5_a_released_record_looks_deleted(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
     let token = granted(holder.acquire(LONG).await).token;
-    assert_eq!(holder.release().await, Fenced::Done);
-    is_absent(holder.look().await);
-    holder.changed(token, LONG).await;
+    assert_eq!(holder.release().await, FencedWrite::Applied);
+    is_absent(holder.peek().await);
+    holder.wait_for_change(token, LONG).await;
     let done = Completion::new(envelope(b"x"), DAY, None);
-    assert_eq!(holder.complete_with(&done).await, Fenced::Lost);
-    assert_eq!(holder.extend(LONG).await, Fenced::Lost);
-    assert_eq!(holder.release().await, Fenced::AlreadyDone);
+    assert_eq!(holder.complete_with(&done).await, FencedWrite::NotOwner);
+    assert_eq!(holder.extend(LONG).await, FencedWrite::NotOwner);
+    assert_eq!(holder.release().await, FencedWrite::AlreadyApplied);
     if s.can_inspect() {
         let found = s.store().get(&id).await.expect("an inspection is answered");
         assert!(found.is_none(), "an operator sees {found:?}");

@@ -2,7 +2,7 @@
 //! Results: byte for byte, for as long as their ttl, never changed; and what cannot be read or
 //! stored.
 
-use retryproof_core::store::{Acquired, Completion, Fenced, IdempotencyStore as _, Standing};
+use retryproof_core::store::{Acquired, Completion, FencedWrite, IdempotencyStore as _, Peeked};
 use retryproof_core::{Blob, CodecId, ErrorKind, Opened, Payload, StoredResult, Tombstone};
 
 use super::caller::{
@@ -15,7 +15,7 @@ async fn store(s: &Subject, key: &str, value: Blob) -> Caller {
     let holder = s.caller(&s.id(key));
     granted(holder.acquire(LONG).await);
     let done = Completion::new(value, DAY, None);
-    assert_eq!(holder.complete_with(&done).await, Fenced::Done, "{key}");
+    assert_eq!(holder.complete_with(&done).await, FencedWrite::Applied, "{key}");
     holder
 }
 
@@ -25,7 +25,7 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
     }
     let holder = store(s, key, envelope(content)).await;
     // Not `assert_eq`: it would print a MiB.
-    assert!(body(&is_complete(holder.look().await)) == content, "{key}: a look gives other bytes");
+    assert!(body(&is_complete(holder.peek().await)) == content, "{key}: a look gives other bytes");
     let replayed = completed(s.caller(&holder.id).acquire(LONG).await);
     assert!(body(&replayed) == content, "{key}: an acquire gives other bytes");
 }
@@ -53,7 +53,7 @@ pub async fn cmp_1_codec_and_schema_are_kept(s: &Subject) {
     for (codec, schema) in [(CodecId::NONE, 0), (CodecId::JSON, 7), (CodecId(65_535), 65_535)] {
         let payload = Payload::new(codec, schema, b"{}");
         let holder = store(s, &format!("{codec:?}"), payload.envelope().clone()).await;
-        match is_complete(holder.look().await).open(None) {
+        match is_complete(holder.peek().await).open(None) {
             Ok(Opened::Value(back)) => assert_eq!(back, payload),
             other => panic!("expected a value, got {other:?}"),
         }
@@ -67,12 +67,12 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     granted(holder.acquire(LONG).await);
     s.pass(2 * s.short()).await;
     let kept = Completion::new(envelope(b"kept"), LONG, None);
-    assert_eq!(holder.complete_with(&kept).await, Fenced::Done);
+    assert_eq!(holder.complete_with(&kept).await, FencedWrite::Applied);
     if s.is_exact() {
         s.pass(LONG - MS).await;
         assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
         s.pass(MS).await;
-        is_absent(s.caller(&id).look().await);
+        is_absent(s.caller(&id).peek().await);
         granted(s.caller(&id).acquire(LONG).await);
     } else {
         s.pass(2 * s.short()).await;
@@ -85,14 +85,14 @@ pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    assert_eq!(holder.complete(b"old").await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
-    is_absent(holder.look().await);
+    is_absent(holder.peek().await);
     let next = s.caller(&id);
     assert!(!granted(next.acquire(LONG).await).took_over);
     busy(s.caller(&id).acquire(LONG).await);
-    assert_eq!(holder.complete(b"old").await, Fenced::Lost, "the old owner is forgotten");
-    assert_eq!(next.complete(b"new").await, Fenced::Done);
+    assert_eq!(holder.complete(b"old").await, FencedWrite::NotOwner, "the old owner is forgotten");
+    assert_eq!(next.complete(b"new").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"new");
 }
 
@@ -101,7 +101,7 @@ pub async fn cmp_6_the_completer_past_its_ttl_is_granted_afresh(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
     let first = granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    assert_eq!(holder.complete(b"old").await, FencedWrite::Applied);
     s.expire(&id, s.short()).await;
     let second = granted(holder.acquire(LONG).await);
     assert!(!second.took_over && second.token > first.token, "{second:?} after {first:?}");
@@ -112,7 +112,7 @@ pub async fn cmp_6_a_ttl_of_one_millisecond(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(MS);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"brief").await, Fenced::Done);
+    assert_eq!(holder.complete(b"brief").await, FencedWrite::Applied);
     s.expire(&id, MS).await;
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
@@ -123,13 +123,13 @@ pub async fn cmp_6_a_ttl_of_ten_years(s: &Subject) {
     let ttl = (3_650 * DAY).min(s.store_limit());
     let holder = s.caller(&id).with_ttl(ttl);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"kept").await, Fenced::Done);
+    assert_eq!(holder.complete(b"kept").await, FencedWrite::Applied);
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"kept");
     if s.is_exact() {
         s.pass(ttl - MS).await;
-        assert_eq!(body(&is_complete(holder.look().await)), b"kept");
+        assert_eq!(body(&is_complete(holder.peek().await)), b"kept");
         s.pass(MS).await;
-        is_absent(holder.look().await);
+        is_absent(holder.peek().await);
     }
 }
 
@@ -138,15 +138,15 @@ pub async fn cmp_6_a_result_never_changes_within_its_ttl(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_fingerprint(1);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    assert_eq!(holder.complete(b"first").await, FencedWrite::Applied);
     let stranger = s.caller(&id).with_fingerprint(2);
     completed(stranger.acquire(LONG).await);
-    assert_eq!(stranger.complete(b"stranger").await, Fenced::Lost);
-    assert_eq!(stranger.extend(LONG).await, Fenced::Lost);
-    assert_eq!(stranger.release().await, Fenced::Lost);
-    assert_eq!(holder.complete(b"again").await, Fenced::AlreadyDone);
-    assert_eq!(holder.extend(MS).await, Fenced::Lost);
-    assert_eq!(holder.release().await, Fenced::Lost);
+    assert_eq!(stranger.complete(b"stranger").await, FencedWrite::NotOwner);
+    assert_eq!(stranger.extend(LONG).await, FencedWrite::NotOwner);
+    assert_eq!(stranger.release().await, FencedWrite::NotOwner);
+    assert_eq!(holder.complete(b"again").await, FencedWrite::AlreadyApplied);
+    assert_eq!(holder.extend(MS).await, FencedWrite::NotOwner);
+    assert_eq!(holder.release().await, FencedWrite::NotOwner);
     s.pass(20 * MS).await;
     let stored = completed(s.caller(&id).acquire(LONG).await);
     assert_eq!(body(&stored), b"first");
@@ -158,13 +158,13 @@ pub async fn cmp_6_completing_again_prolongs_nothing(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"first").await, Fenced::Done);
+    assert_eq!(holder.complete(b"first").await, FencedWrite::Applied);
     let again = Completion::new(envelope(b"again"), LONG, None);
     let repeated = holder.complete_with(&again).await;
     // On the host's clock the ttl may be over by now, and the record purged.
-    assert!(repeated == Fenced::AlreadyDone || !s.is_exact(), "{repeated:?}");
+    assert!(repeated == FencedWrite::AlreadyApplied || !s.is_exact(), "{repeated:?}");
     s.expire(&id, s.short()).await;
-    is_absent(holder.look().await);
+    is_absent(holder.peek().await);
 }
 
 /// Bytes that are no envelope are handed over as they are, and opening them is a typed error;
@@ -192,9 +192,9 @@ pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let holder = store(s, "k", envelope(b"whole")).await;
     s.corrupt(&holder.id).await.expect("a need of the case");
     for _ in 0..3 {
-        match holder.store.look(&holder.id).await {
+        match holder.store.peek(&holder.id).await {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
-            Ok(Standing::Complete(stored)) => unreadable(&stored),
+            Ok(Peeked::Complete(stored)) => unreadable(&stored),
             Ok(other) => panic!("a spoilt record looks {other:?}"),
         }
         let stranger = s.caller(&holder.id);
@@ -233,14 +233,18 @@ pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     let tombstone = Completion::new(Tombstone::new().envelope().clone(), DAY, None);
     assert_eq!(
         holder.complete_with(&tombstone).await,
-        Fenced::Done,
+        FencedWrite::Applied,
         "a tombstone stands in its place"
     );
 
     let holder = s.caller(&s.id("at"));
     granted(holder.acquire(LONG).await);
     let at = Completion::new(vec![7; limit].into(), DAY, None);
-    assert_eq!(holder.complete_with(&at).await, Fenced::Done, "a value of {limit} bytes fits");
+    assert_eq!(
+        holder.complete_with(&at).await,
+        FencedWrite::Applied,
+        "a value of {limit} bytes fits"
+    );
 }
 
 /// A small result after a large one, and the other way round, under one key: nothing of the old one
@@ -250,14 +254,14 @@ pub async fn cmp_6_a_new_result_has_nothing_of_the_old_one(s: &Subject) {
     for content in [vec![1; 5_000], vec![2; 3], vec![], vec![3; 70_000], b"end".to_vec()] {
         let holder = s.caller(&id).with_ttl(10 * MS);
         granted(holder.acquire(LONG).await);
-        assert_eq!(holder.complete(&content).await, Fenced::Done);
+        assert_eq!(holder.complete(&content).await, FencedWrite::Applied);
         if s.is_exact() {
-            assert!(body(&is_complete(holder.look().await)) == content);
+            assert!(body(&is_complete(holder.peek().await)) == content);
         }
         s.expire(&id, 10 * MS).await;
     }
     let last = s.caller(&id);
     granted(last.acquire(LONG).await);
-    assert_eq!(last.complete(b"last").await, Fenced::Done);
-    assert_eq!(body(&is_complete(last.look().await)), b"last");
+    assert_eq!(last.complete(b"last").await, FencedWrite::Applied);
+    assert_eq!(body(&is_complete(last.peek().await)), b"last");
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::Fenced;
+use retryproof_core::store::FencedWrite;
 
 use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy};
 use crate::subject::Subject;
@@ -17,14 +17,14 @@ pub async fn acq_7_hours_on_the_clients_clock_end_nothing(s: &Subject) {
     let token = granted(holder.acquire(MS * 10).await).token;
     let completer = s.caller(&done).with_ttl(MS);
     granted(completer.acquire(LONG).await);
-    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     s.skew(5 * HOUR).await;
-    assert_eq!(is_busy(holder.look().await), (MS * 10, token));
+    assert_eq!(is_busy(holder.peek().await), (MS * 10, token));
     assert_eq!(busy(s.caller(&held).acquire(LONG).await), (MS * 10, token));
     assert_eq!(body(&completed(s.caller(&done).acquire(LONG).await)), b"done");
     if s.store().can_purge() {
         s.purge_all().await;
-        is_busy(holder.look().await);
+        is_busy(holder.peek().await);
         completed(s.caller(&done).acquire(LONG).await);
     }
 }
@@ -35,12 +35,12 @@ pub async fn acq_7_the_stores_clock_ends_them(s: &Subject) {
     granted(s.caller(&held).acquire(HOUR).await);
     let completer = s.caller(&done).with_ttl(HOUR);
     granted(completer.acquire(LONG).await);
-    assert_eq!(completer.complete(b"done").await, Fenced::Done);
+    assert_eq!(completer.complete(b"done").await, FencedWrite::Applied);
     s.pass_in_store(HOUR - MS);
     busy(s.caller(&held).acquire(LONG).await);
     completed(s.caller(&done).acquire(LONG).await);
     s.pass_in_store(MS);
-    is_absent(s.caller(&done).look().await);
+    is_absent(s.caller(&done).peek().await);
     assert!(granted(s.caller(&held).acquire(LONG).await).took_over);
     assert!(!granted(s.caller(&done).acquire(LONG).await).took_over);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An expired lease goes to the next caller, atomically, and never sooner.
 
-use retryproof_core::store::{Acquired, Fenced};
+use retryproof_core::store::{Acquired, FencedWrite};
 
 use super::caller::{LONG, MS, busy, completed, granted, is_absent};
 use crate::subject::Subject;
@@ -24,7 +24,7 @@ pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     let id = s.id("k");
     let dead = granted(s.caller(&id).acquire(s.short()).await);
     s.expire(&id, s.short()).await;
-    is_absent(s.caller(&id).look().await);
+    is_absent(s.caller(&id).peek().await);
     let taker = granted(s.caller(&id).acquire(LONG).await);
     assert!(taker.took_over);
     assert!(taker.token > dead.token, "{} after {}", taker.token, dead.token);
@@ -107,7 +107,7 @@ pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     s.expire(&id, s.short()).await;
     let last = s.caller(&id);
     granted(last.acquire(LONG).await);
-    assert_eq!(last.complete(b"at last").await, Fenced::Done);
+    assert_eq!(last.complete(b"at last").await, FencedWrite::Applied);
     completed(s.caller(&id).acquire(LONG).await);
 }
 
@@ -116,20 +116,20 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     let released = s.id("released");
     let holder = s.caller(&released);
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
     assert!(!granted(s.caller(&released).acquire(LONG).await).took_over);
 
     let late = s.id("released after its end");
     let holder = s.caller(&late);
     granted(holder.acquire(s.short()).await);
     s.expire(&late, s.short()).await;
-    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
     assert!(!granted(s.caller(&late).acquire(LONG).await).took_over);
 
     let forgotten = s.id("past its ttl");
     let holder = s.caller(&forgotten).with_ttl(s.short());
     granted(holder.acquire(LONG).await);
-    assert_eq!(holder.complete(b"old").await, Fenced::Done);
+    assert_eq!(holder.complete(b"old").await, FencedWrite::Applied);
     s.expire(&forgotten, s.short()).await;
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
@@ -149,7 +149,7 @@ pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     // Also when the lease ran out in between.
     s.expire(&id, s.short()).await;
     assert!(granted(taker.acquire(LONG).await).took_over);
-    assert_eq!(taker.release().await, Fenced::Done);
+    assert_eq!(taker.release().await, FencedWrite::Applied);
 
     // And what comes after it begins anew.
     let next = s.caller(&id);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use retryproof_core::FencingToken;
-use retryproof_core::store::{Acquired, Fenced};
+use retryproof_core::store::{Acquired, FencedWrite};
 
 use super::caller::{LONG, MS, busy, granted, is_busy};
 use crate::subject::Subject;
@@ -29,7 +29,7 @@ pub async fn acq_10_tokens_grow_over_releases(s: &Subject) {
     for _ in 0..100 {
         let holder = s.caller(&id);
         order.next(granted(holder.acquire(LONG).await).token);
-        assert_eq!(holder.release().await, Fenced::Done);
+        assert_eq!(holder.release().await, FencedWrite::Applied);
     }
 }
 
@@ -50,7 +50,7 @@ pub async fn acq_10_tokens_grow_over_expired_results(s: &Subject) {
     for _ in 0..8 {
         let holder = s.caller(&id).with_ttl(MS);
         order.next(granted(holder.acquire(LONG).await).token);
-        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         s.expire(&id, MS).await;
     }
 }
@@ -63,7 +63,7 @@ pub async fn acq_10_tokens_grow_over_purges(s: &Subject) {
         let holder = s.caller(&id).with_ttl(MS);
         order.next(granted(holder.acquire(10 * MS).await).token);
         if round % 2 == 0 {
-            assert_eq!(holder.complete(b"done").await, Fenced::Done);
+            assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
         }
         s.expire(&id, 10 * MS).await;
         s.purge_all().await;
@@ -79,9 +79,9 @@ pub async fn acq_10_a_renewed_lease_keeps_its_place_in_the_order(s: &Subject) {
     order.next(token);
     for _ in 0..20 {
         assert_eq!(granted(holder.acquire(LONG).await).token, token);
-        assert_eq!(holder.extend(LONG).await, Fenced::Done);
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
     }
-    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
     order.next(granted(s.caller(&id).acquire(LONG).await).token);
 }
 
@@ -93,13 +93,13 @@ pub async fn acq_10_busy_shows_the_holders_token(s: &Subject) {
         let holder_again = s.caller(&id);
         if s.is_exact() {
             assert_eq!(busy(holder_again.acquire(LONG).await).1, token);
-            assert_eq!(is_busy(holder_again.look().await).1, token);
+            assert_eq!(is_busy(holder_again.peek().await).1, token);
         }
         s.expire(&id, 10 * MS).await;
     }
     let token = granted(s.caller(&id).acquire(LONG).await).token;
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
-    assert_eq!(is_busy(s.caller(&id).look().await).1, token);
+    assert_eq!(is_busy(s.caller(&id).peek().await).1, token);
 }
 
 /// In the order in which the store granted, when many callers acquire and release at once.
@@ -115,7 +115,7 @@ pub async fn acq_10_tokens_grow_in_the_order_of_grants(s: &Subject) {
                     let caller = super::caller::Caller::new(&store, &id);
                     if let Acquired::Granted(grant) = caller.acquire(LONG).await {
                         notes.lock().push(grant.token);
-                        assert_eq!(caller.release().await, Fenced::Done);
+                        assert_eq!(caller.release().await, FencedWrite::Applied);
                     }
                     tokio::task::yield_now().await;
                 }
@@ -138,7 +138,7 @@ pub async fn acq_10_tokens_grow_over_handles(s: &Subject) {
         let other = s.another().await.expect("a need of the case");
         for caller in [s.caller(&id), s.caller(&id).on(&other)] {
             order.next(granted(caller.acquire(LONG).await).token);
-            assert_eq!(caller.release().await, Fenced::Done);
+            assert_eq!(caller.release().await, FencedWrite::Applied);
         }
     }
 }

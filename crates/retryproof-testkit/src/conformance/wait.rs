@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use retryproof_core::FencingToken;
-use retryproof_core::store::{Fenced, Standing};
+use retryproof_core::store::{FencedWrite, Peeked};
 use tokio::time::{Instant, timeout};
 
 use super::caller::{ASLEEP, Caller, LONG, MS, WOKEN, body, completed, granted, is_busy};
@@ -16,9 +16,9 @@ use crate::subject::Subject;
 /// Waits as an engine does: `changed`, which may return for nothing, then a look.
 async fn until_changed(caller: &Caller, seen: FencingToken) {
     for _ in 0..100_000 {
-        caller.changed(seen, ASLEEP).await;
-        match caller.look().await {
-            Standing::Busy { token, .. } if token == seen => tokio::task::yield_now().await,
+        caller.wait_for_change(seen, ASLEEP).await;
+        match caller.peek().await {
+            Peeked::Busy { token, .. } if token == seen => tokio::task::yield_now().await,
             _ => return,
         }
     }
@@ -48,7 +48,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     let id = s.id("k");
     let at_once = async |what: &str, seen: FencingToken| {
         let started = Instant::now();
-        woken(what, s.caller(&id).changed(seen, ASLEEP)).await;
+        woken(what, s.caller(&id).wait_for_change(seen, ASLEEP)).await;
         let most = if s.is_paused() { 10 * MS } else { WOKEN };
         assert!(started.elapsed() <= most, "{what}: returned after {:?}", started.elapsed());
     };
@@ -56,7 +56,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
     at_once("another token is seen", FencingToken::new(seen.get() - 1)).await;
-    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
     at_once("released", seen).await;
     let dead = granted(s.caller(&id).acquire(s.short()).await).token;
     s.expire(&id, s.short()).await;
@@ -64,7 +64,7 @@ pub async fn acq_4_changed_returns_at_once_when_there_is_nothing_to_wait_for(s: 
     let taker = s.caller(&id);
     let seen = granted(taker.acquire(LONG).await).token;
     at_once("taken over", dead).await;
-    assert_eq!(taker.complete(b"done").await, Fenced::Done);
+    assert_eq!(taker.complete(b"done").await, FencedWrite::Applied);
     at_once("complete", seen).await;
 }
 
@@ -74,7 +74,7 @@ pub async fn acq_4_completion_wakes_a_waiter(s: &Subject) {
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("completed", async { waiter.await.expect("the waiter ends") }).await;
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"done");
 }
@@ -85,7 +85,7 @@ pub async fn acq_3_release_wakes_a_waiter(s: &Subject) {
     let holder = s.caller(&id);
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
-    assert_eq!(holder.release().await, Fenced::Done);
+    assert_eq!(holder.release().await, FencedWrite::Applied);
     woken("released", async { waiter.await.expect("the waiter ends") }).await;
     assert!(!granted(s.caller(&id).acquire(LONG).await).took_over);
 }
@@ -112,7 +112,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
         waiters.push(tokio::spawn(async move { until_changed(&caller, seen).await }));
     }
     drop(asleep(s, s.caller(&id), seen).await);
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("64 waiters", async {
         for waiter in waiters {
             waiter.await.expect("the waiter ends");
@@ -130,7 +130,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     let waiter = asleep(s, s.caller(&id), seen).await;
     dropped.abort();
     assert!(dropped.await.is_err_and(|error| error.is_cancelled()));
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("the other waiter", async { waiter.await.expect("the waiter ends") }).await;
 }
 
@@ -141,11 +141,11 @@ pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     let seen = granted(holder.acquire(LONG).await).token;
     let waiter = asleep(s, s.caller(&id), seen).await;
     for _ in 0..5 {
-        assert_eq!(holder.extend(LONG).await, Fenced::Done);
-        is_busy(s.caller(&id).look().await);
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
+        is_busy(s.caller(&id).peek().await);
         s.pass(10 * MS).await;
     }
-    assert_eq!(holder.complete(b"done").await, Fenced::Done);
+    assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     woken("after beats", async { waiter.await.expect("the waiter ends") }).await;
 }
 
@@ -179,7 +179,7 @@ pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
             }
             let ended =
                 if release { holder.release().await } else { holder.complete(b"done").await };
-            assert_eq!(ended, Fenced::Done);
+            assert_eq!(ended, FencedWrite::Applied);
             woken(&format!("a change after {step} polls"), waiter).await;
         }
     }
@@ -199,7 +199,7 @@ pub async fn acq_4_no_wake_up_is_lost_in_a_race(s: &Subject) {
             }
             if round % 2 == 0 { holder.complete(b"done").await } else { holder.release().await }
         });
-        assert_eq!(ending.await.expect("the holder ends"), Fenced::Done);
+        assert_eq!(ending.await.expect("the holder ends"), FencedWrite::Applied);
         woken(&format!("round {round}"), async { waiter.await.expect("the waiter ends") }).await;
     }
 }
@@ -213,7 +213,7 @@ pub async fn acq_4_a_waiter_on_another_handle_is_woken(s: &Subject) {
         let seen = granted(holder.acquire(LONG).await).token;
         let waiter = asleep(s, s.caller(&id).on(&other), seen).await;
         let ended = if release { holder.release().await } else { holder.complete(b"done").await };
-        assert_eq!(ended, Fenced::Done);
+        assert_eq!(ended, FencedWrite::Applied);
         woken("on another handle", async { waiter.await.expect("the waiter ends") }).await;
     }
 }
@@ -224,7 +224,7 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
     for at_most in [Duration::ZERO, MS, 100 * MS] {
         let started = Instant::now();
-        let ended = timeout(at_most + WOKEN, s.caller(&id).changed(seen, at_most)).await;
+        let ended = timeout(at_most + WOKEN, s.caller(&id).wait_for_change(seen, at_most)).await;
         assert!(ended.is_ok(), "a wait of {at_most:?} did not end");
         if s.is_paused() {
             assert!(
@@ -245,7 +245,7 @@ pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     let started = Instant::now();
     let mut calls = 0;
     while started.elapsed() < 200 * MS {
-        caller.changed(seen, 50 * MS).await;
+        caller.wait_for_change(seen, 50 * MS).await;
         calls += 1;
         assert!(calls < 1_000, "{calls} returns for nothing within {:?}", started.elapsed());
     }
@@ -265,9 +265,9 @@ pub async fn acq_5_sleeping_waiters_hold_nothing_up(s: &Subject) {
     let other = s.caller(&s.id("other"));
     let work = async {
         granted(other.acquire(LONG).await);
-        assert_eq!(other.complete(b"other").await, Fenced::Done);
-        assert_eq!(holder.extend(LONG).await, Fenced::Done);
-        assert_eq!(holder.complete(b"done").await, Fenced::Done);
+        assert_eq!(other.complete(b"other").await, FencedWrite::Applied);
+        assert_eq!(holder.extend(LONG).await, FencedWrite::Applied);
+        assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
     };
     woken("calls beside 65 sleeping waiters", work).await;
     for waiter in waiters {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use retryproof_core::store::{
-    Completion, Dialect, Fenced, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource,
+    Completion, Dialect, FencedWrite, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource,
 };
 use retryproof_core::{Blob, Error, ErrorKind, IdempotencyStore as _, Identity, OwnerId, Result};
 use retryproof_testkit::Ledger;
@@ -100,7 +100,10 @@ impl Tx {
             && !self.books.store.has(Defect::JoinForgetsTheRecord)
         {
             let done = self.books.store.complete(&id, owner, &done).await;
-            assert!(matches!(done, Ok(Fenced::Done | Fenced::AlreadyDone | Fenced::Lost)));
+            assert!(matches!(
+                done,
+                Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied | FencedWrite::NotOwner)
+            ));
         }
     }
 }

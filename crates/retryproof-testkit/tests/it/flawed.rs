@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use retryproof_core::clock::{Clock, Instant, ManualClock, SystemClock};
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Grant, IdempotencyStore, Inspect, Purge,
-    RecordState, RecordSummary, SharedStore, Standing, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Grant, IdempotencyStore, Inspect, Peeked,
+    Purge, RecordState, RecordSummary, SharedStore, StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Blob, CodecId, Error, ErrorKind, FencingToken, Fingerprint, Identity, OwnerId, Payload, Result,
@@ -254,8 +254,8 @@ impl Flawed {
         }
     }
 
-    fn standing(&self, found: Option<&Record>, now: Instant) -> Result<Standing> {
-        let Some(record) = found else { return Ok(Standing::Absent) };
+    fn standing(&self, found: Option<&Record>, now: Instant) -> Result<Peeked> {
+        let Some(record) = found else { return Ok(Peeked::Absent) };
         if record.corrupt && !self.has(Defect::CorruptIsAbsent) {
             return Err(Error::corrupt("spoilt"));
         }
@@ -266,7 +266,7 @@ impl Flawed {
         if record.corrupt
             || (until <= now && !(self.has(Defect::ResultOutlivesItsTtl) && record.value.is_some()))
         {
-            return Ok(Standing::Absent);
+            return Ok(Peeked::Absent);
         }
         if self.has(Defect::UnreadableIsAbsent)
             && record
@@ -274,13 +274,13 @@ impl Flawed {
                 .as_ref()
                 .is_some_and(|value| StoredResult::new(value.clone(), None).open(None).is_err())
         {
-            return Ok(Standing::Absent);
+            return Ok(Peeked::Absent);
         }
         if self.has(Defect::RemainingStandsStill) && record.value.is_none() {
-            return Ok(Standing::Busy { remaining: Duration::from_secs(600), token: record.token });
+            return Ok(Peeked::Busy { remaining: Duration::from_secs(600), token: record.token });
         }
         if self.has(Defect::BusyShowsAnotherToken) && record.value.is_none() {
-            return Ok(Standing::Busy {
+            return Ok(Peeked::Busy {
                 remaining: until - now,
                 token: FencingToken::new(record.token.get() + 1_000_000),
             });
@@ -298,9 +298,9 @@ impl Flawed {
                 {
                     value = value[..8 + cut].to_vec().into();
                 }
-                Standing::Complete(StoredResult::new(value, record.fingerprint))
+                Peeked::Complete(StoredResult::new(value, record.fingerprint))
             }
-            None => Standing::Busy { remaining: until - now, token: record.token },
+            None => Peeked::Busy { remaining: until - now, token: record.token },
         })
     }
 
@@ -332,20 +332,18 @@ impl Flawed {
             ));
         }
         Ok(match self.standing(found, now)? {
-            Standing::Busy { remaining, token } => {
+            Peeked::Busy { remaining, token } => {
                 Judged::Refused(Acquired::Busy { remaining, token })
             }
-            Standing::Complete(_) if self.has(Defect::AcquireNeverReplays) => {
+            Peeked::Complete(_) if self.has(Defect::AcquireNeverReplays) => {
                 Judged::Refused(Acquired::Busy {
                     remaining: Duration::ZERO,
                     token: FencingToken::new(0),
                 })
             }
-            Standing::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
-            Standing::Absent if self.has(Defect::AcquireSaysTakeover) => {
-                Judged::Granted(None, true)
-            }
-            Standing::Absent => {
+            Peeked::Complete(stored) => Judged::Refused(Acquired::Complete(stored)),
+            Peeked::Absent if self.has(Defect::AcquireSaysTakeover) => Judged::Granted(None, true),
+            Peeked::Absent => {
                 let expired = found.is_some_and(|record| record.value.is_none());
                 Judged::Granted(None, expired && !self.has(Defect::TakeoverUnsaid))
             }
@@ -430,14 +428,14 @@ impl IdempotencyStore for Flawed {
         Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)))
     }
 
-    async fn look(&self, id: &Identity) -> Result<Standing> {
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
         self.locked().await;
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
         let standing = self.standing(records.get(&name), now)?;
-        if let (Standing::Absent, Some(record)) = (&standing, records.get(&name)) {
+        if let (Peeked::Absent, Some(record)) = (&standing, records.get(&name)) {
             if self.has(Defect::LookShowsExpiredLeases) && record.value.is_none() {
-                return Ok(Standing::Busy { remaining: Duration::ZERO, token: record.token });
+                return Ok(Peeked::Busy { remaining: Duration::ZERO, token: record.token });
             }
             if self.has(Defect::LookDeletesExpiredLeases) {
                 records.remove(&name);
@@ -446,7 +444,12 @@ impl IdempotencyStore for Flawed {
         Ok(standing)
     }
 
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
         if self.has(Defect::ChangedReturnsForNothing) {
             return Ok(());
         }
@@ -456,7 +459,7 @@ impl IdempotencyStore for Flawed {
             None
         };
         if self.has(Defect::WakeUpLost) {
-            if matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen) {
+            if matches!(self.peek(id).await?, Peeked::Busy { token, .. } if token == seen) {
                 tokio::task::yield_now().await;
                 let _ = tokio::time::timeout(at_most, self.changes.notified()).await;
             }
@@ -465,8 +468,7 @@ impl IdempotencyStore for Flawed {
         let mut change = pin!(self.changes.notified());
         change.as_mut().enable();
         let blind = self.has(Defect::ChangedSleepsWithoutALook);
-        if !blind && !matches!(self.look(id).await?, Standing::Busy { token, .. } if token == seen)
-        {
+        if !blind && !matches!(self.peek(id).await?, Peeked::Busy { token, .. } if token == seen) {
             return Ok(());
         }
         if self.has(Defect::ChangedSleepsOn) {
@@ -482,7 +484,7 @@ impl IdempotencyStore for Flawed {
         Ok(())
     }
 
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         let owner = self.owner(owner);
         self.locked().await;
         let (now, name) = (self.now(), self.name(id));
@@ -500,29 +502,34 @@ impl IdempotencyStore for Flawed {
                 corrupt: false,
             };
             records.insert(name, made);
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
-        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::Lost) };
+        let Some(record) = records.get_mut(&name) else { return Ok(FencedWrite::NotOwner) };
         let revives = self.has(Defect::ExtendRevivesResults);
         if (record.owner != owner && !self.has(Defect::AnyOwnerExtends))
             || (record.value.is_some() && !revives)
             || (self.has(Defect::ExtendNeedsALiveLease) && record.until <= now)
         {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::NotOwner);
         }
         let until = now + lease;
         if self.has(Defect::ExtendChangesNothing) {
-            return Ok(Fenced::Done);
+            return Ok(FencedWrite::Applied);
         }
         record.until =
             if self.has(Defect::ExtendNeverShortens) { until.max(record.until) } else { until };
         record.value = None;
         drop(records);
         self.wrote();
-        Ok(Fenced::Done)
+        Ok(FencedWrite::Applied)
     }
 
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         let owner = self.owner(owner);
         self.locked().await;
         if done.value.len() > MAX_VALUE && !self.has(Defect::TooLargeIsAccepted) {
@@ -530,16 +537,16 @@ impl IdempotencyStore for Flawed {
         }
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
-        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::Lost) };
+        let Some(record) = records.get_mut(&name) else { return Ok(FencedWrite::NotOwner) };
         if record.owner != owner && !self.has(Defect::AnyOwnerCompletes) {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::NotOwner);
         }
         if record.value.is_some() && !self.has(Defect::CompletionOverwrites) {
             let again = self.has(Defect::CompletionAnswersDoneTwice);
-            return Ok(if again { Fenced::Done } else { Fenced::AlreadyDone });
+            return Ok(if again { FencedWrite::Applied } else { FencedWrite::AlreadyApplied });
         }
         if self.has(Defect::CompletionFencedByTime) && record.until <= now {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::NotOwner);
         }
         record.value = Some(done.value.clone());
         record.fingerprint =
@@ -554,20 +561,20 @@ impl IdempotencyStore for Flawed {
         }
         drop(records);
         self.wrote();
-        Ok(Fenced::Done)
+        Ok(FencedWrite::Applied)
     }
 
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         let owner = self.owner(owner);
         if self.has(Defect::ReleaseNeverEnds) {
             std::future::pending::<()>().await;
         }
         let (now, name) = (self.now(), self.name(id));
         let mut records = self.records();
-        let Some(record) = records.get_mut(&name) else { return Ok(Fenced::AlreadyDone) };
+        let Some(record) = records.get_mut(&name) else { return Ok(FencedWrite::AlreadyApplied) };
         let any = self.has(Defect::AnyOwnerReleases);
         if !any && (record.owner != owner || record.value.is_some()) {
-            return Ok(Fenced::Lost);
+            return Ok(FencedWrite::NotOwner);
         }
         if self.has(Defect::ReleaseIsATakeover) {
             // A residue that the next grant takes for a dead owner's lease.
@@ -579,7 +586,7 @@ impl IdempotencyStore for Flawed {
         }
         drop(records);
         self.wrote();
-        Ok(Fenced::Done)
+        Ok(FencedWrite::Applied)
     }
 
     fn profile(&self) -> StoreProfile {

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use retryproof_core::store::{AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing};
+use retryproof_core::store::{
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore,
+};
 use retryproof_core::{
     CodecId, ErrorKind, IdempotencyContext, IdempotencyEngine, IdempotencyStore, Identity,
     MemoryStore, OwnerId, Payload,
@@ -52,15 +54,15 @@ async fn a_refused_call_does_nothing_and_a_lost_answer_everything() {
     faults.fail_next(Operation::Acquire, 1, Fault::Refused);
     let error = store.acquire(&id(), &ask).await.unwrap_err();
     assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some("acquire")));
-    assert!(matches!(store.look(&id()).await.unwrap(), Standing::Absent));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Absent));
     faults.fail_next(Operation::Acquire, 1, Fault::AnswerLost);
     assert_eq!(store.acquire(&id(), &ask).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert!(matches!(store.look(&id()).await.unwrap(), Standing::Busy { .. }));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy { .. }));
     faults.fail_next(Operation::Complete, 1, Fault::AnswerLost);
     assert!(store.complete(&id(), ask.owner, &done()).await.is_err());
     assert_eq!(
         store.complete(&id(), ask.owner, &done()).await.unwrap(),
-        Fenced::AlreadyDone,
+        FencedWrite::AlreadyApplied,
         "CMP-3"
     );
     assert_eq!(faults.injected(), 1);
@@ -71,10 +73,10 @@ async fn swallowed_calls_never_end_with_or_without_their_effect() {
     let (store, faults) = faulty();
     faults.fail_call(1, Fault::Swallowed);
     assert!(timeout(LEASE, store.acquire(&id(), &ask())).await.is_err());
-    assert!(matches!(store.look(&id()).await.unwrap(), Standing::Absent));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Absent));
     faults.fail_call(1, Fault::AnswerSwallowed);
     assert!(timeout(MS, store.acquire(&id(), &ask())).await.is_err());
-    assert!(matches!(store.look(&id()).await.unwrap(), Standing::Busy { .. }));
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Busy { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,17 +85,17 @@ async fn plans_count_calls_from_one() {
     faults.fail_every(3, Fault::Refused);
     let mut failed = Vec::new();
     for _ in 0..7 {
-        failed.push(store.look(&id()).await.is_err());
+        failed.push(store.peek(&id()).await.is_err());
     }
     assert_eq!(failed, [false, false, true, false, false, true, false]);
     assert_eq!((faults.calls(), faults.injected()), (7, 2));
     faults.fail_call(2, Fault::Refused);
     assert!(
-        store.look(&id()).await.is_ok() && store.look(&id()).await.is_err(),
+        store.peek(&id()).await.is_ok() && store.peek(&id()).await.is_err(),
         "numbers begin anew"
     );
     faults.clear();
-    assert!(store.look(&id()).await.is_ok());
+    assert!(store.peek(&id()).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,7 +103,7 @@ async fn an_outage_refuses_swallows_or_stalls() {
     let (store, faults) = faulty();
     let shared = SharedStore::new(store);
     faults.begin_outage(Outage::Refuse);
-    assert_eq!(shared.look(&id()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(shared.peek(&id()).await.unwrap_err().kind(), ErrorKind::Unavailable);
     faults.begin_outage(Outage::Stall);
     let stalled = tokio::spawn({
         let shared = shared.clone();
@@ -111,7 +113,7 @@ async fn an_outage_refuses_swallows_or_stalls() {
     faults.begin_outage(Outage::Swallow);
     let swallowed = tokio::spawn({
         let shared = shared.clone();
-        async move { shared.look(&id()).await }
+        async move { shared.peek(&id()).await }
     });
     tokio::time::sleep(LEASE).await;
     assert!(!stalled.is_finished());
@@ -131,7 +133,7 @@ async fn a_slow_store_takes_its_time_both_ways_and_bounds_a_wait() {
     };
     assert_eq!(started.elapsed(), 50 * MS);
     let started = Instant::now();
-    store.changed(&id(), grant.token, 200 * MS).await.unwrap();
+    store.wait_for_change(&id(), grant.token, 200 * MS).await.unwrap();
     assert!(
         started.elapsed() >= 199 * MS && started.elapsed() <= 202 * MS,
         "{:?}",
@@ -148,20 +150,20 @@ async fn the_log_keeps_operations_answers_and_drops() {
     let Acquired::Granted(grant) = store.acquire(&id(), &ask).await.unwrap() else {
         panic!("granted")
     };
-    assert!(timeout(MS, store.changed(&id(), grant.token, LEASE)).await.is_err());
+    assert!(timeout(MS, store.wait_for_change(&id(), grant.token, LEASE)).await.is_err());
     faults.fail_next(Operation::Extend, 1, Fault::Refused);
     assert!(store.extend(&id(), ask.owner, LEASE).await.is_err());
-    assert_eq!(store.complete(&id(), ask.owner, &done()).await.unwrap(), Fenced::Done);
-    assert!(matches!(store.look(&id()).await.unwrap(), Standing::Complete(_)));
+    assert_eq!(store.complete(&id(), ask.owner, &done()).await.unwrap(), FencedWrite::Applied);
+    assert!(matches!(store.peek(&id()).await.unwrap(), Peeked::Complete(_)));
     let said: Vec<_> = log.entries().iter().map(|entry| (entry.operation, entry.said)).collect();
     assert_eq!(
         said,
         [
             (Operation::Acquire, Said::Granted),
-            (Operation::Changed, Said::Dropped),
+            (Operation::WaitForChange, Said::Dropped),
             (Operation::Extend, Said::Failed(ErrorKind::Unavailable)),
-            (Operation::Complete, Said::Fenced(Fenced::Done)),
-            (Operation::Look, Said::Complete),
+            (Operation::Complete, Said::Fenced(FencedWrite::Applied)),
+            (Operation::Peek, Said::Complete),
         ]
     );
     assert_eq!(log.count_of(|entry| entry.owner == Some(ask.owner)), 3);

@@ -7,7 +7,7 @@ use diesel_async::{
     AsyncConnection as _, AsyncMysqlConnection, AsyncPgConnection, RunQueryDsl as _,
     SimpleAsyncConnection as _,
 };
-use retryproof::{Held, JoinError, Payload, PendingCommit};
+use retryproof::{HeldLease, JoinError, Payload, PendingCommit};
 
 use crate::suite::{Driver, suite};
 
@@ -54,7 +54,7 @@ macro_rules! driver {
 
             async fn complete_in(
                 &self,
-                held: Held,
+                held: HeldLease,
                 sql: &str,
                 value: Payload,
                 commits: bool,

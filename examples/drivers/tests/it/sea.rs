@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SeaORM, both versions.
 
-use retryproof::{Held, JoinError, Payload};
+use retryproof::{HeldLease, JoinError, Payload};
 
 use crate::suite::{Driver, suite};
 
@@ -37,7 +37,7 @@ macro_rules! driver {
 
             async fn complete_in(
                 &self,
-                held: Held,
+                held: HeldLease,
                 sql: &str,
                 value: Payload,
                 commits: bool,

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use retryproof::store::{Dialect, OwnedTx, Standing, TxSource};
+use retryproof::store::{Dialect, OwnedTx, Peeked, TxSource};
 use retryproof::{
-    Acquisition, CodecId, ExecuteError, Held, IdempotencyContext, IdempotencyEngine,
+    Acquisition, CodecId, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore as _, JoinError, JoinedEngine, Outcome, Payload,
 };
 use sea_orm::{ConnectionTrait as _, Database, DatabaseConnection, Statement};
@@ -29,7 +29,7 @@ pub(crate) trait Driver: 'static {
     /// `complete_in`, in a transaction that the program began and ends.
     async fn complete_in(
         &self,
-        held: Held,
+        held: HeldLease,
         sql: &str,
         value: Payload,
         commits: bool,
@@ -103,11 +103,11 @@ impl<D: Driver> World<D> {
         row.try_get("", "n").unwrap()
     }
 
-    pub(crate) async fn standing(&self, key: &str) -> Standing {
-        self.engine.store().look(ctx(key).identity()).await.unwrap()
+    pub(crate) async fn standing(&self, key: &str) -> Peeked {
+        self.engine.store().peek(ctx(key).identity()).await.unwrap()
     }
 
-    async fn held(&self, key: &str) -> Held {
+    async fn held(&self, key: &str) -> HeldLease {
         match self.engine.try_acquire(&ctx(key)).await.unwrap() {
             Acquisition::Granted(held) => held,
             other => panic!("{other:?}"),
@@ -149,7 +149,7 @@ pub(crate) async fn commits_record_and_writes_together_or_neither<D: Driver>() {
         })
         .await;
     assert!(matches!(failed, Err(ExecuteError::Action("declined"))), "{failed:?}");
-    assert!(matches!(world.standing("f").await, Standing::Absent), "the key is free");
+    assert!(matches!(world.standing("f").await, Peeked::Absent), "the key is free");
     assert!(world.pay("f").await.unwrap().is_executed());
     assert_eq!(world.rows().await, 2);
     world.end().await;
@@ -210,7 +210,7 @@ pub(crate) async fn complete_in_joins_a_transaction_that_the_program_began<D: Dr
         world.driver.complete_in(held, &world.insert(key), value(), commits).await.unwrap();
     }
     assert_eq!(world.pay("1").await.unwrap(), Outcome::Replayed("joined".to_owned()));
-    assert!(matches!(world.standing("2").await, Standing::Absent));
+    assert!(matches!(world.standing("2").await, Peeked::Absent));
     assert_eq!(world.rows().await, 1);
     // The lease is lost before.
     let held = world.held("3").await;

@@ -82,7 +82,8 @@ async fn http_14_a_store_that_is_away_is_unavailable_and_nothing_runs() {
     let service = Scripted::new();
     let faults = Faults::none();
     let store = SharedStore::new(FaultStore::new(MemoryStore::new(), faults.clone()));
-    let filter = filter_over(store, |config| config.default_wait = Duration::from_millis(100));
+    let filter =
+        filter_over(store, |config| config.default_wait_timeout = Duration::from_millis(100));
     let mut client = client(serve(&filter, NO_WAIT, &service).await).await;
     faults.begin_outage(Outage::Refuse);
     let status =

@@ -29,7 +29,7 @@ pub(super) const SETTINGS: &[Setting] = settings! {
     "store" => store = text, Some;
     "default-ttl" => default_ttl = duration;
     "default-lease" => default_lease = duration;
-    "default-wait" => default_wait = duration;
+    "default-wait" => default_wait_timeout = duration;
     "completion-failure-policy" => completion_failure_policy = policy;
     "operation-timeout" => operation_timeout = duration;
     "max-running" => max_running = count, Some;

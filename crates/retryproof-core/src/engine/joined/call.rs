@@ -15,8 +15,8 @@ use crate::codec::{Codec, JsonCodec, encode};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
 use crate::engine::call::{Call, Guard, OnDrop, Options, failed, in_flight, replay};
-use crate::engine::finish::Finished;
-use crate::engine::held::Held;
+use crate::engine::finish::CompletionResult;
+use crate::engine::held::HeldLease;
 use crate::engine::{Acquisition, Hook, NoHook, OnFenced};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -154,7 +154,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 
 /// The whole effect of a joined action is the transaction's, and a drop rolls that back: so it
 /// frees the key too.
-fn rolling_back(held: Held) -> Guard {
+fn rolling_back(held: HeldLease) -> Guard {
     let mut guard = Guard::new(held, OnDrop::Release);
     guard.freed_as = Phase::RolledBack;
     guard
@@ -179,7 +179,7 @@ async fn undo<T: Send + 'static>(joined: &JoinedEngine<T>, mut guard: Guard, tx:
 }
 
 /// No transaction was to be had, so nothing ran: the key is free again.
-async fn not_opened<E>(held: Option<Held>, error: Error) -> ExecuteError<E> {
+async fn not_opened<E>(held: Option<HeldLease>, error: Error) -> ExecuteError<E> {
     if let Some(held) = held {
         let error = error.for_identity(held.lease().identity());
         let _ = held.release_after(Phase::RolledBack).await;
@@ -224,10 +224,10 @@ where
     let unrecorded =
         |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
     match (finished, unencodable) {
-        (Finished::Recorded, None) => {
+        (CompletionResult::Recorded, None) => {
             Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
         }
-        (Finished::Recorded, Some(error)) | (Finished::Tombstoned(error), _) => {
+        (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
             // The writes stand, so the policy has a say again.
             tracing::error!(identity = %ctx.identity(), %error, policy = ?options.policy, "completion failed");
             match options.policy {
@@ -239,11 +239,11 @@ where
                 CompletionFailurePolicy::Propagate => unrecorded(error, Recorded::Tombstone),
             }
         }
-        (Finished::Fenced, _) => {
+        (CompletionResult::NotOwner, _) => {
             options.hook.fenced(value);
             Err(ExecuteError::LeaseLost)
         }
-        (Finished::RolledBack(error) | Finished::Failed(error), _) => {
+        (CompletionResult::RolledBack(error) | CompletionResult::Unconfirmed(error), _) => {
             unrecorded(error, Recorded::No)
         }
     }

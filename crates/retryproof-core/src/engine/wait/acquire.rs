@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::super::flight::Seen;
-use super::super::held::{Held, Terms};
+use super::super::held::{HeldLease, Terms};
 use super::super::running::Leave;
 use super::super::{Acquisition, Inner, finish};
 use super::{Attempting, Found};
@@ -130,7 +130,7 @@ impl Attempting<'_> {
             Acquired::Granted(grant) => {
                 let runtime = runtime()?;
                 let terms = Terms { durations: *durations, owner, grant, counted_from };
-                Found::End(Acquisition::Granted(Held::new(
+                Found::End(Acquisition::Granted(HeldLease::new(
                     engine,
                     ctx,
                     terms,

@@ -20,7 +20,7 @@ use super::wheel::Wheel;
 use crate::clock::Instant;
 use crate::identity::Identity;
 use crate::owner::OwnerId;
-use crate::store::{AcquireRequest, Fenced};
+use crate::store::{AcquireRequest, FencedWrite};
 
 pub(super) struct Shard {
     pub(super) table: Table,
@@ -309,7 +309,7 @@ impl Shard {
         owner: OwnerId,
         (done, expires): (&mut Option<Done>, u64),
         budget: &Budget,
-    ) -> (Fenced, Left) {
+    ) -> (FencedWrite, Left) {
         let key = id.key().expose();
         let mut at = self.table.chain(hash);
         while let Some(slot) = self.table.slots.get_mut(at) {
@@ -331,13 +331,13 @@ impl Shard {
                             }
                             let left = freeing.free(busy);
                             self.resized(before, after, expires, budget);
-                            return (Fenced::Done, left);
+                            return (FencedWrite::Applied, left);
                         }
                     }
                     Body::Done(kept) => {
                         if kept.view().is_some_and(|view| view.has_key(key.as_bytes())) {
                             if kept.owner() == owner {
-                                return (Fenced::AlreadyDone, Left::default());
+                                return (FencedWrite::AlreadyApplied, Left::default());
                             }
                             break;
                         }
@@ -346,7 +346,7 @@ impl Shard {
             }
             at = slot.chain;
         }
-        (Fenced::Lost, Left::default())
+        (FencedWrite::NotOwner, Left::default())
     }
 
     /// Deletes the record that `owner` holds.
@@ -356,15 +356,15 @@ impl Shard {
         hash: u32,
         owner: OwnerId,
         budget: &Budget,
-    ) -> (Fenced, Leftover) {
+    ) -> (FencedWrite, Leftover) {
         let Some(at) = self.find(id, hash) else {
-            return (Fenced::AlreadyDone, Leftover::default());
+            return (FencedWrite::AlreadyApplied, Leftover::default());
         };
         match self.table.slots[at].body {
             Body::Busy(place) if self.busy[place].owner == owner => {
-                (Fenced::Done, self.delete(at, budget))
+                (FencedWrite::Applied, self.delete(at, budget))
             }
-            _ => (Fenced::Lost, Leftover::default()),
+            _ => (FencedWrite::NotOwner, Leftover::default()),
         }
     }
 
@@ -427,7 +427,10 @@ mod tests {
             let owner = OwnerId::new();
             let req = AcquireRequest::new(owner, Duration::from_secs(1), Duration::from_secs(1));
             assert!(shard.first(&id, &req, now, &budget).is_ok());
-            assert_eq!(shard.release(&id, bucket_hash(&id), owner, &budget).0, Fenced::Done);
+            assert_eq!(
+                shard.release(&id, bucket_hash(&id), owner, &budget).0,
+                FencedWrite::Applied
+            );
         }
         assert_eq!((shard.scopes.len(), shard.counts()), (0, (0, 0, 0)));
     }

@@ -59,7 +59,7 @@ fn finish(store: &MemoryStore, id: &Identity, value: &[u8], ttl: Duration) {
     grant(store, id, &req);
     assert_eq!(
         ready(store.complete(id, req.owner, &completion(value, ttl))).unwrap(),
-        Fenced::Done
+        FencedWrite::Applied
     );
 }
 
@@ -103,12 +103,12 @@ fn sto_1_a_full_store_takes_a_new_key_as_soon_as_a_record_is_gone_or_over() {
     clock.advance(Duration::from_micros(1));
     grant(&store, &id(2), &kept);
     assert!(is_full(&ready(store.acquire(&id(3), &kept))));
-    assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), Fenced::Done);
+    assert_eq!(ready(store.release(&id(0), kept.owner)).unwrap(), FencedWrite::Applied);
     grant(&store, &id(3), &kept);
     // A completion after a refused search moves the time of the next one.
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     let done = completion(b"", Duration::from_millis(1));
-    assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), Fenced::Done);
+    assert_eq!(ready(store.complete(&id(3), kept.owner, &done)).unwrap(), FencedWrite::Applied);
     assert!(is_full(&ready(store.acquire(&id(4), &kept))));
     clock.advance(Duration::from_millis(1));
     grant(&store, &id(4), &kept);
@@ -130,7 +130,7 @@ fn sto_1_the_bound_on_bytes_refuses_grants_but_never_a_completion() {
     }
     for (id, req) in &held {
         let done = completion(&[1; 4_000], HOUR);
-        assert_eq!(ready(store.complete(id, req.owner, &done)).unwrap(), Fenced::Done);
+        assert_eq!(ready(store.complete(id, req.owner, &done)).unwrap(), FencedWrite::Applied);
     }
     assert!(ready(store.stats()).unwrap().bytes > 20_000);
     assert!(is_full(&ready(store.acquire(&id(9), &request(HOUR, HOUR)))));
@@ -221,7 +221,7 @@ fn acq_10_tokens_grow_over_release_takeover_purge_and_a_new_store() {
             "the same owner, the same token (ACQ-9)"
         );
         match round {
-            0 => assert_eq!(ready(store.release(&id, req.owner)).unwrap(), Fenced::Done),
+            0 => assert_eq!(ready(store.release(&id, req.owner)).unwrap(), FencedWrite::Applied),
             1 => clock.advance(SECOND),
             2 => {
                 clock.advance(HOUR);
@@ -275,7 +275,7 @@ fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
                         Acquired::Granted(_) if step % 3 == 0 => {
                             assert_eq!(
                                 ready(store.release(&id(n), req.owner)).unwrap(),
-                                Fenced::Done
+                                FencedWrite::Applied
                             );
                         }
                         Acquired::Granted(_) => {
@@ -283,7 +283,7 @@ fn cmp_6_many_threads_on_few_keys_see_one_result_each() {
                             let done = completion(format!("value of {n}").as_bytes(), HOUR);
                             assert_eq!(
                                 ready(store.complete(&id(n), req.owner, &done)).unwrap(),
-                                Fenced::Done
+                                FencedWrite::Applied
                             );
                         }
                         Acquired::Complete(result) => {
@@ -316,9 +316,9 @@ fn id_2_odd_identities_do_not_meet() {
         finish(&store, id, &[u8::try_from(n).unwrap()], HOUR);
     }
     for (n, id) in ids.iter().enumerate() {
-        let answer = ready(store.look(id)).unwrap();
+        let answer = ready(store.peek(id)).unwrap();
         assert!(
-            matches!(answer, Standing::Complete(result) if bytes(&result) == [u8::try_from(n).unwrap()])
+            matches!(answer, Peeked::Complete(result) if bytes(&result) == [u8::try_from(n).unwrap()])
         );
     }
 }
@@ -332,7 +332,7 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         let token = grant(&store, &id, &req).token;
         let waiter = tokio::spawn({
             let (store, id) = (Arc::clone(&store), id.clone());
-            async move { store.changed(&id, token, HOUR).await }
+            async move { store.wait_for_change(&id, token, HOUR).await }
         });
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
@@ -340,9 +340,11 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         match ending {
             "complete" => {
                 let fenced = store.complete(&id, req.owner, &completion(b"", HOUR)).await;
-                assert_eq!(fenced.unwrap(), Fenced::Done);
+                assert_eq!(fenced.unwrap(), FencedWrite::Applied);
             }
-            "release" => assert_eq!(store.release(&id, req.owner).await.unwrap(), Fenced::Done),
+            "release" => {
+                assert_eq!(store.release(&id, req.owner).await.unwrap(), FencedWrite::Applied)
+            }
             _ => {
                 clock.advance(10 * SECOND);
                 if ending == "purge" {
@@ -355,7 +357,7 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         waiter.await.unwrap().unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
         // Who comes after the change does not sleep at all.
-        store.changed(&id, token, HOUR).await.unwrap();
+        store.wait_for_change(&id, token, HOUR).await.unwrap();
         assert_eq!(before.elapsed(), Duration::ZERO, "{ending}");
         clock.advance(HOUR);
         store.purge(9).await.unwrap();
@@ -366,7 +368,7 @@ async fn acq_4_waiters_wake_at_completion_release_takeover_and_lease_end() {
         [(SECOND, SECOND), (HOUR, 10 * SECOND), (Duration::ZERO, Duration::ZERO)]
     {
         let before = tokio::time::Instant::now();
-        store.changed(&id, token, at_most).await.unwrap();
+        store.wait_for_change(&id, token, at_most).await.unwrap();
         assert!(
             (slept..slept + Duration::from_millis(2)).contains(&before.elapsed()),
             "{at_most:?}"

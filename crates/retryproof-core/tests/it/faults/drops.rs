@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use retryproof_core::store::{Fenced, SharedStore};
+use retryproof_core::store::{FencedWrite, SharedStore};
 use retryproof_core::{
     Acquisition, CodecId, IdempotencyConfig, IdempotencyEngine, MemoryStore, OnDrop, Outcome,
     Payload,
@@ -177,7 +177,7 @@ async fn run_5_a_shutdown_waits_for_the_release_that_a_drop_has_sent() {
         let what = format!("dropped at await {times}, in stage {}", stage.stage());
         assert_eq!(stage.engine.shutdown(Duration::from_secs(30)).await, 0, "{what}");
         let took_effect =
-            |call: &retryproof_testkit::Entry| call.said == Said::Fenced(Fenced::Done);
+            |call: &retryproof_testkit::Entry| call.said == Said::Fenced(FencedWrite::Applied);
         let granted = stage.log.count_of(|call| call.said == Said::Granted);
         let ends =
             stage.log.count_of(|call| call.operation != Operation::Extend && took_effect(call));

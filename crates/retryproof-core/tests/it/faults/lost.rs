@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, SharedStore, Standing, StoreProfile,
+    AcquireRequest, Acquired, Completion, FencedWrite, Peeked, SharedStore, StoreProfile,
 };
 use retryproof_core::{
     Acquisition, Attempt, CompletionFailurePolicy, Error, ErrorKind, ExecuteError, FencingToken,
@@ -68,7 +68,7 @@ async fn acq_9_a_grant_lost_twice_is_given_back_and_nothing_runs() {
     sleep(10 * MS).await;
     let releases = of(&lab, Operation::Release);
     assert_eq!(releases.len(), 1);
-    assert_eq!(releases[0].said, Said::Fenced(Fenced::Done));
+    assert_eq!(releases[0].said, Said::Fenced(FencedWrite::Applied));
     let next = lab.call(ctx("k", std::time::Duration::ZERO), NOW).await;
     assert!(next.is_executed(), "the key is free at once: {next:?}");
     assert_eq!(lab.counters.read().taken_over, 0);
@@ -96,9 +96,9 @@ async fn cmp_3_a_lost_completion_is_repeated_and_counts_once() {
         let ended = lab.call(ctx("k", LEASE), NOW).await;
         assert!(ended.is_executed() && ended.recorded() == Some(Recorded::Yes), "{ended:?}");
         let said: Vec<_> = of(&lab, Operation::Complete).iter().map(|call| call.said).collect();
-        assert_eq!(said[0], Said::Fenced(Fenced::Done));
+        assert_eq!(said[0], Said::Fenced(FencedWrite::Applied));
         assert!(
-            said[1..].iter().all(|said| *said == Said::Fenced(Fenced::AlreadyDone)),
+            said[1..].iter().all(|said| *said == Said::Fenced(FencedWrite::AlreadyApplied)),
             "{said:?}"
         );
         assert_eq!(said.len() as u64, times + 1);
@@ -197,24 +197,34 @@ impl IdempotencyStore for Doubtful {
             None => answer,
         }
     }
-    async fn look(&self, id: &Identity) -> Result<Standing> {
-        self.0.look(id).await
+    async fn peek(&self, id: &Identity) -> Result<Peeked> {
+        self.0.peek(id).await
     }
-    async fn changed(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        self.0.changed(id, seen, at_most).await
+    async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        at_most: Duration,
+    ) -> Result<()> {
+        self.0.wait_for_change(id, seen, at_most).await
     }
-    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<Fenced> {
+    async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
         self.0.extend(id, owner, lease).await
     }
-    async fn complete(&self, id: &Identity, owner: OwnerId, done: &Completion) -> Result<Fenced> {
+    async fn complete(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: &Completion,
+    ) -> Result<FencedWrite> {
         self.0.complete(id, owner, done).await
     }
-    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<Fenced> {
+    async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
         self.1.lock().1.push("release");
         self.0.release(id, owner).await
     }
     fn profile(&self) -> StoreProfile {
-        StoreProfile::new("doubtful").with_answers_at_once()
+        StoreProfile::new("doubtful").with_immediate()
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use retryproof_core::observe::Loss;
 use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, Fenced, Inspect, Purge, RecordSummary, SharedStore,
-    Standing, StoreProfile, StoreStats,
+    AcquireRequest, Acquired, Completion, FencedWrite, Inspect, Peeked, Purge, RecordSummary,
+    SharedStore, StoreProfile, StoreStats,
 };
 use retryproof_core::{
     Acquisition, ErrorKind, FencingToken, IdempotencyContext, IdempotencyEngine, IdempotencyStore,
@@ -70,25 +70,25 @@ impl IdempotencyStore for Jumpy {
         self.may_panic();
         async move { self.store.acquire(id, req).await }
     }
-    fn look(&self, id: &Identity) -> impl Future<Output = Result<Standing>> + Send {
+    fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send {
         self.may_panic();
-        async move { self.store.look(id).await }
+        async move { self.store.peek(id).await }
     }
-    fn changed(
+    fn wait_for_change(
         &self,
         id: &Identity,
         seen: FencingToken,
         at_most: Duration,
     ) -> impl Future<Output = Result<()>> + Send {
         self.may_panic();
-        async move { self.store.changed(id, seen, at_most).await }
+        async move { self.store.wait_for_change(id, seen, at_most).await }
     }
     fn extend(
         &self,
         id: &Identity,
         owner: OwnerId,
         lease: Duration,
-    ) -> impl Future<Output = Result<Fenced>> + Send {
+    ) -> impl Future<Output = Result<FencedWrite>> + Send {
         self.may_panic();
         async move { self.store.extend(id, owner, lease).await }
     }
@@ -97,7 +97,7 @@ impl IdempotencyStore for Jumpy {
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
-    ) -> impl Future<Output = Result<Fenced>> + Send {
+    ) -> impl Future<Output = Result<FencedWrite>> + Send {
         self.may_panic();
         async move { self.store.complete(id, owner, done).await }
     }
@@ -105,13 +105,13 @@ impl IdempotencyStore for Jumpy {
         &self,
         id: &Identity,
         owner: OwnerId,
-    ) -> impl Future<Output = Result<Fenced>> + Send {
+    ) -> impl Future<Output = Result<FencedWrite>> + Send {
         self.may_panic();
         async move { self.store.release(id, owner).await }
     }
     fn profile(&self) -> StoreProfile {
         let profile = StoreProfile::new("jumpy");
-        if self.at_once { profile.with_answers_at_once() } else { profile }
+        if self.at_once { profile.with_immediate() } else { profile }
     }
 }
 
@@ -195,7 +195,7 @@ async fn sto_5_a_call_that_panics_before_it_has_a_future_is_a_failed_call() {
 #[tokio::test(start_paused = true)]
 async fn acq_1_sto_5_a_waiter_whose_wait_panics_waits_on() {
     let lab = Lab::new();
-    lab.faults.fail_next(Operation::Changed, 3, Fault::Panicked);
+    lab.faults.fail_next(Operation::WaitForChange, 3, Fault::Panicked);
     let holder = lab.start(ctx("k", LEASE), Does::Succeeds(LEASE));
     sleep(10 * MS).await;
     let waiter = lab.call(ctx("k", 4 * LEASE), NOW).await;

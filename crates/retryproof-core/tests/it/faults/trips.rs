@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use retryproof_testkit::Operation::{Acquire, Changed, Complete, Release};
+use retryproof_testkit::Operation::{Acquire, Complete, Release, WaitForChange};
 use retryproof_testkit::Said;
 
 use super::{Does, LEASE, Lab, MS, NOW, ctx};
@@ -64,7 +64,7 @@ async fn acq_5_a_thousand_waiters_cost_their_first_looks_and_the_polls_of_one() 
         }
         assert!(holder.await.unwrap().is_executed());
         assert_eq!(lab.runs(), 1);
-        lab.log.count(Acquire) + lab.log.count(Changed)
+        lab.log.count(Acquire) + lab.log.count(WaitForChange)
     };
     let polls_of_one = costs(1).await - 1;
     let of_all = costs(1_000).await;

@@ -118,10 +118,10 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                 5 => {
                     let expected =
                         known.as_ref().filter(|record| !over(record)).map(|r| r.value.is_some());
-                    let found = match ready(store.look(id)).unwrap() {
-                        Standing::Absent => None,
-                        Standing::Busy { .. } => Some(false),
-                        Standing::Complete(_) => Some(true),
+                    let found = match ready(store.peek(id)).unwrap() {
+                        Peeked::Absent => None,
+                        Peeked::Busy { .. } => Some(false),
+                        Peeked::Complete(_) => Some(true),
                     };
                     assert_eq!(found, expected, "step {step}");
                 }
@@ -137,7 +137,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                 && record.value.is_none()
                                 && !purgeable(&record) =>
                         {
-                            assert_eq!(fenced, Fenced::Done, "step {step}");
+                            assert_eq!(fenced, FencedWrite::Applied, "step {step}");
                             record.value = Some((value, fingerprint));
                             record.expires = now + long;
                             record.purge_after = record.expires;
@@ -145,7 +145,7 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                         }
                         Some(mut record) if purgeable(&record) => {
                             // Gone or not: it may have been reclaimed by another call.
-                            if fenced == Fenced::Done {
+                            if fenced == FencedWrite::Applied {
                                 record.value = Some((value, fingerprint));
                                 record.expires = now + long;
                                 record.purge_after = record.expires;
@@ -153,15 +153,15 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                             }
                         }
                         Some(record) if record.owner == owner => {
-                            assert_eq!(fenced, Fenced::AlreadyDone)
+                            assert_eq!(fenced, FencedWrite::AlreadyApplied)
                         }
-                        _ => assert_eq!(fenced, Fenced::Lost),
+                        _ => assert_eq!(fenced, FencedWrite::NotOwner),
                     }
                 }
                 9 => {
                     let fenced = ready(store.extend(id, owner, span)).unwrap();
                     if let Some(record) = plain.get_mut(id)
-                        && fenced == Fenced::Done
+                        && fenced == FencedWrite::Applied
                     {
                         assert!(record.value.is_none() && record.owner == owner);
                         record.expires = now + long;
@@ -179,16 +179,16 @@ fn acq_8_a_long_random_walk_agrees_with_a_plain_map() {
                                 && record.owner == owner
                                 && !purgeable(&record) =>
                         {
-                            assert_eq!(fenced, Fenced::Done);
+                            assert_eq!(fenced, FencedWrite::Applied);
                             plain.remove(id);
                         }
                         Some(record) if purgeable(&record) => {
-                            if fenced != Fenced::Lost {
+                            if fenced != FencedWrite::NotOwner {
                                 plain.remove(id);
                             }
                         }
-                        Some(_) => assert_eq!(fenced, Fenced::Lost),
-                        None => assert_eq!(fenced, Fenced::AlreadyDone),
+                        Some(_) => assert_eq!(fenced, FencedWrite::NotOwner),
+                        None => assert_eq!(fenced, FencedWrite::AlreadyApplied),
                     }
                 }
                 _ => {
