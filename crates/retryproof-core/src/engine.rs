@@ -397,7 +397,7 @@ impl Inner {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Invalid, "a duration is longer than the store can keep")
-            .with("most", format_args!("{:?}", self.max_duration))
+            .with("limit", format_args!("{:?}", self.max_duration))
             .for_identity(identity))
     }
 }

@@ -118,5 +118,5 @@ pub(crate) fn too_large(bytes: usize, packet: usize) -> Error {
         "the value is larger than the server takes; raise its `max_allowed_packet`, or make results smaller",
     )
     .with("bytes", bytes)
-    .with("at_most", packet.saturating_sub(PACKET_OVERHEAD))
+    .with("limit", packet.saturating_sub(PACKET_OVERHEAD))
 }

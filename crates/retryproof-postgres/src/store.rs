@@ -221,7 +221,7 @@ impl PostgresStore {
                 "the value is larger than the store accepts",
             )
             .with("bytes", done.value.len())
-            .with("at_most", self.config.max_value));
+            .with("limit", self.config.max_value));
         }
         let deadline = self.pool.deadline();
         let fenced = match self.group.turn(id, owner, done, deadline).await {

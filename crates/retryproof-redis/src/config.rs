@@ -220,7 +220,7 @@ impl RedisConfig {
                 "the number of replicas to wait for is out of bounds",
             )
             .with("wait", replicas)
-            .with("at_most", REPLICA_BOUNDS.end()));
+            .with("limit", REPLICA_BOUNDS.end()));
         }
         // The server takes a time of 0 as "for ever".
         if !PAUSE_BOUNDS.contains(&time) {

@@ -242,7 +242,7 @@ impl IdempotencyStore for SqliteStore {
                 "the value is larger than the store accepts",
             )
             .with("bytes", done.value.len())
-            .with("at_most", self.max_value)
+            .with("limit", self.max_value)
             .during("complete")
             .for_identity(id));
         }

@@ -222,7 +222,7 @@ impl SqliteTx {
                     "the transaction was open for longer than a third of the shortest lease in \
                      the file, whose beats it held up; open it later, or give longer leases",
                 )
-                .with("at_most", format_args!("{:?}", self.open.1)));
+                .with("limit", format_args!("{:?}", self.open.1)));
             }
             self.seal.committing.store(true, Ordering::Release);
             let done = self.conn.execute_batch("COMMIT");

@@ -159,7 +159,7 @@ impl PendingCommit {
             let error =
                 Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
                     .with("bytes", open.done.value.len())
-                    .with("most", most);
+                    .with("limit", most);
             let error = open.named(error);
             tracing::warn!(identity = %state.identity, %error, "the result is recorded as a \
                  tombstone (CMP-9)");

@@ -113,7 +113,7 @@ pub(crate) async fn complete(
         let answer = if is_too_large(&done, tombstone, max_value) {
             Err(Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
                 .with("bytes", done.value.len())
-                .with("most", max_value)
+                .with("limit", max_value)
                 .during("complete")
                 .for_identity(&state.identity))
         } else {

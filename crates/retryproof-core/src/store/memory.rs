@@ -244,8 +244,8 @@ impl MemoryStore {
         Error::new(ErrorKind::Full, "the memory store is full of live records and takes no new key")
             .during("acquire")
             .for_identity(id)
-            .with("max records", self.max_records)
-            .with("max bytes", self.max_bytes)
+            .with("max_records", self.max_records)
+            .with("max_bytes", self.max_bytes)
     }
 
     fn complete_now(
@@ -277,7 +277,7 @@ impl MemoryStore {
             .during("complete")
             .for_identity(id)
             .with("bytes", bytes)
-            .with("max bytes", self.max_bytes)
+            .with("limit", self.max_bytes)
     }
 }
 

@@ -383,7 +383,7 @@ async fn cmp_9_a_value_over_the_limit_is_too_large() {
         .complete(&id, owner, &completion(&CANARY.repeat(200_000)))
         .await
         .expect_err("too large");
-    is(&error, ErrorKind::TooLarge, "at_most");
+    is(&error, ErrorKind::TooLarge, "limit");
     let whole = "x".repeat(store.profile().max_value - 8);
     assert_eq!(
         store.complete(&id, owner, &completion(&whole)).await.expect("it fits"),

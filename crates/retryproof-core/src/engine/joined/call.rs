@@ -165,7 +165,7 @@ fn open_too_long(most: Duration) -> Error {
         "the transaction was open for so long that its store holds up the beats of other keys; \
          it was rolled back: open it later, or give longer leases",
     )
-    .with("at_most", format_args!("{most:?}"))
+    .with("limit", format_args!("{most:?}"))
 }
 
 /// Rolls back, then frees the key. Dropped meanwhile, the transaction and the guard do it.
