@@ -199,7 +199,7 @@ async fn acq_4_a_duplicate_gets_the_result_of_another_process() {
         // It waits while the other one works, and past the first polls.
         let woken = tokio::time::timeout(Duration::from_millis(40), &mut waiting).await;
         assert!(woken.is_err(), "nothing has changed yet");
-        assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Done");
+        assert_eq!(other.ask(&format!("complete {key} result-{round}")), "Applied");
         let since = now();
         waiting.await.expect("waited");
         delays.push(since.elapsed());
@@ -226,10 +226,10 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
     // Commits that do not concern it wake nobody for good.
-    assert_eq!(other.ask("extend k"), "Done");
+    assert_eq!(other.ask("extend k"), "Applied");
     assert!(other.acquire("unrelated", LONG) > token);
     assert!(tokio::time::timeout(Duration::from_millis(60), &mut waiting).await.is_err());
-    assert_eq!(other.ask("release k"), "Done");
+    assert_eq!(other.ask("release k"), "Applied");
     waiting.await.expect("waited");
     let grant = take_over(&store, &id, OwnerId::new()).await;
     assert!(!grant.took_over && grant.token > token);
@@ -263,14 +263,14 @@ async fn cmp_2_a_stopped_process_is_fenced_off() {
     // Said while it is stopped: the first thing that it does when it goes on.
     other.say("complete k zombie");
     other.signal("-CONT");
-    assert_eq!(other.hear(), "Lost", "while the taker is at work");
+    assert_eq!(other.hear(), "NotOwner", "while the taker is at work");
     assert!(
         matches!(store.peek(&id).await, Ok(Peeked::Busy { token, .. }) if token == grant.token)
     );
-    assert_eq!(other.ask("extend k"), "Lost");
-    assert_eq!(other.ask("release k"), "Lost");
+    assert_eq!(other.ask("extend k"), "NotOwner");
+    assert_eq!(other.ask("release k"), "NotOwner");
     let _ = store.complete(&id, owner, &completion("takers")).await.expect("completed");
-    assert_eq!(other.ask("complete k zombie"), "Lost", "and after it");
+    assert_eq!(other.ask("complete k zombie"), "NotOwner", "and after it");
     assert_eq!(replay(&store, &id).await, "takers");
 }
 
@@ -301,7 +301,7 @@ async fn cmp_1_a_killed_process_leaves_its_results() {
     let mut other = Other::start(&dir.file());
     for key in 0..20 {
         other.acquire(&format!("k{key}"), LONG);
-        assert_eq!(other.ask(&format!("complete k{key} result-{key}")), "Done");
+        assert_eq!(other.ask(&format!("complete k{key} result-{key}")), "Applied");
     }
     other.signal("-KILL");
     other.process.wait().expect("it died");

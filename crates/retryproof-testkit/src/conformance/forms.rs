@@ -128,23 +128,23 @@ pub async fn sto_2_the_concrete_and_the_shared_form_agree(s: &Subject) {
     let nested = script(&SharedStore::new(s.store().clone()), &s.id("nested")).await;
     let expected = [
         "absent",
-        "Ok(Lost)",
-        "Ok(Lost)",
-        "Ok(AlreadyDone)",
+        "Ok(NotOwner)",
+        "Ok(NotOwner)",
+        "Ok(AlreadyApplied)",
         "granted, takeover false",
         "busy",
         "busy",
         "true",
-        "Ok(Done)",
-        "Ok(Lost)",
-        "Ok(Lost)",
-        "Ok(Done)",
-        "Ok(AlreadyDone)",
-        "Ok(Lost)",
+        "Ok(Applied)",
+        "Ok(NotOwner)",
+        "Ok(NotOwner)",
+        "Ok(Applied)",
+        "Ok(AlreadyApplied)",
+        "Ok(NotOwner)",
         "true",
         "complete [98, 111, 116, 104] Some([1, 4])",
         "complete [98, 111, 116, 104]",
-        "Ok(Lost)",
+        "Ok(NotOwner)",
     ];
     assert_eq!(concrete[..concrete.len() - 1], expected);
     assert_eq!(shared, concrete);
