@@ -125,7 +125,7 @@ async fn acq_4_a_duplicate_in_another_process_has_the_result_within_5_ms() {
         let since = Instant::now();
         let answer =
             tokio::task::block_in_place(|| other.ask(&format!("complete {key} result-{round}")));
-        assert_eq!(answer, "Ok(Done)");
+        assert_eq!(answer, "Ok(Applied)");
         waiting.await.expect("waited");
         assert_eq!(replay(&store, &id).await, format!("result-{round}"));
         delays.push(since.elapsed());
@@ -150,7 +150,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let (id, token) = (id("k"), other.acquire("k", LONG));
     let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(20), &mut waiting).await.is_err());
-    assert_eq!(other.ask("release k"), "Ok(Done)");
+    assert_eq!(other.ask("release k"), "Ok(Applied)");
     waiting.await.expect("waited");
     let grant = grant(&store, &id, OwnerId::new()).await;
     assert!(!grant.took_over && grant.token > token);
