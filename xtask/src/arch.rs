@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `arch-check`: what ARCHITECTURE.md names exists, and it leaves no crate out; links of the other
-//! pages lead somewhere.
+//! `arch-check`: what ARCHITECTURE.md names exists, it leaves no crate out and has no row twice;
+//! links of the other pages lead somewhere; the files of a crate do not import each other in circles.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::Verdict;
 use crate::deps::{members, metadata};
-use crate::tree;
+use crate::{circles, tree};
 
 const PAGE: &str = "ARCHITECTURE.md";
 
@@ -34,7 +35,36 @@ pub(crate) fn check(root: &Path) -> Verdict {
         }
         Err(error) => problems.push(error.to_string()),
     }
+    problems.extend(rows_that_stand_twice(&page));
+    match tree::rust_files(root) {
+        Ok(sources) => problems.extend(circles::problems(&sources)),
+        Err(error) => problems.push(error.to_string()),
+    }
     Verdict::of(&problems, format!("{} crates, {} files", members.len(), files.len()))
+}
+
+/// Rows of tables with the same first cell, under the same heading.
+fn rows_that_stand_twice(page: &str) -> Vec<String> {
+    let mut first_cells = BTreeSet::new();
+    let mut problems = Vec::new();
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.starts_with('#') {
+            first_cells.clear();
+        }
+        if lines.peek().is_some_and(|next| next.starts_with("|-")) {
+            continue;
+        }
+        let Some(cell) = line.strip_prefix('|').and_then(|row| row.split('|').next()) else {
+            continue;
+        };
+        let cell = cell.trim();
+        let is_rule = cell.is_empty() || cell.chars().all(|c| c == '-' || c == ':');
+        if !is_rule && !first_cells.insert(cell) {
+            problems.push(format!("{PAGE} has two rows for {cell}"));
+        }
+    }
+    problems
 }
 
 /// Everything in backticks that ends in `.rs`.
@@ -79,6 +109,12 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_stands_once_under_a_heading() {
+        let page = "# A\n| x | is |\n|---|---|\n| x | 1 |\n| x | 2 |\n# B\n| x | 3 |\n";
+        assert_eq!(rows_that_stand_twice(page), ["ARCHITECTURE.md has two rows for x"]);
+    }
 
     #[test]
     fn files_are_those_in_backticks() {

@@ -10,9 +10,11 @@ use std::process::ExitCode;
 mod arch;
 mod bench;
 mod cargo;
+mod circles;
 mod deps;
 mod features;
 mod lock;
+mod names;
 mod rules;
 mod services;
 mod size;
@@ -25,7 +27,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test           everything below up to lock-check, and format, lints, docs and all tests; what CI runs
   rules-check    every rule of SPEC.md is named by a test, and every rule a test names is in SPEC.md
   size-check     file lengths and licence lines
-  arch-check     crates and files that ARCHITECTURE.md names exist
+  arch-check     crates and files that ARCHITECTURE.md names exist; no import circles
+  names-check    no type name of the shipped crates means two things
   deps-check     who may depend on whom, pins, minimum Rust version, size of core
   features       `cargo check` of the facade: no feature, each alone, all
   lock-check     what the lock files of users come to: one SQLite, both ends of its driver's range
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         "rules-check" => rules::check(&root),
         "size-check" => size::check(&root),
         "arch-check" => arch::check(&root),
+        "names-check" => names::check(&root),
         "deps-check" => deps::check(&root),
         "features" => features::check(&root),
         "lock-check" => lock::check(&root),

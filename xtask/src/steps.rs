@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cargo::{self, Cargo};
 use crate::services::ForTests;
 use crate::tally::{self, Tally};
-use crate::{Verdict, arch, deps, features, lock, rules, size};
+use crate::{Verdict, arch, deps, features, lock, names, rules, size};
 
 enum Work {
     Check(fn(&Path) -> Verdict),
@@ -40,7 +40,8 @@ fn plan(root: &Path) -> Vec<Step> {
     );
     step("rules-check", "rules and tests name each other", Work::Check(rules::check));
     step("size-check", "file lengths and licence lines", Work::Check(size::check));
-    step("arch-check", "ARCHITECTURE.md names what exists", Work::Check(arch::check));
+    step("arch-check", "ARCHITECTURE.md names what exists; no circles", Work::Check(arch::check));
+    step("names-check", "a type name means one thing", Work::Check(names::check));
     step("deps-check", "who depends on whom", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);

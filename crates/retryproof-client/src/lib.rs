@@ -4,7 +4,6 @@
 
 mod answer;
 mod backoff;
-mod builder;
 mod error;
 mod key;
 mod middleware;
@@ -14,10 +13,10 @@ mod report;
 mod retry_after;
 mod verdict;
 
-pub use builder::Builder;
 pub use error::{CallError, ErrorKind};
 pub use key::{IdempotencyKey, InvalidKey, NoRandom};
 pub use middleware::IdempotencyMiddleware;
+pub use middleware::builder::Builder;
 pub use redirect::same_origin_redirects;
 pub use report::{CallReport, GaveUp, IdempotentRequest, IdempotentResponse, SendOnce, WithoutKey};
 /// Of the versions that this crate speaks.

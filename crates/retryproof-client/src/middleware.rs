@@ -9,15 +9,17 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use self::builder::Builder;
 use crate::answer;
 use crate::backoff;
-use crate::builder::Builder;
 use crate::error::{CallError, ErrorKind};
 use crate::key::{IdempotencyKey, InvalidKey};
 use crate::problem::Problem;
 use crate::report::{CallReport, GaveUp, SendOnce, WithoutKey, is_replay};
 use crate::retry_after;
 use crate::verdict::{self, Seen};
+
+pub(crate) mod builder;
 
 /// Gives each logical call one key, and repeats the call, with that key and the same bytes, until
 /// it has an answer. See the [crate's page](crate).

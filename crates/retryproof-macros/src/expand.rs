@@ -18,14 +18,7 @@ use syn::Path;
 use crate::attr::{self, Errors};
 use crate::debug;
 use crate::item::Function;
-use crate::validate::{Plan, validate};
-
-/// Whose handlers `http` makes.
-#[derive(Clone, Copy)]
-pub(crate) enum Framework {
-    Axum,
-    Actix,
-}
+use crate::validate::{Framework, Plan, validate};
 
 /// The attribute.
 pub(crate) fn idempotent(

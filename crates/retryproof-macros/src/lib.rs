@@ -18,7 +18,7 @@ mod validate;
 
 use proc_macro::TokenStream;
 
-use crate::expand::Framework;
+use crate::validate::Framework;
 
 /// Runs a function once per key.
 ///

@@ -6,7 +6,7 @@ mod snapshot;
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use crate::expand::Framework;
+use crate::validate::Framework;
 
 /// A function for which every argument of the second form is right.
 const METHOD: &str =

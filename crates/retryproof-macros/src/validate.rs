@@ -12,8 +12,14 @@ use std::time::Duration;
 use syn::{Expr, FnArg, Lit, LitStr, Path, Safety, Type};
 
 use crate::attr::{Arg, Args, Errors};
-use crate::expand::Framework;
 use crate::item::{Function, LEASE_MARK, TX_MARK, elides_a_lifetime, mentions};
+
+/// Whose handlers `http` makes.
+#[derive(Clone, Copy)]
+pub(crate) enum Framework {
+    Axum,
+    Actix,
+}
 
 const MOST_SCOPE_BYTES: usize = 255;
 /// As axum: a tuple of 15 arguments and the last one.

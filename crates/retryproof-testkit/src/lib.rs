@@ -19,6 +19,7 @@
 #[cfg(feature = "broker")]
 pub mod broker;
 pub mod conformance;
+mod doom;
 mod fault;
 #[cfg(feature = "folder")]
 pub mod folder;
@@ -28,8 +29,10 @@ mod operation;
 mod random;
 mod record;
 mod runs_once;
+mod script;
 mod slow;
 mod subject;
+mod values;
 #[cfg(feature = "wire")]
 pub mod wire;
 

@@ -15,9 +15,9 @@ use retryproof_core::store::{
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, Key, OwnerId, Result, Scope};
 
-use crate::conformance::cancel::{self, Doomed};
-use crate::conformance::forms::{self, Transcript};
+use crate::doom::{Doomed, doom};
 use crate::ledger::{Joined, Ledger, Of};
+use crate::script::{Transcript, script};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
@@ -89,12 +89,12 @@ impl Subject {
         self.hooks.joined.as_deref()
     }
 
-    /// Runs the script of [`forms`] on the concrete store.
+    /// Runs [`script`] on the concrete store.
     pub(crate) async fn concrete(&self, id: Identity) -> Transcript {
         self.concrete.script(id).await
     }
 
-    /// Runs [`cancel::doom`] on the concrete store.
+    /// Runs [`doom`] on the concrete store.
     pub(crate) async fn doom(&self, id: Identity, call: Doomed, times: u32) -> bool {
         self.concrete.doom(id, call, times).await
     }
@@ -312,12 +312,12 @@ trait OnConcrete: Send + Sync {
 impl<S: IdempotencyStore> OnConcrete for Concrete<S> {
     fn script(&self, id: Identity) -> Boxed<Transcript> {
         let store = Arc::clone(&self.0);
-        Box::pin(async move { forms::script(&*store, &id).await })
+        Box::pin(async move { script(&*store, &id).await })
     }
 
     fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool> {
         let store = Arc::clone(&self.0);
-        Box::pin(async move { cancel::doom(&*store, &id, &call, times).await })
+        Box::pin(async move { doom(&*store, &id, &call, times).await })
     }
 }
 

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::{CompletionFailurePolicy, IdempotencyEngine, JsonCodec, OnDrop};
-use tower_layer::Layer;
-
-use crate::service::EngineService;
 
 /// Runs the services that it wraps once per (scope, key): the first request runs the service, every
 /// other one gets its stored response. See the [crate's page](crate).
@@ -97,14 +94,6 @@ impl<I, C> EngineLayer<I, C> {
     pub fn on_own_task(mut self) -> Self {
         self.terms.own_task = true;
         self
-    }
-}
-
-impl<S, I, C: Clone> Layer<S> for EngineLayer<I, C> {
-    type Service = EngineService<S, I, C>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        EngineService::new(inner, self.clone())
     }
 }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use retryproof_core::{Codec, Error, IdempotencyContext, JsonCodec, Lease, Rejected, settle};
+use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::identify::{Identify, IntoContext as _};
@@ -19,8 +20,16 @@ pub struct EngineService<S, I, C = JsonCodec> {
     layer: EngineLayer<I, C>,
 }
 
+impl<S, I, C: Clone> Layer<S> for EngineLayer<I, C> {
+    type Service = EngineService<S, I, C>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        EngineService::new(inner, self.clone())
+    }
+}
+
 impl<S, I, C> EngineService<S, I, C> {
-    pub(crate) fn new(inner: S, layer: EngineLayer<I, C>) -> Self {
+    fn new(inner: S, layer: EngineLayer<I, C>) -> Self {
         Self { inner, layer }
     }
 

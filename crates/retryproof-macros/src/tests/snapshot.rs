@@ -11,8 +11,9 @@ use quote::{ToTokens, quote};
 use syn::Item;
 
 use crate::debug::pretty;
-use crate::expand::{Framework, idempotent};
+use crate::expand::idempotent;
 use crate::item::Function;
+use crate::validate::Framework;
 
 const HEAD: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0\n";
 

@@ -8,16 +8,12 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Grant, Peeked, SharedStore,
 };
 use retryproof_core::{
-    Blob, CodecId, FencingToken, Fingerprint, IdempotencyStore, Identity, Opened, OwnerId, Payload,
-    StoredResult,
+    FencingToken, Fingerprint, IdempotencyStore, Identity, OwnerId, StoredResult,
 };
 
 use crate::subject::Subject;
+pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 
-/// A lease or a ttl that does not end during a case.
-pub(super) const LONG: Duration = Duration::from_secs(600);
-pub(super) const DAY: Duration = Duration::from_secs(86_400);
-pub(super) const MS: Duration = Duration::from_millis(1);
 /// How long a waiter may sleep past its wake-up before the wake-up counts as lost. A poll of 50 ms
 /// is in order; the rest is for loaded machines.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
@@ -124,24 +120,6 @@ impl Caller {
 
     pub(super) async fn release(&self) -> FencedWrite {
         self.store.release(&self.id, self.owner).await.expect("a release is answered")
-    }
-}
-
-pub(super) fn fingerprint(byte: u8) -> Fingerprint {
-    Fingerprint::new(&[1, byte]).expect("a valid fingerprint")
-}
-
-/// A value as the engine writes it.
-pub(super) fn envelope(body: &[u8]) -> Blob {
-    Payload::new(CodecId::BYTES, 0, body).envelope().clone()
-}
-
-/// The body of a stored value.
-#[track_caller]
-pub(super) fn body(stored: &StoredResult) -> Vec<u8> {
-    match stored.open(None) {
-        Ok(Opened::Value(payload)) => payload.body().to_vec(),
-        other => panic!("expected a value, got {other:?}"),
     }
 }
 

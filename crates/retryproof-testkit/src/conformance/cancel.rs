@@ -2,74 +2,14 @@
 //! Each method dropped at each of its await points, through the concrete store and through
 //! `SharedStore`.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
-use std::time::Duration;
-
-use retryproof_core::store::{
-    AcquireRequest, Acquired, Completion, FencedWrite, IdempotencyStore, Peeked, SharedStore,
-};
-use retryproof_core::{FencingToken, Identity, OwnerId};
+use retryproof_core::store::{Acquired, FencedWrite, Peeked, SharedStore};
 
 use super::caller::{Caller, LONG, MS, body, granted, is_busy, is_complete};
+use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
 /// More await points than any method has; one that is not done by then hangs.
 const MOST: u32 = 1_000;
-
-/// One call that is to be dropped.
-#[derive(Debug, Clone)]
-pub(crate) enum Doomed {
-    Acquire(AcquireRequest),
-    Look,
-    Changed(FencingToken, Duration),
-    Extend(OwnerId, Duration),
-    Complete(OwnerId, Completion),
-    Release(OwnerId),
-}
-
-/// Makes the call and drops it when it has been pending `times` times. Says whether it was done
-/// before that.
-pub(crate) async fn doom<S: IdempotencyStore>(
-    store: &S,
-    id: &Identity,
-    call: &Doomed,
-    times: u32,
-) -> bool {
-    match call {
-        Doomed::Acquire(request) => until_pending(store.acquire(id, request), times).await,
-        Doomed::Look => until_pending(store.peek(id), times).await,
-        Doomed::Changed(seen, at_most) => {
-            until_pending(store.wait_for_change(id, *seen, *at_most), times).await
-        }
-        Doomed::Extend(owner, lease) => {
-            until_pending(store.extend(id, *owner, *lease), times).await
-        }
-        Doomed::Complete(owner, done) => {
-            until_pending(store.complete(id, *owner, done), times).await
-        }
-        Doomed::Release(owner) => until_pending(store.release(id, *owner), times).await,
-    }
-}
-
-async fn until_pending<T>(call: impl Future<Output = T>, times: u32) -> bool {
-    let mut call = pin!(call);
-    let mut pending = 0;
-    poll_fn(|cx| {
-        if pending == times {
-            return Poll::Ready(false);
-        }
-        match call.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
-            Poll::Pending => {
-                pending += 1;
-                if pending == times { Poll::Ready(false) } else { Poll::Pending }
-            }
-        }
-    })
-    .await
-}
 
 #[derive(Debug, Clone, Copy)]
 enum Form {

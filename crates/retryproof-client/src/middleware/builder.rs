@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderName;
 
+use super::IdempotencyMiddleware;
 use crate::error::{CallError, ErrorKind};
-use crate::middleware::IdempotencyMiddleware;
 
 /// No call is waited for longer.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
