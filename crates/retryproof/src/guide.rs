@@ -2,15 +2,15 @@
 //! The manual, in documentation builds only. Its examples are compiled, and run where they end.
 //!
 //! - [`getting_started`]: from nothing to a guarded endpoint.
-//! - [`http`]: keys, replays, problems, the fate of an answer, the order of layers.
+//! - [`http`]: keys, replays, problems, what is stored, the order of layers.
 //! - [`functions_and_listeners`]: `#[idempotent(key = ..)]`, redelivered messages, the blocking
 //!   form.
-//! - [`client`]: the caller's half, and how a handler passes its protection on.
-//! - [`webhooks`]: signatures before the guard, the event's id as key.
-//! - [`listeners`]: consumers of message brokers, and what the broker is told.
-//! - [`guarantees`]: what happens in every failure, and what helps beyond it.
-//! - [`writing_a_store`]: the contract and the kit that judges it.
-//! - [`operations`]: settings, what to watch, and each message at three in the morning.
+//! - [`client`]: the client side, and how a handler protects the services it calls.
+//! - [`webhooks`]: check the signature before the guard, use the event's id as the key.
+//! - [`listeners`]: consumers of message brokers, and how each message is acknowledged.
+//! - [`guarantees`]: what happens in every failure, and how to protect effects elsewhere.
+//! - [`writing_a_store`]: the contract, and the kit that tests it.
+//! - [`operations`]: settings, what to monitor, and what to do about each message.
 
 // Links between the pages are defined before each of them too, and the first definition counts:
 // they lead to modules here, and to files where the files are read.
