@@ -9,11 +9,11 @@ use retryproof_core::{FencingToken, Identity, Result};
 use sqlx_core::row::Row as _;
 use sqlx_mysql::MySqlRow;
 
+use crate::connection::Want;
 use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;
 use crate::record::{COMPLETE, IN_PROGRESS, integer, remaining, unreadable};
-use crate::session::Want;
-use crate::sql::{Statement, size};
+use crate::statement::{Statement, size};
 use crate::store::{MysqlStore, key_of};
 
 /// Most rows that one purging statement deletes: it holds their locks until it has committed.

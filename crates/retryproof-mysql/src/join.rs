@@ -12,11 +12,17 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_core::transaction::Transaction;
 use sqlx_mysql::{MySql, MySqlConnection};
 
+use crate::connection::{Session, Want};
 use crate::error::{Trouble, classify};
-use crate::session::{Session, Want};
-use crate::sql::{Sql, Statement, arguments};
+use crate::statement::{Sql, Statement, arguments};
 use crate::store::{MysqlStore, complete_statement};
-use crate::tx::probe;
+
+#[cfg(feature = "sqlx-08")]
+pub mod sqlx_08;
+mod transaction;
+
+pub use transaction::MysqlTx;
+use transaction::probe;
 
 /// MySQL's way to write SQL: marks the transactions that a [`MysqlStore`] can join.
 #[derive(Debug, Clone, Copy)]
@@ -84,11 +90,7 @@ impl TxPort<Mysql> for Transaction<'_, MySql> {
 }
 
 /// The statement alone; the rows that it matched.
-pub(crate) async fn run(
-    conn: &mut MySqlConnection,
-    sql: &str,
-    params: &[Param<'_>],
-) -> Result<u64> {
+async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let refused = |error| classify(error).error;
     let query = query_with(AssertSqlSafe(sql.to_owned()), arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())

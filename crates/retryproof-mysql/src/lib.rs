@@ -2,25 +2,23 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
-mod call;
 mod config;
+mod connection;
 mod error;
+mod execute;
 mod inspect;
 mod join;
 mod pool;
 mod record;
 mod schema;
-mod session;
-mod sql;
+mod statement;
 mod store;
-mod tx;
-mod wake;
+mod waiters;
 
 pub use config::MysqlConfig;
-pub use join::Mysql;
+#[cfg(feature = "sqlx-08")]
+pub use join::sqlx_08;
+pub use join::{Mysql, MysqlTx};
 pub use schema::schema_sql;
 pub use sqlx_mysql::MySqlPool;
 pub use store::MysqlStore;
-pub use tx::MysqlTx;
-#[cfg(feature = "sqlx-08")]
-pub use tx::sqlx_08;

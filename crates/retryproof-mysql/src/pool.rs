@@ -23,8 +23,8 @@ use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
+use crate::connection::Session;
 use crate::error::{Class, Trouble};
-use crate::session::Session;
 
 /// A connection that nobody wanted for this long is closed: servers and firewalls drop silent ones.
 const IDLE_MOST: Duration = Duration::from_secs(300);

@@ -9,9 +9,9 @@ use retryproof_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
 use crate::config::{DEFAULT_TABLE, MysqlConfig, valid_table};
+use crate::connection::{Session, Want};
 use crate::error::{Trouble, classify};
 use crate::record::integer;
-use crate::session::{Session, Want};
 
 /// The version that this code reads and writes.
 const VERSION: i64 = 1;

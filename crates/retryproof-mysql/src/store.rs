@@ -13,16 +13,16 @@ use retryproof_core::store::{
 use retryproof_core::{Error, FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::call::too_large;
 use crate::config::MysqlConfig;
+use crate::connection::Want;
 use crate::error::{Class, Trouble};
+use crate::execute::too_large;
 use crate::join;
 use crate::pool::{Lane, Pool};
 use crate::record::{Phase, Record, value};
 use crate::schema::{CHECK_MOST, check};
-use crate::session::Want;
-use crate::sql::{Sql, Statement};
-use crate::wake::Wake;
+use crate::statement::{Sql, Statement};
+use crate::waiters::Wake;
 
 /// Between two looks of a waiter: at first, and at most (ACQ-4).
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(40));

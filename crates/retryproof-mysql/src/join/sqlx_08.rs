@@ -22,9 +22,9 @@ use sqlx_mysql_08::{
     MySql, MySqlArguments, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlTransactionManager,
 };
 
-use super::{NO_SAVEPOINT, gone};
+use super::Mysql;
+use super::transaction::{NO_SAVEPOINT, gone};
 use crate::error::foreign;
-use crate::join::Mysql;
 
 /// In a transaction that was begun by hand, on a connection of the application's.
 ///

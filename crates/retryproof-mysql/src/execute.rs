@@ -9,11 +9,11 @@ use retryproof_core::store::Param;
 use retryproof_core::{Error, ErrorKind, Identity};
 use tokio::time::{Instant, sleep};
 
+use crate::connection::{Answer, Want};
 use crate::error::{Class, Trouble, classify};
 use crate::pool::Lane;
 use crate::record::Record;
-use crate::session::{Answer, Want};
-use crate::sql::{Statement, size};
+use crate::statement::{Statement, size};
 use crate::store::{MysqlStore, PACKET_OVERHEAD, key_of};
 
 /// How often a statement that lost a race is sent again, and how long the pause before it is at

@@ -27,14 +27,11 @@ use sqlx_core::sql_str::SqlStr;
 use sqlx_core::transaction::TransactionManager as _;
 use sqlx_mysql::{MySql, MySqlConnection, MySqlPool, MySqlTransactionManager};
 
+use super::{Mysql, run};
 use crate::error::{classify, number};
-use crate::join::{Mysql, run};
-
-#[cfg(feature = "sqlx-08")]
-pub mod sqlx_08;
 
 /// `SAVEPOINT does not exist`.
-const NO_SAVEPOINT: u16 = 1305;
+pub(super) const NO_SAVEPOINT: u16 = 1305;
 
 /// The texts of a transaction that is as safe as a [`MysqlTx`], for adapters of other drivers. Each
 /// is one text of several statements, to be sent as it is and not prepared. A connection that is
@@ -157,7 +154,7 @@ impl TxSource<Mysql> for MySqlPool {
 
 /// Fails outside of a transaction, where the statement would be a commit of its own. One round
 /// trip.
-pub(crate) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
+pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(Mysql::PROBE)).await {
         Ok(_) => Ok(()),
         Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(gone(classify(error).error)),
@@ -165,7 +162,7 @@ pub(crate) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     }
 }
 
-fn gone(source: Error) -> Error {
+pub(super) fn gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock \

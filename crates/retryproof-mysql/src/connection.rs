@@ -14,7 +14,7 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 
 use crate::error::{Trouble, classify};
-use crate::sql::arguments;
+use crate::statement::arguments;
 
 /// Set once per connection. A help only: a proxy that shares connections may drop it, so nothing
 /// rests on it but comfort. Under READ COMMITTED no gap is locked; a second for a row lock is the
