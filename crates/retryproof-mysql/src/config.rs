@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlConfig`]: which server, which table, how many connections.
+//! [`MysqlConfig`]: the server, the table and the number of connections.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -12,10 +12,10 @@ use sqlx_mysql::MySqlConnectOptions;
 
 use crate::error::classify;
 
-/// The default name of the table of records; that of the version appends `_meta` to it.
+/// The default name of the table of records. The table of the version has `_meta` appended.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// What a [`MysqlStore`](crate::MysqlStore) is connected with.
+/// The configuration of a [`MysqlStore`](crate::MysqlStore).
 ///
 /// ```
 /// use retryproof_mysql::MysqlConfig;
@@ -31,15 +31,15 @@ pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 pub struct MysqlConfig {
     pub(crate) options: MySqlConnectOptions,
     pub(crate) table: String,
-    pub(crate) connections: usize,
-    pub(crate) patience: Duration,
+    pub(crate) max_connections: usize,
+    pub(crate) connect_timeout: Duration,
     pub(crate) statement_timeout: Duration,
     pub(crate) returning: Option<bool>,
 }
 
 impl MysqlConfig {
-    /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`). Special characters in
-    /// it are percent-encoded. Behind a `?` may follow, joined by `&`:
+    /// Reads `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (or `mariadb://…`), with special characters
+    /// percent-encoded. Parameters follow after a `?`, joined by `&`:
     ///
     /// - `table=NAME`: [`with_table_name`](Self::with_table_name);
     /// - `max-connections=N`: [`with_max_connections`](Self::with_max_connections);
@@ -49,9 +49,9 @@ impl MysqlConfig {
     /// - `socket=PATH`: a Unix socket instead of host and port.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, a malformed URL, no database, or an unknown
-    /// parameter; [`ErrorKind::Unsupported`] for encryption without the feature. No error shows the
-    /// URL (ID-4).
+    /// [`ErrorKind::Config`] for an unknown scheme, a malformed URL, a missing database or an
+    /// unknown parameter; [`ErrorKind::Unsupported`] for encryption without the feature. No error
+    /// shows the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest =
@@ -60,18 +60,18 @@ impl MysqlConfig {
             })?;
         if rest.contains('#') {
             return Err(refuse(
-                "the URL of a MySQL store has a `#`; in a password it is written `%23`",
+                "the URL of a MySQL store contains a `#`; in a password write it as `%23`",
             ));
         }
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password with a bare `?` ends up in the query, which a message may quote (ID-4).
         if query.contains('@') {
             return Err(refuse(
-                "the URL of a MySQL store has a `?` or an `@` out of place; in a password they \
-                 are `%3F` and `%40`",
+                "the URL of a MySQL store has a `?` or an `@` out of place; in a password write \
+                 them as `%3F` and `%40`",
             ));
         }
-        let (mut table, mut connections, mut driver) = (DEFAULT_TABLE, None, Vec::new());
+        let (mut table, mut max_connections, mut driver_params) = (DEFAULT_TABLE, None, Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
@@ -79,18 +79,18 @@ impl MysqlConfig {
                 "max-connections" => {
                     let number =
                         value.parse().ok().filter(|number| CONNECTION_BOUNDS.contains(number));
-                    connections = Some(number.ok_or_else(|| {
+                    max_connections = Some(number.ok_or_else(|| {
                         refuse("`max-connections` of a MySQL store takes a number from 2 to 10000")
                     })?);
                 }
                 "ssl-mode" => {
                     check_encryption(value)?;
-                    driver.push(pair);
+                    driver_params.push(pair);
                 }
-                "ssl-ca" | "ssl-cert" | "ssl-key" | "socket" => driver.push(pair),
+                "ssl-ca" | "ssl-cert" | "ssl-key" | "socket" => driver_params.push(pair),
                 _ => {
                     return Err(refuse(
-                        "the URL of a MySQL store takes the parameters `table`, \
+                        "unknown URL parameter of a MySQL store; it accepts `table`, \
                          `max-connections`, `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` and \
                          `socket`",
                     )
@@ -98,17 +98,17 @@ impl MysqlConfig {
                 }
             }
         }
-        // The driver's reasons are fixed texts: they quote nothing of the URL.
+        // The driver's messages are fixed texts, which quote nothing of the URL.
         let options =
-            MySqlConnectOptions::from_str(&format!("mysql://{place}?{}", driver.join("&")))
+            MySqlConnectOptions::from_str(&format!("mysql://{server}?{}", driver_params.join("&")))
                 .map_err(|error| classify(error).error)?;
         if options.get_database().is_none_or(str::is_empty) {
             return Err(refuse(
                 "the URL of a MySQL store names no database; write `…@HOST:PORT/DATABASE`",
             ));
         }
-        // What the driver would set at connect is not needed: only bytes and integers travel, and
-        // no time zone matters.
+        // The driver's own settings at connect are not needed: the store binds only bytes and
+        // integers, and uses no time zone.
         let options = options
             .pipes_as_concat(false)
             .no_engine_substitution(false)
@@ -118,8 +118,8 @@ impl MysqlConfig {
         let config = Self {
             options,
             table: table.to_owned(),
-            connections: connections.unwrap_or(16),
-            patience: Duration::from_secs(3),
+            max_connections: max_connections.unwrap_or(16),
+            connect_timeout: Duration::from_secs(3),
             statement_timeout: Duration::from_secs(10),
             returning: None,
         };
@@ -127,42 +127,44 @@ impl MysqlConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is
-    /// checked when the store is connected or migrated. Default `retryproof_records`.
+    /// Sets the name of the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3);
+    /// connecting and migrating check that. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How many connections the store opens at most, 2 to 10,000; they are its own, and opened when
-    /// they are needed. A quarter of them, at least one, serves running holders alone (beats,
+    /// Sets how many connections the store may open, 2 to 10,000. Only the store uses them, and it
+    /// opens each when it is needed. A quarter, at least one, is reserved for holders (heartbeats,
     /// completions, releases), so that a rush of new calls ends no lease (RUN-2). Default 16.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
+        self.max_connections =
+            connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
-    /// How long a call waits for a free connection, and for a new one to open, each. Default 3 s.
+    /// Sets how long a call waits for a free connection, and how long for a new one to open.
+    /// Default 3 s.
     #[must_use]
-    pub fn with_connect_timeout(mut self, most: Duration) -> Self {
-        self.patience = most;
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
-    /// How long a statement may take before its connection is thrown away. The engine's
-    /// `operation-timeout` (5 s) is normally over before; this bounds what goes on behind it.
-    /// Default 10 s.
+    /// Sets how long a statement may take before its connection is closed. The engine's
+    /// `operation-timeout` (5 s) normally ends the call first; this is the limit for calls without
+    /// it. Default 10 s.
     #[must_use]
-    pub fn with_statement_timeout(mut self, most: Duration) -> Self {
-        self.statement_timeout = most;
+    pub fn with_statement_timeout(mut self, timeout: Duration) -> Self {
+        self.statement_timeout = timeout;
         self
     }
 
-    /// Whether an acquire asks for the row by `RETURNING`. Default: where the server has it
-    /// (MariaDB 10.5). Without it an acquire that finds the key in use, or its result, costs a
-    /// second trip; for tests of that path.
+    /// Sets whether an acquire reads the row by `RETURNING`. Default: if the server has it (MariaDB
+    /// 10.5). Without it, an acquire of a key in use costs a second round trip; for tests of that
+    /// path.
     #[doc(hidden)]
     #[must_use]
     pub fn with_returning(mut self, returning: bool) -> Self {
@@ -170,18 +172,18 @@ impl MysqlConfig {
         self
     }
 
-    /// How many of the connections are for holders alone.
+    /// How many of the connections serve holders only.
     pub(crate) fn reserved(&self) -> usize {
-        (self.connections / 4).max(1)
+        (self.max_connections / 4).max(1)
     }
 
-    /// The table's name, validated: the one dynamic part of the SQL (STO-3).
+    /// The validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
         valid_table(&self.table)
     }
 }
 
-/// `name`, if it may name a table.
+/// `name`, if it is valid as a table name.
 pub(crate) fn valid_table(name: &str) -> Result<&str> {
     if is_store_name(name) {
         Ok(name)
@@ -197,7 +199,7 @@ fn check_encryption(mode: &str) -> Result<()> {
         "required" | "verify_ca" | "verify_identity" if cfg!(feature = "tls") => Ok(()),
         "required" | "verify_ca" | "verify_identity" => Err(Error::new(
             ErrorKind::Unsupported,
-            "this build of retryproof-mysql cannot encrypt; switch on its cargo feature `tls`",
+            "this build of retryproof-mysql has no TLS; enable its cargo feature `tls`",
         )),
         _ => Err(Error::new(
             ErrorKind::Config,
@@ -214,8 +216,8 @@ impl fmt::Debug for MysqlConfig {
             .field("port", &self.options.get_port())
             .field("database", &self.options.get_database())
             .field("table", &self.table)
-            .field("connections", &self.connections)
-            .field("connect_timeout", &self.patience)
+            .field("max_connections", &self.max_connections)
+            .field("connect_timeout", &self.connect_timeout)
             .field("statement_timeout", &self.statement_timeout)
             .finish_non_exhaustive()
     }
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn cfg_1_url_form_names_server_table_and_connections() {
         let config = MysqlConfig::from_url(&format!("{GOOD}?table=t&max-connections=8")).unwrap();
-        assert_eq!((config.table.as_str(), config.connections, config.reserved()), ("t", 8, 2));
+        assert_eq!((config.table.as_str(), config.max_connections, config.reserved()), ("t", 8, 2));
         assert_eq!((config.options.get_host(), config.options.get_port()), ("localhost", 3307));
         assert_eq!(config.options.get_database(), Some("db"));
         assert!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Session`]: one connection, what is known of its server, and one statement on it.
+//! [`Connection`]: one connection, what is known of its server, and one statement on it.
 
 use std::sync::Arc;
 
@@ -13,81 +13,86 @@ use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 
-use crate::error::{Trouble, classify};
-use crate::statement::arguments;
+use crate::error::{Failure, classify};
+use crate::statement::{Statement, StatementTexts, arguments};
 
-/// Set once per connection. A help only: a proxy that shares connections may drop it, so nothing
-/// rests on it but comfort. Under READ COMMITTED no gap is locked; a second for a row lock is the
-/// server's smallest unit; the mode refuses what it cannot store as it is.
+/// Sent once per connection. Correctness does not depend on these settings, because a proxy that
+/// shares connections may drop them. READ COMMITTED takes no gap locks; one second is the smallest
+/// row lock timeout that the server has; the SQL mode refuses values that it cannot store as given.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION \
      innodb_lock_wait_timeout=1, autocommit=1, \
      sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'; SELECT \
      VERSION(),CAST(@@max_allowed_packet AS SIGNED)";
 
-/// The server at the other end.
+/// What the store needs to know of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Server {
-    /// Whether an INSERT can return the row (MariaDB from 10.5 on).
+pub(crate) struct ServerInfo {
+    /// Whether an INSERT can return the row (MariaDB 10.5 and later).
     pub(crate) returning: bool,
-    /// The largest packet that it takes, in bytes.
+    /// The largest packet that the server accepts, in bytes.
     pub(crate) max_packet: usize,
 }
 
-/// What is wanted from a statement.
+/// Which result a statement has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum ResultKind {
     Rows,
     Counts,
 }
 
-/// What a statement came to.
+/// The result of a statement.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct StatementResult {
     pub(crate) rows: Vec<MySqlRow>,
-    /// Rows that matched: the driver asks for them, not for those that changed.
+    /// The rows that matched: the driver requests this count instead of that of changed rows.
     pub(crate) matched: u64,
     pub(crate) insert_id: u64,
 }
 
-pub(crate) struct Session {
-    conn: MySqlConnection,
-    pub(crate) server: Server,
+pub(crate) struct Connection {
+    driver: MySqlConnection,
+    pub(crate) server: ServerInfo,
 }
 
-impl Session {
-    pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Trouble> {
-        let mut conn = options.connect().await.map_err(classify)?;
-        let rows = raw_sql(SETTINGS).fetch_all(&mut conn).await.map_err(classify)?;
+impl Connection {
+    pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<Self, Failure> {
+        let mut driver = options.connect().await.map_err(classify)?;
+        let rows = raw_sql(SETTINGS).fetch_all(&mut driver).await.map_err(classify)?;
         let row = rows.first().ok_or_else(|| {
-            Error::new(ErrorKind::Unexpected, "the server does not say what it is")
+            Error::new(ErrorKind::Unexpected, "the server did not report its version")
         })?;
         let version: String = row.try_get(0).map_err(classify)?;
         let max_packet: i64 = row.try_get(1).map_err(classify)?;
-        let server = Server {
+        let server = ServerInfo {
             returning: has_returning(&version)?,
             max_packet: usize::try_from(max_packet).unwrap_or(0),
         };
-        Ok(Self { conn, server })
+        Ok(Self { driver, server })
     }
 
-    /// One round trip, once the connection knows the statement (three for one that is not `kept`).
-    /// It reads the answer to its end: an INSERT that returns rows sends them before it has
-    /// committed.
+    /// Runs one statement: one round trip once the connection has prepared it, three where the
+    /// preparation is not `cached`. The result is read to its end, because an INSERT that returns
+    /// rows sends them before it has committed.
     ///
-    /// A drop leaves the connection in the middle of an answer: it must not be used again.
+    /// # Cancel safety
+    /// A dropped future leaves part of the result unread: the connection must not be used again.
     pub(crate) async fn run(
         &mut self,
         sql: &Arc<str>,
         params: &[Param<'_>],
-        want: Want,
-        kept: bool,
-    ) -> Result<Answer, sqlx_core::Error> {
-        let query = query_with(AssertSqlSafe(Arc::clone(sql)), arguments(params)?).persistent(kept);
-        Ok(match want {
-            Want::Rows => Answer { rows: self.conn.fetch_all(query).await?, ..Answer::default() },
-            Want::Counts => {
-                let done = self.conn.execute(query).await?;
-                Answer {
+        kind: ResultKind,
+        cached: bool,
+    ) -> Result<StatementResult, sqlx_core::Error> {
+        let query =
+            query_with(AssertSqlSafe(Arc::clone(sql)), arguments(params)?).persistent(cached);
+        Ok(match kind {
+            ResultKind::Rows => StatementResult {
+                rows: self.driver.fetch_all(query).await?,
+                ..StatementResult::default()
+            },
+            ResultKind::Counts => {
+                let done = self.driver.execute(query).await?;
+                StatementResult {
                     rows: Vec::new(),
                     matched: done.rows_affected(),
                     insert_id: done.last_insert_id(),
@@ -96,16 +101,40 @@ impl Session {
         })
     }
 
-    /// Says goodbye to the server.
-    pub(crate) async fn close(self) {
-        // Whoever does not hear it closes the connection too.
-        let _ = self.conn.close().await;
+    /// Runs a script of several statements without parameters.
+    pub(crate) async fn run_script(&mut self, script: String) -> Result<(), Failure> {
+        self.driver.execute(raw_sql(AssertSqlSafe(script))).await.map_err(classify)?;
+        Ok(())
     }
 
-    /// A script of several statements without parameters.
-    pub(crate) async fn script(&mut self, script: String) -> Result<(), Trouble> {
-        self.conn.execute(raw_sql(AssertSqlSafe(script))).await.map_err(classify)?;
-        Ok(())
+    /// The text of the completion for a transaction of the application on this server (CMP-7).
+    ///
+    /// MariaDB, by default from 11.6.2 on, refuses to update a row that has changed since a
+    /// transaction at REPEATABLE READ took its snapshot (error 1020,
+    /// `innodb_snapshot_isolation`). Heartbeats change the record's row all the time (RUN-1), so a
+    /// transaction that reads first and outlasts a heartbeat could never be joined. The completion
+    /// compares the owner with the current row (CMP-2) and needs no snapshot, so this statement
+    /// alone runs with the setting off. The isolation level of the transaction stays the
+    /// application's choice: READ COMMITTED, for example, would let phantoms past its own locking
+    /// reads.
+    pub(crate) async fn joined_completion(
+        &mut self,
+        texts: &StatementTexts,
+    ) -> Result<Arc<str>, Failure> {
+        let text = texts.of(Statement::Complete);
+        let sql = Arc::from("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'");
+        let known = self.run(&sql, &[], ResultKind::Rows, false).await.map_err(classify)?;
+        Ok(match known.rows.is_empty() {
+            true => Arc::clone(text),
+            // Even where the server has it off: a session can turn it on.
+            false => format!("SET STATEMENT innodb_snapshot_isolation=OFF FOR {text}").into(),
+        })
+    }
+
+    /// Ends the connection in order.
+    pub(crate) async fn close(self) {
+        // If the server does not receive it, it closes the connection anyway.
+        let _ = self.driver.close().await;
     }
 }
 
@@ -121,7 +150,7 @@ fn has_returning(version: &str) -> Result<bool, Error> {
     if number < oldest {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "the server is too old; MariaDB 10.5 or MySQL 8.0, or newer, is needed",
+            "the server is too old; the store needs MariaDB 10.5 or MySQL 8.0, or newer",
         )
         .with("version", format_args!("{:?}", version.chars().take(40).collect::<String>())));
     }

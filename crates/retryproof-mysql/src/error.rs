@@ -1,195 +1,217 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: the one place where a driver's error becomes one of ours, and where it is said
-//! what may be done about it.
+//! [`Failure`]: an error of the store, and what helps against it. [`classify`] is the only place
+//! that translates the driver's errors.
 
 use std::fmt;
 
 use retryproof_core::{Error, ErrorKind};
 use sqlx_mysql::MySqlDatabaseError;
 
-/// What the caller of a statement may do about its failure.
+/// What the caller of a statement can do about its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// The statement was rolled back because it met another: send it again.
-    Race,
-    /// Somebody held the row for longer than we wait for a lock; nothing was done.
-    Locked,
-    /// The connection is gone, or nobody knows what it would answer: nothing more is to be sent on
-    /// it.
-    Broken,
-    /// The server takes no writes now, or none that need room; it may still be read.
+pub(crate) enum Recovery {
+    /// The statement conflicted with another one and was rolled back: send it again.
+    Retry,
+    /// Another transaction held the row for longer than the lock timeout; nothing was done.
+    RowLocked,
+    /// The connection is broken, or in an unknown state: send nothing more on it. The statement may
+    /// be repeated on a new one.
+    RetryOnNewConnection,
+    /// The same, but the time of this call is used up: the next one opens a new connection.
+    ReconnectForNextCall,
+    /// The server refuses writes, or writes that need space; it can still be read.
     ReadOnly,
-    /// Nothing but to report it.
-    Final,
+    /// Nothing: report the error.
+    None,
 }
 
-/// An error in our classes, with the way out, and what may be done about it.
+/// An error whose message says what to do, and what helps against it.
 #[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) class: Class,
+pub(crate) struct Failure {
+    pub(crate) recovery: Recovery,
     pub(crate) error: Error,
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        trouble.error
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { class: Class::Final, error }
+        Self { recovery: Recovery::None, error }
     }
 }
 
-const TLS: &str = "no encrypted connection came about; see that the server offers TLS, and that \
-     its certificate is signed by an authority that this host, or `ssl-ca`, names";
+const TLS: &str = "TLS handshake failed; check that the server offers TLS and that its \
+     certificate is signed by a CA of this host or of `ssl-ca`";
 
-/// A driver's error in our classes. The driver's own text stays behind it as the source, except
-/// where the server may quote a value in it: then the source is its number alone (ID-4). No
-/// statement of ours has a key in it, and no text of the driver a password.
-pub(crate) fn classify(error: sqlx_core::Error) -> Trouble {
+/// The error of a value that does not fit into a packet of the server (CMP-9).
+pub(crate) fn too_large(bytes: usize, limit: usize) -> Error {
+    Error::new(
+        ErrorKind::TooLarge,
+        "the value is larger than the server accepts; raise its `max_allowed_packet`, or make \
+         results smaller",
+    )
+    .with("bytes", bytes)
+    .with("limit", limit)
+}
+
+/// Translates an error of the driver. The driver's text stays its source, unless the server may
+/// quote a value in it: then the source is the server's error number alone (ID-4). The store's
+/// statements contain no keys, and the driver's texts no passwords.
+pub(crate) fn classify(error: sqlx_core::Error) -> Failure {
     use ErrorKind::{Config, Corrupt, TooLarge, Unavailable, Unexpected};
-    let (class, kind, message) = match &error {
-        sqlx_core::Error::Database(database) => match database
-            .try_downcast_ref::<MySqlDatabaseError>()
-        {
-            Some(server) => {
-                return of_server(
-                    server.number(),
-                    server.code().unwrap_or(""),
-                    error_source(server),
-                );
+    let (recovery, kind, message) = match &error {
+        sqlx_core::Error::Database(database) => {
+            match database.try_downcast_ref::<MySqlDatabaseError>() {
+                Some(server) => {
+                    return of_server(
+                        server.number(),
+                        server.code().unwrap_or(""),
+                        error_source(server),
+                    );
+                }
+                None => (
+                    Recovery::RetryOnNewConnection,
+                    Unexpected,
+                    "the driver reported an error of another database",
+                ),
             }
-            None => (Class::Broken, Unexpected, "the driver reported an error of another database"),
-        },
-        // A certificate that is refused comes as an error of the connection.
-        sqlx_core::Error::Tls(_) => (Class::Broken, Config, TLS),
+        }
+        // A refused certificate is reported as an I/O error.
+        sqlx_core::Error::Tls(_) => (Recovery::RetryOnNewConnection, Config, TLS),
         sqlx_core::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
-            (Class::Broken, Config, TLS)
+            (Recovery::RetryOnNewConnection, Config, TLS)
         }
         sqlx_core::Error::Io(_) => (
-            Class::Broken,
+            Recovery::RetryOnNewConnection,
             Unavailable,
-            "the connection to the MySQL server failed or broke; see that it runs and that host \
-             and port are right",
+            "the connection to the MySQL server failed or broke; check that the server runs and \
+             that host and port are right",
         ),
         sqlx_core::Error::Configuration(_) => (
-            Class::Final,
+            Recovery::None,
             Config,
             "the URL of the MySQL store is not valid; special characters are percent-encoded",
         ),
         sqlx_core::Error::Protocol(_) | sqlx_core::Error::WorkerCrashed => (
-            Class::Broken,
+            Recovery::RetryOnNewConnection,
             Unavailable,
-            "the server answered what the driver does not understand; see that host and port are \
+            "the driver does not understand the server's answer; check that host and port are \
              those of MySQL",
         ),
         sqlx_core::Error::ColumnDecode { .. } | sqlx_core::Error::Decode(_) => {
-            (Class::Final, Corrupt, "a stored column has another type than the store writes")
+            (Recovery::None, Corrupt, "a stored column has another type than the store writes")
         }
         sqlx_core::Error::Encode(_) => {
-            (Class::Final, TooLarge, "the driver cannot send a value of this size")
+            (Recovery::None, TooLarge, "the driver cannot send a value of this size")
         }
-        _ => (Class::Broken, Unexpected, "the MySQL driver refused the call; see the source"),
+        _ => (
+            Recovery::RetryOnNewConnection,
+            Unexpected,
+            "the MySQL driver refused the call; see the source",
+        ),
     };
-    Trouble { class, error: Error::new(kind, message).because(error) }
+    Failure { recovery, error: Error::new(kind, message).because(error) }
 }
 
-/// The server's number of an error, where it is the server's.
+/// The server's error number, if the error is the server's.
 pub(crate) fn number(error: &sqlx_core::Error) -> Option<u16> {
     let server = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(server.number())
 }
 
-/// An error of another driver: its text is left out, for the server may quote a value in it (ID-4).
-/// None of the server's: the connection broke.
+/// Translates an error of another driver, from the server's number and SQLSTATE; `None` if the
+/// connection broke. The text is left out, because the server may quote a value in it (ID-4).
 #[cfg(feature = "sqlx-08")]
-pub(crate) fn foreign(server: Option<(u16, &str)>) -> Error {
+pub(crate) fn other_driver(server: Option<(u16, &str)>) -> Error {
     match server {
         Some((number, state)) => {
             of_server(number, state, ServerError { number, state: state.to_owned(), text: None })
                 .error
         }
         None => Error::unavailable(
-            "the application's connection to the MySQL server broke, or none came about in time",
+            "the application's connection to the MySQL server broke, or could not be opened in time",
         ),
     }
 }
 
-/// By the number, which MySQL and MariaDB share up to 1880; the newer ones of each are named.
-fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
-    use Class::{Broken, Final, Locked, Race, ReadOnly};
+/// Translates the server's error number. MySQL and MariaDB share the numbers up to 1880; newer ones
+/// are listed for each.
+fn of_server(number: u16, state: &str, source: ServerError) -> Failure {
     use ErrorKind::{
         Config, Corrupt, Full, Schema, TooLarge, Unavailable, Unexpected, Unsupported,
     };
-    let (class, kind, message) = match number {
-        // Deadlock; a record changed since it was read (MariaDB, snapshot isolation); a group's
-        // certification failed (Galera, group replication).
+    use Recovery::{ReadOnly, Retry, RetryOnNewConnection, RowLocked};
+    let (recovery, kind, message) = match number {
+        // Deadlock; a row that changed after it was read (MariaDB, snapshot isolation); a failed
+        // certification (Galera, group replication).
         1213 | 1020 | 3101 => (
-            Race,
+            Retry,
             Unavailable,
-            "the statement met others in a deadlock again and again; see what else writes to the table",
+            "the statement ran into a deadlock on every retry; check what else writes to the table",
         ),
-        // Lock wait; statement time-out of MariaDB and of MySQL; a killed query.
+        // Lock wait time-out; statement time-out of MariaDB, of MySQL; a killed query.
         1205 | 1969 | 3024 | 1317 => (
-            Locked,
+            RowLocked,
             Unavailable,
             "the row of the record stayed locked; keep transactions that join a completion short",
         ),
-        // Also when it is about a single account.
+        // For the whole server, or for one account.
         1040 | 1203 | 1226 => (
-            Broken,
+            RetryOnNewConnection,
             Unavailable,
-            "the server takes no more connections; lower `max-connections` of the store, or \
+            "the server accepts no more connections; lower `max-connections` of the store, or \
              raise `max_connections` of the server",
         ),
-        // Wrong password or user; a host that may not connect; an authentication method that this
+        // Wrong user or password; a host that may not connect; an authentication plugin that this
         // side lacks.
         1045 | 1698 | 1130 | 4151 => (
-            Broken,
+            RetryOnNewConnection,
             Config,
             "the server refuses the user or its password; correct the URL, or the account and \
-             the hosts that it may come from",
+             the hosts that it may connect from",
         ),
         1251 | 1275 | 2059 => (
-            Broken,
+            RetryOnNewConnection,
             Config,
-            "the server asks for a way of authentication that this build lacks; MySQL 8 needs \
+            "the server requires an authentication method that this build lacks; MySQL 8 needs \
              TLS for `caching_sha2_password`",
         ),
         1049 => (
-            Broken,
+            RetryOnNewConnection,
             Config,
             "the database that the URL names does not exist; create it, or name another",
         ),
         1046 => (
-            Broken,
+            RetryOnNewConnection,
             Config,
             "the URL names no database; write `mysql://USER:PASSWORD@HOST/DATABASE`",
         ),
         1129 => (
-            Broken,
+            RetryOnNewConnection,
             Unavailable,
             "the server blocks this host after too many broken connections; run `FLUSH HOSTS`",
         ),
         1044 | 1142 | 1143 | 1227 | 1370 => (
-            Final,
+            Recovery::None,
             Unexpected,
             "the account lacks a privilege; grant it SELECT, INSERT, UPDATE and DELETE on both tables, \
              and CREATE and INDEX for `migrate()`",
         ),
         1146 | 1051 | 1054 | 1136 => (
-            Final,
+            Recovery::None,
             Schema,
             "the tables of the store are missing or of another version; call \
              `retryproof::migrate(url)` (`MysqlConfig::migrate()` where only this crate is used)",
         ),
-        // Another server may have been promoted: the next call connects anew.
+        // Another server may have been promoted: the next call opens a new connection.
         1290 | 1836 | 1792 | 3100 => (
             ReadOnly,
             Unavailable,
-            "the server is read-only; let the URL name the primary, or end the read-only mode",
+            "the server is read-only; name the primary in the URL, or end the read-only mode",
         ),
         1114 | 1021 | 1041 | 1037 | 1038 | 1030 | 3019 | 1534 => (
             ReadOnly,
@@ -197,26 +219,28 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
             "the table, the disk or the memory of the server is full; free space, or purge",
         ),
         1153 | 2020 => (
-            Broken,
+            RetryOnNewConnection,
             TooLarge,
-            "the value is larger than the server takes; raise `max_allowed_packet`, or make results smaller",
+            "the value is larger than the server accepts; raise `max_allowed_packet`, or make \
+             results smaller",
         ),
         1118 | 1406 => (
-            Final,
+            Recovery::None,
             TooLarge,
             "the value is larger than the server stores in one row; raise `innodb_log_file_size`",
         ),
         1461 => (
-            Broken,
+            RetryOnNewConnection,
             Unavailable,
-            "the server holds no more prepared statements; raise `max_prepared_stmt_count`, or \
+            "the server accepts no more prepared statements; raise `max_prepared_stmt_count`, or \
              lower `max-connections`",
         ),
-        // A statement that the connection no longer knows, or that has to be prepared again.
+        // A prepared statement that the server does not know, or that has to be prepared again.
         1243 | 1615 | 1295 => (
-            Broken,
+            RetryOnNewConnection,
             Unavailable,
-            "the server forgot a prepared statement; a proxy in between must keep them apart",
+            "the server does not know a prepared statement; a proxy in between must keep those of \
+             each connection apart",
         ),
         // Shutdown, a killed connection, time-outs and aborted connections.
         1053
@@ -231,37 +255,41 @@ fn of_server(number: u16, state: &str, source: ServerError) -> Trouble {
         | 1047
         | 3169
         | 3032 => (
-            Broken,
+            RetryOnNewConnection,
             Unavailable,
-            "the server ends connections, or is not ready yet; see that it runs",
+            "the server closes connections, or is not ready yet; check that it runs",
         ),
         1690 => (
-            Final,
+            Recovery::None,
             Corrupt,
-            "the record holds a number that no clock brings; look at it, or delete it by hand",
+            "the record holds a number that no clock produces; look at it, or delete it by hand",
         ),
         1665 => (
-            Final,
+            Recovery::None,
             Unsupported,
-            "the server logs statements (`binlog_format = STATEMENT`); set it to MIXED or ROW",
+            "the server's binary log has `binlog_format = STATEMENT`; set it to MIXED or ROW",
         ),
-        1286 | 1701 | 1813 => {
-            (Final, Unsupported, "the server cannot make or use an InnoDB table; see the source")
-        }
+        1286 | 1701 | 1813 => (
+            Recovery::None,
+            Unsupported,
+            "the server cannot create or use an InnoDB table; see the source",
+        ),
         _ if state == "40001" => (
-            Race,
+            Retry,
             Unavailable,
-            "the statement met others again and again; see what else writes to the table",
+            "the statement conflicted with others on every retry; check what else writes to the table",
         ),
-        _ if state.starts_with("08") => {
-            (Broken, Unavailable, "the connection to the MySQL server broke; see that it runs")
-        }
-        _ => (Final, Unexpected, "the MySQL server refused the statement; see the source"),
+        _ if state.starts_with("08") => (
+            RetryOnNewConnection,
+            Unavailable,
+            "the connection to the MySQL server broke; check that it runs",
+        ),
+        _ => (Recovery::None, Unexpected, "the MySQL server refused the statement; see the source"),
     };
-    Trouble { class, error: Error::new(kind, message).because(source) }
+    Failure { recovery, error: Error::new(kind, message).because(source) }
 }
 
-/// What the server said, without what it may have quoted.
+/// An error of the server, without values that it may quote.
 #[derive(Debug)]
 struct ServerError {
     number: u16,
@@ -271,8 +299,8 @@ struct ServerError {
 
 fn error_source(server: &MySqlDatabaseError) -> ServerError {
     let state = server.code().unwrap_or("").to_owned();
-    // Class 22 are data exceptions, 23 integrity ones; 1300 and 1366 quote strings too, and a
-    // syntax error quotes the statement. 1203 and 1226 name the user without the host.
+    // Classes 22 (data) and 23 (integrity) quote values, as do 1300, 1366 and 1411. 1203 and 1226
+    // name the user without the host.
     let quotes = state.starts_with("22")
         || state.starts_with("23")
         || matches!(server.number(), 1203 | 1226 | 1300 | 1366 | 1411);
@@ -280,10 +308,10 @@ fn error_source(server: &MySqlDatabaseError) -> ServerError {
     ServerError { number: server.number(), state, text }
 }
 
-/// A server's text without the account that it may name: `'USER'@'HOST'` (ID-4).
+/// A server's text without an account `'USER'@'HOST'` (ID-4).
 fn without_account(text: &str) -> String {
     let Some(at) = text.find("'@'") else { return text.to_owned() };
-    // From the first quotation mark on: a name may hold some itself.
+    // From the first quotation mark on, because a name may contain some.
     let (begin, host) = (text.find('\'').unwrap_or(at), at + "'@'".len());
     let end = text[host..].find('\'').map_or(text.len(), |end| host + end + 1);
     format!("{}of the URL{}", &text[..begin], &text[end..])
@@ -305,14 +333,14 @@ impl std::error::Error for ServerError {}
 mod tests {
     use super::*;
 
-    fn of(number: u16, state: &str) -> Trouble {
+    fn of(number: u16, state: &str) -> Failure {
         let source = ServerError { number, state: state.to_owned(), text: None };
         of_server(number, state, source)
     }
 
     #[test]
     fn id_4_no_text_of_the_server_names_the_account() {
-        for (said, shown) in [
+        for (text, shown) in [
             (
                 "Access denied for user 'app'@'10.0.0.1' (using password: YES)",
                 "Access denied for user of the URL (using password: YES)",
@@ -324,30 +352,30 @@ mod tests {
             ("Access denied for user 'app'@'cut", "Access denied for user of the URL"),
             ("Table 'd.t' doesn't exist", "Table 'd.t' doesn't exist"),
         ] {
-            assert_eq!(without_account(said), shown);
+            assert_eq!(without_account(text), shown);
         }
     }
 
     #[test]
     fn sto_5_server_errors_have_a_class_and_a_way_out() {
-        for (number, state, class, kind) in [
-            (1213, "40001", Class::Race, ErrorKind::Unavailable),
-            (1205, "HY000", Class::Locked, ErrorKind::Unavailable),
-            (1045, "28000", Class::Broken, ErrorKind::Config),
-            (1049, "42000", Class::Broken, ErrorKind::Config),
-            (1146, "42S02", Class::Final, ErrorKind::Schema),
-            (1142, "42000", Class::Final, ErrorKind::Unexpected),
-            (1290, "HY000", Class::ReadOnly, ErrorKind::Unavailable),
-            (1114, "HY000", Class::ReadOnly, ErrorKind::Full),
-            (1021, "HY000", Class::ReadOnly, ErrorKind::Full),
-            (1153, "08S01", Class::Broken, ErrorKind::TooLarge),
-            (1040, "08004", Class::Broken, ErrorKind::Unavailable),
-            (1053, "08S01", Class::Broken, ErrorKind::Unavailable),
-            (9999, "40001", Class::Race, ErrorKind::Unavailable),
-            (9999, "HY000", Class::Final, ErrorKind::Unexpected),
+        for (number, state, recovery, kind) in [
+            (1213, "40001", Recovery::Retry, ErrorKind::Unavailable),
+            (1205, "HY000", Recovery::RowLocked, ErrorKind::Unavailable),
+            (1045, "28000", Recovery::RetryOnNewConnection, ErrorKind::Config),
+            (1049, "42000", Recovery::RetryOnNewConnection, ErrorKind::Config),
+            (1146, "42S02", Recovery::None, ErrorKind::Schema),
+            (1142, "42000", Recovery::None, ErrorKind::Unexpected),
+            (1290, "HY000", Recovery::ReadOnly, ErrorKind::Unavailable),
+            (1114, "HY000", Recovery::ReadOnly, ErrorKind::Full),
+            (1021, "HY000", Recovery::ReadOnly, ErrorKind::Full),
+            (1153, "08S01", Recovery::RetryOnNewConnection, ErrorKind::TooLarge),
+            (1040, "08004", Recovery::RetryOnNewConnection, ErrorKind::Unavailable),
+            (1053, "08S01", Recovery::RetryOnNewConnection, ErrorKind::Unavailable),
+            (9999, "40001", Recovery::Retry, ErrorKind::Unavailable),
+            (9999, "HY000", Recovery::None, ErrorKind::Unexpected),
         ] {
-            let trouble = of(number, state);
-            assert_eq!((trouble.class, trouble.error.kind()), (class, kind), "{number}");
+            let failure = of(number, state);
+            assert_eq!((failure.recovery, failure.error.kind()), (recovery, kind), "{number}");
         }
     }
 }

@@ -1,122 +1,164 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One statement on a connection of the pool: in one round trip when nothing stands in its way, and
-//! what is done when something does.
+//! [`Executor`]: one operation on the server: one round trip where nothing is in its way, else time
+//! limit, retry, and replacement of a dead connection.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use retryproof_core::store::Param;
-use retryproof_core::{Error, ErrorKind, Identity};
+use retryproof_core::store::{Param, Pulse};
+use retryproof_core::{Error, Identity};
 use tokio::time::{Instant, sleep};
 
-use crate::connection::{Answer, Want};
-use crate::error::{Class, Trouble, classify};
-use crate::pool::Lane;
+use crate::connection::{ResultKind, StatementResult};
+use crate::error::{Failure, Recovery, classify, too_large};
+use crate::pool::{CallPriority, Pool};
 use crate::record::Record;
-use crate::statement::{Statement, size};
-use crate::store::{MysqlStore, PACKET_OVERHEAD, key_of};
+use crate::statement::{PACKET_OVERHEAD, Statement, StatementTexts, key_of, size};
+use crate::waiters::Jitter;
 
-/// How often a statement that lost a race is sent again, and how long the pause before it is at
-/// most.
-const RACES: (u32, Duration) = (20, Duration::from_millis(20));
+mod acquire;
 
-impl MysqlStore {
-    /// One statement in one round trip. What lost a race is sent again, and what met a dead
-    /// connection once more on a new one: every statement of ours may be repeated, for the owner in
-    /// it settles what it finds (ACQ-9, CMP-3).
-    pub(crate) async fn run(
-        &self,
-        lane: Lane,
-        sql: &Arc<str>,
-        params: &[Param<'_>],
-        want: Want,
-    ) -> Result<Answer, Trouble> {
-        self.send(lane, sql, params, want, true, self.config.statement_timeout).await
+/// How often a statement that conflicted with another one is sent again.
+const MAX_CONFLICT_RETRIES: u32 = 20;
+/// The longest pause before that.
+const MAX_CONFLICT_PAUSE: Duration = Duration::from_millis(20);
+/// How often an operation is tried again after it waited a second for a row lock, or could not see
+/// the row that it met.
+const MAX_LOCK_RETRIES: u32 = 2;
+
+pub(crate) struct Executor {
+    pub(crate) texts: StatementTexts,
+    pub(crate) pool: Pool,
+    timer: Pulse,
+    jitter: Jitter,
+    /// How long one statement may take.
+    timeout: Duration,
+    /// Whether an upsert returns the row.
+    returning: bool,
+}
+
+impl Executor {
+    pub(crate) fn new(
+        texts: StatementTexts,
+        pool: Pool,
+        timeout: Duration,
+        returning: bool,
+    ) -> Self {
+        Self { texts, pool, timer: Pulse::start(), jitter: Jitter::default(), timeout, returning }
     }
 
-    /// As [`run`](Self::run), `within` a time limit of its own; unless it is `kept`, the connection
-    /// forgets the statement afterwards.
-    pub(crate) async fn send(
+    /// Runs one statement in one round trip. A statement that conflicted with another one is sent
+    /// again, and a statement that met a dead connection is sent once more on a new one. Every
+    /// statement of the store may be repeated: its owner id decides what it does then (ACQ-9,
+    /// CMP-3).
+    pub(crate) async fn run(
         &self,
-        lane: Lane,
+        priority: CallPriority,
+        statement: Statement,
+        params: &[Param<'_>],
+        kind: ResultKind,
+    ) -> Result<StatementResult, Failure> {
+        let sql = self.texts.of(statement);
+        self.run_text(priority, sql, params, kind, true, self.timeout).await
+    }
+
+    /// As [`run`](Self::run), for any text and with another time limit. Unless it is `cached`, the
+    /// connection forgets the statement afterwards.
+    pub(crate) async fn run_text(
+        &self,
+        priority: CallPriority,
         sql: &Arc<str>,
         params: &[Param<'_>],
-        want: Want,
-        kept: bool,
-        within: Duration,
-    ) -> Result<Answer, Trouble> {
-        let (mut races, mut renewed) = (0, false);
+        kind: ResultKind,
+        cached: bool,
+        timeout: Duration,
+    ) -> Result<StatementResult, Failure> {
+        let (mut conflicts, mut renewed) = (0, false);
         loop {
-            let mut loan = self.pool.lend(lane).await?;
-            let most = loan.session.server.max_packet;
-            if size(params) + sql.len() > most {
-                loan.give_back();
-                return Err(too_large(size(params), most).into());
+            let mut lent = self.pool.acquire(priority).await?;
+            let max_packet = lent.connection.server.max_packet;
+            if size(params) + sql.len() > max_packet {
+                lent.release();
+                let limit = max_packet.saturating_sub(PACKET_OVERHEAD);
+                return Err(too_large(size(params), limit).into());
             }
-            let end = Instant::now() + within;
-            let Some(answer) =
-                self.pulse.until(end, loan.session.run(sql, params, want, kept)).await
-            else {
-                // The connection goes with the loan, in the middle of its answer.
-                return Err(Trouble {
-                    class: Class::Broken,
+            let end = Instant::now() + timeout;
+            let call = lent.connection.run(sql, params, kind, cached);
+            let Some(result) = self.timer.until(end, call).await else {
+                // `lent` is dropped here, and closes the connection in the middle of its result.
+                return Err(Failure {
+                    recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
                         "the MySQL server did not answer a statement in time",
                     )
-                    .with("after", format_args!("{within:?}")),
+                    .with("timeout", format_args!("{timeout:?}")),
                 });
             };
-            let trouble = match answer {
-                Ok(answer) => {
-                    loan.give_back();
-                    return Ok(answer);
+            let failure = match result {
+                Ok(result) => {
+                    lent.release();
+                    return Ok(result);
                 }
                 Err(error) => classify(error),
             };
-            match trouble.class {
-                // One that has served may have died while nobody looked, with all others; a new one
-                // that breaks means trouble.
-                Class::Broken if loan.reused && !renewed => {
-                    loan.distrust();
+            match failure.recovery {
+                // An idle connection may have died unnoticed, and all others with it. A new
+                // connection that breaks is a fault of the server.
+                Recovery::RetryOnNewConnection if lent.was_idle && !renewed => {
+                    lent.invalidate_idle();
                     renewed = true;
                 }
-                Class::Race if races < RACES.0 => {
-                    loan.give_back();
-                    races += 1;
-                    sleep(self.wake.jitter(RACES.1 * races / RACES.0)).await;
+                Recovery::Retry if conflicts < MAX_CONFLICT_RETRIES => {
+                    lent.release();
+                    conflicts += 1;
+                    let pause = MAX_CONFLICT_PAUSE * conflicts / MAX_CONFLICT_RETRIES;
+                    sleep(self.jitter.around(pause)).await;
                 }
-                Class::Broken => return Err(trouble),
-                // Another server may be the primary by now: the next call connects anew.
-                Class::ReadOnly => {
-                    loan.distrust();
-                    return Err(trouble);
+                Recovery::RetryOnNewConnection | Recovery::ReconnectForNextCall => {
+                    return Err(failure);
                 }
-                Class::Race | Class::Locked | Class::Final => {
-                    loan.give_back();
-                    return Err(trouble);
+                // Another server may be the primary by now: the next call opens a new connection.
+                Recovery::ReadOnly => {
+                    lent.invalidate_idle();
+                    return Err(failure);
+                }
+                Recovery::Retry | Recovery::RowLocked | Recovery::None => {
+                    lent.release();
+                    return Err(failure);
                 }
             }
         }
     }
 
-    /// Reads a record by a plain SELECT: no lock, nothing written (ACQ-8).
-    pub(crate) async fn read(
+    /// Runs a holder's statement, which names the owner: whether a row matched. A row that stays
+    /// locked for seconds is an error.
+    pub(crate) async fn run_fenced(
         &self,
-        lane: Lane,
+        statement: Statement,
+        params: &[Param<'_>],
+    ) -> Result<bool, Failure> {
+        let mut retries = 0;
+        loop {
+            match self.run(CallPriority::Holder, statement, params, ResultKind::Counts).await {
+                Ok(result) => return Ok(result.matched > 0),
+                Err(failure)
+                    if failure.recovery == Recovery::RowLocked && retries < MAX_LOCK_RETRIES =>
+                {
+                    retries += 1;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Reads a record by a plain SELECT, which locks and writes nothing (ACQ-8).
+    pub(crate) async fn read_record(
+        &self,
+        priority: CallPriority,
         statement: Statement,
         id: &Identity,
-    ) -> Result<Option<Record>, Trouble> {
-        let answer = self.run(lane, self.sql.of(statement), &key_of(id), Want::Rows).await?;
-        Ok(answer.rows.first().map(Record::of).transpose()?)
+    ) -> Result<Option<Record>, Failure> {
+        let result = self.run(priority, statement, &key_of(id), ResultKind::Rows).await?;
+        Ok(result.rows.first().map(Record::of).transpose()?)
     }
-}
-
-/// CMP-9.
-pub(crate) fn too_large(bytes: usize, packet: usize) -> Error {
-    Error::new(
-        ErrorKind::TooLarge,
-        "the value is larger than the server takes; raise its `max_allowed_packet`, or make results smaller",
-    )
-    .with("bytes", bytes)
-    .with("limit", packet.saturating_sub(PACKET_OVERHEAD))
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Pool`]: the store's own connections.
 //!
-//! Not the driver's pool, for two reasons. That one sends a ping whenever a connection comes back,
-//! a second round trip for each operation (ACQ-8). And it lets a connection come back in the middle
-//! of an answer; here a call that was dropped throws its connection away.
+//! The driver's pool does not fit, for two reasons. It pings each connection that comes back, which
+//! is a second round trip for each operation (ACQ-8). And it takes a connection back in the middle
+//! of a result; here a dropped call closes its connection.
 //!
-//! Acquires, looks and purges share one set of places. Beats, completions and releases may use
-//! those and have some of their own, so that a storm of new callers does not take the leases of the
-//! running ones (RUN-2).
+//! Acquires, peeks and purges share one set of permits. Heartbeats, completions and releases may
+//! use those and have some reserved, so that a rush of new callers does not cost the running ones
+//! their leases (RUN-2).
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,125 +23,133 @@ use sqlx_mysql::MySqlConnectOptions;
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::connection::Session;
-use crate::error::{Class, Trouble};
+use crate::connection::Connection;
+use crate::error::{Failure, Recovery};
 
-/// A connection that nobody wanted for this long is closed: servers and firewalls drop silent ones.
-const IDLE_MOST: Duration = Duration::from_secs(300);
+/// A connection that was idle for this long is closed: servers and firewalls drop silent ones.
+const MAX_IDLE: Duration = Duration::from_secs(300);
 
-/// Whose call it is.
+/// Which connections a call may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// A caller that holds nothing yet.
-    Caller,
-    /// A holder: beat, completion, release.
+pub(crate) enum CallPriority {
+    /// A caller without a lease.
+    Normal,
+    /// A holder's heartbeat, completion or release.
     Holder,
 }
 
 pub(crate) struct Pool {
     options: MySqlConnectOptions,
-    patience: Duration,
+    connect_timeout: Duration,
     shared: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
-    places: usize,
-    shelf: Arc<Shelf>,
+    max_connections: usize,
+    idle: Arc<IdleConnections>,
 }
 
 /// The connections that wait for their next call.
 #[derive(Default)]
-struct Shelf {
-    /// The last one back is the first one out, so that those nobody needs grow old.
-    idle: Mutex<Vec<Idle>>,
-    /// Raised when connections are found dead: older ones are not believed any more.
+struct IdleConnections {
+    /// A stack, so that connections beyond the need stay idle and expire.
+    stack: Mutex<Vec<IdleConnection>>,
+    /// Incremented when connections are found dead: those of an older epoch are not used again.
     epoch: AtomicU64,
-    /// Tells a call that waits for a new connection of one that came back.
+    /// Wakes a call that waits for a new connection, when another one comes back.
     returned: Notify,
 }
 
-struct Idle {
-    session: Session,
+struct IdleConnection {
+    connection: Connection,
     epoch: u64,
     since: Instant,
 }
 
-/// A connection on loan. Dropped without [`give_back`](Self::give_back), the connection is closed.
-pub(crate) struct Loan {
-    pub(crate) session: Session,
-    /// Whether it has served before: such a one may have died unnoticed.
-    pub(crate) reused: bool,
-    shelf: Arc<Shelf>,
+/// A connection in use. Dropped without [`release`](Self::release), it is closed.
+pub(crate) struct PooledConnection {
+    pub(crate) connection: Connection,
+    /// Whether it was idle before this call: then it may have died unnoticed.
+    pub(crate) was_idle: bool,
+    idle: Arc<IdleConnections>,
     epoch: u64,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// A new connection that no call has taken yet. Where none does, it goes to the others.
-struct Opened(Option<Loan>);
+/// A new connection on its way to the call that requested it. If the call is gone, the connection
+/// becomes idle.
+struct Unclaimed(Option<PooledConnection>);
 
-impl Drop for Opened {
+impl Drop for Unclaimed {
     fn drop(&mut self) {
-        if let Some(loan) = self.0.take() {
-            loan.give_back();
+        if let Some(connection) = self.0.take() {
+            connection.release();
         }
     }
 }
 
 impl Pool {
-    /// A pool of `places` connections, of which `reserved` are for holders alone. `patience` bounds
-    /// the wait for a place and the opening of a connection, each.
+    /// A pool of up to `max_connections`, of which `reserved` serve holders only. `connect_timeout`
+    /// bounds the wait for a permit, and the opening of a connection, each.
     pub(crate) fn new(
         options: MySqlConnectOptions,
-        places: usize,
+        max_connections: usize,
         reserved: usize,
-        patience: Duration,
+        connect_timeout: Duration,
     ) -> Self {
         Self {
             options,
-            patience,
-            shared: Arc::new(Semaphore::new(places.saturating_sub(reserved))),
+            connect_timeout,
+            shared: Arc::new(Semaphore::new(max_connections.saturating_sub(reserved))),
             reserved: Arc::new(Semaphore::new(reserved)),
-            places,
-            shelf: Arc::default(),
+            max_connections,
+            idle: Arc::default(),
         }
     }
 
-    /// Waits for a place and gives an idle connection, or opens one.
-    pub(crate) async fn lend(&self, lane: Lane) -> Result<Loan, Trouble> {
-        let place = self.place(lane).await?;
-        let shelf = Arc::clone(&self.shelf);
-        match shelf.pop() {
-            Some(Idle { session, epoch, .. }) => {
-                Ok(Loan { session, reused: true, shelf, epoch, _place: place })
+    /// Waits for a permit, then takes an idle connection or opens one.
+    pub(crate) async fn acquire(
+        &self,
+        priority: CallPriority,
+    ) -> Result<PooledConnection, Failure> {
+        let permit = self.acquire_permit(priority).await?;
+        let idle = Arc::clone(&self.idle);
+        match idle.pop() {
+            Some(IdleConnection { connection, epoch, .. }) => {
+                Ok(PooledConnection { connection, was_idle: true, idle, epoch, _permit: permit })
             }
-            None => self.open(place).await,
+            None => self.open(permit).await,
         }
     }
 
-    /// A new connection, or one that comes back earlier. It is opened in a task of its own: a call
-    /// that ends, or a beat, leaves the task running, and the connection goes to the others
-    /// (RUN-1).
-    async fn open(&self, place: OwnedSemaphorePermit) -> Result<Loan, Trouble> {
-        let (options, patience) = (self.options.clone(), self.patience);
-        let (shelf, epoch) = (Arc::clone(&self.shelf), self.shelf.epoch.load(Ordering::Acquire));
+    /// A new connection, or one that comes back earlier. A separate task opens it: if the call ends
+    /// first, the task goes on and the connection becomes idle, so that opening one may take longer
+    /// than a heartbeat (RUN-1).
+    async fn open(&self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, Failure> {
+        let (options, connect_timeout) = (self.options.clone(), self.connect_timeout);
+        let (idle, epoch) = (Arc::clone(&self.idle), self.idle.epoch.load(Ordering::Acquire));
         let (mut to, opened) = oneshot::channel();
         tokio::spawn(async move {
-            let mut opening = pin!(timeout(patience, Session::open(&options)));
-            let (opened, epoch, reused) = tokio::select! {
+            let mut opening = pin!(timeout(connect_timeout, Connection::open(&options)));
+            let (opened, epoch, was_idle) = tokio::select! {
                 opened = &mut opening => (opened, epoch, false),
-                Idle { session, epoch, .. } = shelf.returned() => (Ok(Ok(session)), epoch, true),
-                // What comes back is for those who wait.
+                returned = idle.returned() => (Ok(Ok(returned.connection)), returned.epoch, true),
+                // The call is gone: connections that come back are for calls that still wait.
                 () = to.closed() => (opening.await, epoch, false),
             };
             let answer = match opened {
-                Ok(Ok(session)) => {
-                    Ok(Opened(Some(Loan { session, reused, shelf, epoch, _place: place })))
-                }
-                Ok(Err(trouble)) => Err(trouble),
-                Err(_) => Err(Trouble {
-                    class: Class::Broken,
+                Ok(Ok(connection)) => Ok(Unclaimed(Some(PooledConnection {
+                    connection,
+                    was_idle,
+                    idle,
+                    epoch,
+                    _permit: permit,
+                }))),
+                Ok(Err(failure)) => Err(failure),
+                Err(_) => Err(Failure {
+                    recovery: Recovery::ReconnectForNextCall,
                     error: Error::unavailable(
-                        "the MySQL server did not answer a new connection in time",
+                        "the MySQL server did not accept a new connection in time",
                     )
-                    .with("after", format_args!("{patience:?}")),
+                    .with("timeout", format_args!("{connect_timeout:?}")),
                 }),
             };
             drop(to.send(answer));
@@ -151,58 +159,59 @@ impl Pool {
         opened.await.map_err(|_| ended())??.0.take().ok_or_else(|| ended().into())
     }
 
-    async fn place(&self, lane: Lane) -> Result<OwnedSemaphorePermit, Trouble> {
+    async fn acquire_permit(
+        &self,
+        priority: CallPriority,
+    ) -> Result<OwnedSemaphorePermit, Failure> {
         let (shared, reserved) = (|| Arc::clone(&self.shared), || Arc::clone(&self.reserved));
-        let free = match lane {
-            Lane::Caller => shared().try_acquire_owned(),
-            Lane::Holder => {
+        let free = match priority {
+            CallPriority::Normal => shared().try_acquire_owned(),
+            CallPriority::Holder => {
                 reserved().try_acquire_owned().or_else(|_| shared().try_acquire_owned())
             }
         };
-        if let Ok(place) = free {
-            return Ok(place);
+        if let Ok(permit) = free {
+            return Ok(permit);
         }
         let wait = async {
-            match lane {
-                Lane::Caller => shared().acquire_owned().await,
-                Lane::Holder => self.either().await,
+            match priority {
+                CallPriority::Normal => shared().acquire_owned().await,
+                CallPriority::Holder => self.acquire_any_permit().await,
             }
         };
-        match timeout(self.patience, wait).await {
-            Ok(Ok(place)) => Ok(place),
-            _ => Err(Trouble {
-                class: Class::Final,
-                error: Error::unavailable(
-                    "all connections of the store are in use; raise `max-connections`",
-                )
-                .with("connections", self.places)
-                .with("after", format_args!("{:?}", self.patience)),
-            }),
+        match timeout(self.connect_timeout, wait).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::unavailable(
+                "all connections of the store are in use; raise `max-connections`",
+            )
+            .with("max_connections", self.max_connections)
+            .with("timeout", format_args!("{:?}", self.connect_timeout))
+            .into()),
         }
     }
 
-    /// Whichever is free first.
-    async fn either(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let of = |places: &Arc<Semaphore>| Arc::clone(places).acquire_owned();
+    /// The first permit that gets free, reserved or shared.
+    async fn acquire_any_permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let of = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let (mut reserved, mut shared) = (pin!(of(&self.reserved)), pin!(of(&self.shared)));
         poll_fn(|cx| match reserved.as_mut().poll(cx) {
-            Poll::Ready(place) => Poll::Ready(place),
+            Poll::Ready(permit) => Poll::Ready(permit),
             Poll::Pending => shared.as_mut().poll(cx),
         })
         .await
     }
 }
 
-impl Shelf {
-    fn pop(&self) -> Option<Idle> {
+impl IdleConnections {
+    fn pop(&self) -> Option<IdleConnection> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        let mut idle = self.idle.lock();
-        std::iter::from_fn(|| idle.pop())
-            .find(|idle| idle.epoch == epoch && idle.since.elapsed() < IDLE_MOST)
+        let mut stack = self.stack.lock();
+        std::iter::from_fn(|| stack.pop())
+            .find(|idle| idle.epoch == epoch && idle.since.elapsed() < MAX_IDLE)
     }
 
-    /// The next one to come back that nobody else takes.
-    async fn returned(&self) -> Idle {
+    /// Waits for a connection that comes back and that no other call takes.
+    async fn returned(&self) -> IdleConnection {
         loop {
             let returned = self.returned.notified();
             if let Some(idle) = self.pop() {
@@ -213,44 +222,44 @@ impl Shelf {
     }
 }
 
-impl Loan {
-    /// The server at the other end is gone, or not the right one any more: the idle connections are
-    /// not to be believed either, unless they are newer than that.
-    pub(crate) fn distrust(self) {
+impl PooledConnection {
+    /// Closes this connection and all idle ones of its epoch or before: the server is gone, or is
+    /// no longer the primary.
+    pub(crate) fn invalidate_idle(self) {
         let next = self.epoch + 1;
-        let Self { shelf, epoch, .. } = &self;
-        if shelf.epoch.compare_exchange(*epoch, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let old = std::mem::take(&mut *shelf.idle.lock());
+        let Self { idle, epoch, .. } = &self;
+        if idle.epoch.compare_exchange(*epoch, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let old = std::mem::take(&mut *idle.stack.lock());
             drop(old);
         }
     }
 
-    /// The answer was read to its end: the connection may serve others.
-    pub(crate) fn give_back(self) {
-        let Self { session, shelf, epoch, _place, .. } = self;
+    /// Makes the connection idle again. The result was read to its end.
+    pub(crate) fn release(self) {
+        let Self { connection, idle, epoch, _permit, .. } = self;
         let now = Instant::now();
-        let mut idle = shelf.idle.lock();
-        if shelf.epoch.load(Ordering::Acquire) == epoch {
-            idle.push(Idle { session, epoch, since: now });
+        let mut stack = idle.stack.lock();
+        if idle.epoch.load(Ordering::Acquire) == epoch {
+            stack.push(IdleConnection { connection, epoch, since: now });
         }
-        // The oldest stand first; one at a time is enough.
-        let stale = match idle.first() {
-            Some(oldest) if now.saturating_duration_since(oldest.since) >= IDLE_MOST => {
-                Some(idle.remove(0))
+        // The oldest is at the bottom; closing one at a time is enough.
+        let expired = match stack.first() {
+            Some(oldest) if now.saturating_duration_since(oldest.since) >= MAX_IDLE => {
+                Some(stack.remove(0))
             }
             _ => None,
         };
-        drop(idle);
-        drop(stale);
-        shelf.returned.notify_one();
+        drop(stack);
+        drop(expired);
+        idle.returned.notify_one();
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("places", &self.places)
-            .field("idle", &self.shelf.idle.lock().len())
+            .field("max_connections", &self.max_connections)
+            .field("idle", &self.idle.stack.lock().len())
             .finish_non_exhaustive()
     }
 }

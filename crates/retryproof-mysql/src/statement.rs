@@ -1,24 +1,59 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The SQL: every statement as constant text with its bind order.
+//! Every SQL text of the store, constant, with its bind order.
 //!
-//! Bound values are bytes and integers only, so that any driver can carry them; durations are
-//! microseconds and become instants by the server's clock in the statement that acts (ACQ-7).
-//! `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is late, so
-//! that a takeover errs on the safe side. `SYSDATE` would not be, and is unsafe for replication by
-//! statement.
+//! Bound values are bytes and integers only, so that any driver can carry them. Durations are bound
+//! as microseconds; the statement that acts turns them into instants by the server's clock
+//! (ACQ-7). `UTC_TIMESTAMP(6)` is fixed when a statement begins: after a wait for a row lock it is
+//! in the past, so a takeover comes late rather than early. `SYSDATE` is not fixed, and is unsafe
+//! for statement-based replication.
 //!
-//! Each acting statement touches one row by its primary key and commits by itself: there is no
-//! order of locks in which two of them could meet crosswise.
+//! Each statement that writes touches one row by its primary key and commits by itself, so two of
+//! them cannot deadlock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use retryproof_core::store::Param;
+use retryproof_core::store::{Completion, Param};
+use retryproof_core::{Identity, OwnerId};
 use sqlx_core::arguments::Arguments as _;
 use sqlx_mysql::MySqlArguments;
 
 use crate::config::DEFAULT_TABLE;
 
-/// Bytes that the values take in a packet, at most.
+/// Room in a packet for the text, the other columns and their lengths.
+pub(crate) const PACKET_OVERHEAD: usize = 4_096;
+
+/// The primary key as it is bound (ID-2).
+pub(crate) fn key_of(id: &Identity) -> [Param<'_>; 2] {
+    [Param::Bytes(id.scope().as_str().as_bytes()), Param::Bytes(id.key().expose().as_bytes())]
+}
+
+/// A duration as it is bound. CTX-2 keeps it far below the end of the type and of DATETIME.
+pub(crate) fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The values of [`Statement::Complete`] in bind order. The statement counts one row when it took
+/// effect, on a connection of the store or in a transaction of the application (CMP-7).
+pub(crate) fn completion_params<'a>(
+    id: &'a Identity,
+    owner: &'a OwnerId,
+    done: &'a Completion,
+) -> [Param<'a>; 7] {
+    let ttl = Param::Int(micros(done.ttl));
+    let [scope, key] = key_of(id);
+    [
+        ttl,
+        ttl,
+        done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+        Param::Bytes(&done.value),
+        scope,
+        key,
+        Param::Bytes(owner.as_bytes()),
+    ]
+}
+
+/// An upper bound of the bytes that the values take in a packet.
 pub(crate) fn size(params: &[Param<'_>]) -> usize {
     let bytes = |param: &Param<'_>| match param {
         Param::Bytes(value) => value.len() + 9,
@@ -37,14 +72,14 @@ pub(crate) fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, sqlx_cor
             Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
             Param::Bool(truth) => arguments.add(truth),
-            _ => Err("a type of value that this store does not send".into()),
+            _ => Err("the store sends no value of this type".into()),
         }
         .map_err(sqlx_core::Error::Encode)?;
     }
     Ok(arguments)
 }
 
-/// The statements. Each text comes after the rules that it serves and its bind order.
+/// The statements. The comment before each text gives its rules, its bind order and its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Statement {
     Enter,
@@ -52,7 +87,7 @@ pub(crate) enum Statement {
     GrantPortable,
     Replay,
     Find,
-    Peeked,
+    Peek,
     Extend,
     Complete,
     Release,
@@ -61,7 +96,7 @@ pub(crate) enum Statement {
     Stats,
 }
 
-/// The first columns of an upsert, with the clock's part of the token.
+/// The INSERT of an upsert; `$first` is the token of a new row.
 macro_rules! insert {
     ($first:literal) => {
         concat!(
@@ -73,18 +108,19 @@ macro_rules! insert {
     };
 }
 
-/// The upsert of an acquire. Assignments run from left to right and see the new values, so their
-/// order is their meaning:
+/// The upsert of an acquire. Assignments run from left to right and see the values assigned before
+/// them, so their order matters:
 ///
-/// 1. `taken` and `token` ask for the old owner and state: our own lease is renewed and keeps both
-///    (ACQ-9), one that is over, in a state that we wrote (CMP-8), gives way;
-/// 2. `state`, then `owner`: once they are assigned, "ours and in progress" says that the row was
-///    granted, and the rest needs no more than that;
-/// 3. `expires_at` comes last, since the others ask for it.
+/// 1. `taken` and `token` compare the old owner and state: the caller's own lease is renewed and
+///    keeps both (ACQ-9); a lease that has ended, in a state that the store wrote (CMP-8), is taken
+///    over;
+/// 2. `state`, then `owner`: after these, "own and in progress" means that the row was granted, and
+///    the other columns check only that;
+/// 3. `expires_at` comes last, because the others read its old value.
 ///
-/// (Repeating the whole condition for each column costs a replay a fifth more. Even so the server
-/// spends a third of the statement on these assignments, whether or not they are wanted: so ENTER
-/// comes first, and this one where it is needed.)
+/// Repeating the whole condition for each column makes a replay a fifth slower. Even in this form
+/// the server spends a third of the statement on the assignments, whether or not they apply; so
+/// ENTER comes first, and this upsert only where a row has to change.
 macro_rules! upsert {
     ($first:literal, $kept:literal, $next:literal, $other:literal) => {
         concat!(
@@ -111,7 +147,7 @@ macro_rules! upsert {
 }
 
 /// A record's small columns as one: the owner's 16 bytes, then numbers in digits. The driver spends
-/// more than a microsecond on the description of each column of each answer.
+/// more than a microsecond on the description of each column of each result.
 macro_rules! head {
     () => {
         "CONCAT(owner,state,',',token,',',taken,',',TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at))"
@@ -127,7 +163,7 @@ impl Statement {
         Self::GrantPortable,
         Self::Replay,
         Self::Find,
-        Self::Peeked,
+        Self::Peek,
         Self::Extend,
         Self::Complete,
         Self::Release,
@@ -138,18 +174,18 @@ impl Statement {
 
     const fn text(self) -> &'static str {
         match self {
-            // ACQ-2, ACQ-7: fresh, or left as it is; and the row as it then stands. What is over,
-            // or our own, is for GRANT. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the head,
-            // fp, result.
+            // ACQ-2, ACQ-7: inserts a new row, or leaves the row as it is; returns the row. A lease
+            // that has ended, or is the caller's own, needs GRANT. 1 scope, 2 key, 3 owner,
+            // 4 lease, 5 ttl, 6 fp -> the head, fp, result.
             Self::Enter => concat!(
                 insert!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"),
                 " ON DUPLICATE KEY UPDATE state=state RETURNING ",
                 head!(),
                 ",fp,result"
             ),
-            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: fresh, renewed, taken over, or left as it is;
-            // and the row as it then stands. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp -> the
-            // head, fp, result.
+            // ACQ-2, ACQ-7, ACQ-9, ACQ-10, ACQ-12: inserts a new row, renews it, takes it over, or
+            // leaves it as it is; returns the row. 1 scope, 2 key, 3 owner, 4 lease, 5 ttl, 6 fp
+            // -> the head, fp, result.
             Self::Grant => concat!(
                 upsert!(
                     "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
@@ -161,22 +197,22 @@ impl Statement {
                 head!(),
                 ",fp,result"
             ),
-            // The same where there is no RETURNING: the id that the answer carries is twice the
-            // token, plus one for a takeover, or zero when nothing was granted. Same bind order ->
-            // no rows.
+            // GRANT for servers without RETURNING: the insert id of the result is twice the token,
+            // plus one for a takeover, or zero when nothing was granted. Same bind order -> no
+            // rows.
             Self::GrantPortable => upsert!(
                 "LAST_INSERT_ID(2*TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))) DIV 2",
                 "LAST_INSERT_ID(2*token+taken) DIV 2",
                 "LAST_INSERT_ID(2*GREATEST(VALUES(token),token+1)+taken) DIV 2",
                 "token+LAST_INSERT_ID(0)"
             ),
-            // ACQ-8: locks and writes nothing. No row: it is not complete, or not as we write it. 1
-            // scope, 2 key -> fp, result.
+            // ACQ-8: locks and writes nothing. No row: the record is not complete, or not as the
+            // store writes it. 1 scope, 2 key -> fp, result.
             Self::Replay => {
                 "SELECT fp,result FROM `retryproof_records` WHERE scope=? AND k=? AND state=1 AND token>=0 \
                  AND expires_at>UTC_TIMESTAMP(6)"
             }
-            // ACQ-8: the same of any record. 1 scope, 2 key -> the head, fp, result.
+            // ACQ-8: REPLAY for any record. 1 scope, 2 key -> the head, fp, result.
             Self::Find => {
                 concat!(
                     "SELECT ",
@@ -184,18 +220,18 @@ impl Statement {
                     ",fp,result FROM `retryproof_records` WHERE scope=? AND k=?"
                 )
             }
-            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> the head.
-            Self::Peeked => {
+            // ACQ-4: FIND without the value, for waiters. 1 scope, 2 key -> the head.
+            Self::Peek => {
                 concat!("SELECT ", head!(), " FROM `retryproof_records` WHERE scope=? AND k=?")
             }
-            // RUN-1, CMP-2: by owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.
+            // RUN-1, CMP-2: decided by the owner, never by time. 1 lease, 2 scope, 3 key, 4 owner.
             Self::Extend => {
                 "UPDATE `retryproof_records` SET expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // CMP-1, CMP-2. The purge comes earlier only when this ttl ends before the one of the
-            // acquire (STO-4). The state changes, so that a driver which counts changed rows
-            // instead of matched ones counts it too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key,
+            // CMP-1, CMP-2. `purge_after` moves only if this ttl ends before the one of the acquire
+            // (STO-4). The state always changes, so drivers that count changed rows instead of
+            // matched ones count the row too. 1 ttl, 2 ttl, 3 fp, 4 result, 5 scope, 6 key,
             // 7 owner.
             Self::Complete => {
                 "UPDATE `retryproof_records` SET state=1,\
@@ -203,18 +239,18 @@ impl Statement {
                  expires_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fp=?,result=? \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // RUN-4, ACQ-10: what is left counts as absent and only remembers the token; a purge
-            // takes it once no statement can be under way that drew an older one. 1 scope, 2 key, 3
-            // owner.
+            // RUN-4, ACQ-10: the released record counts as absent and only keeps the token. A purge
+            // deletes it once no statement can still run that drew an older token. 1 scope, 2 key,
+            // 3 owner.
             Self::Release => {
                 "UPDATE `retryproof_records` SET owner=X'00000000000000000000000000000000',taken=0,\
                  expires_at='1970-01-01',purge_after=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR,fp=NULL \
                  WHERE scope=? AND k=? AND state=0 AND owner=?"
             }
-            // STO-4; a state that we never wrote stays (CMP-8). No lock is taken: the deletion asks
-            // again. The lower bound spares the entries of what is deleted: the server walks over
-            // them as long as some transaction might still see the rows. 1 microseconds since 1970,
-            // 2 limit -> scope, key, microseconds since 1970.
+            // STO-4; a state that the store never wrote stays (CMP-8). It takes no lock: the DELETE
+            // checks again. The lower bound skips the index entries of deleted rows, which the
+            // server walks over as long as some transaction might still see them. 1 microseconds
+            // since 1970, 2 limit -> scope, key, microseconds since 1970.
             Self::PurgeKeys => {
                 "SELECT scope,k,TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 \
                  00:00:00',purge_after) FROM `retryproof_records` WHERE \
@@ -228,8 +264,8 @@ impl Statement {
                  IFNULL(LENGTH(result),0),fp IS NOT NULL FROM `retryproof_records` WHERE scope=? AND k=? \
                  AND (state<>0 OR owner<>X'00000000000000000000000000000000')"
             }
-            // For an operator; a scan. The constant stands for the fixed columns and the index
-            // entries. -> three counts.
+            // For an operator; a table scan. The constant is an estimate of the fixed columns and
+            // the index entries. -> three counts.
             Self::Stats => {
                 "SELECT COUNT(*),CAST(IFNULL(SUM(state=0),0) AS \
                  SIGNED),CAST(IFNULL(SUM(LENGTH(scope)+LENGTH(k)+100+IFNULL(LENGTH(fp),0)+IFNULL(LENGTH(result),0)),0) AS SIGNED) FROM `retryproof_records` WHERE state<>0 OR owner<>X'00000000000000000000000000000000'"
@@ -238,14 +274,14 @@ impl Statement {
     }
 }
 
-/// The statements' texts for one table.
+/// The texts of all statements, for one table.
 #[derive(Debug)]
-pub(crate) struct Sql {
+pub(crate) struct StatementTexts {
     texts: [Arc<str>; Statement::COUNT],
     table: String,
 }
 
-impl Sql {
+impl StatementTexts {
     /// The texts for a validated name, the one dynamic part of the SQL (STO-3).
     pub(crate) fn new(table: &str) -> Self {
         let text = |statement: Statement| Arc::from(statement.text().replace(DEFAULT_TABLE, table));
@@ -256,8 +292,8 @@ impl Sql {
         &self.texts[statement as usize]
     }
 
-    /// STO-4: deletes `rows` records by their keys, each only if it is still over. Bound are scope
-    /// and key of each.
+    /// STO-4: deletes `rows` records by their keys, each only if it is still expired. Bound are
+    /// scope and key of each.
     pub(crate) fn purge(&self, rows: usize) -> Arc<str> {
         let keys = vec!["(scope=? AND k=?)"; rows.max(1)].join(" OR ");
         Arc::from(format!(
@@ -274,7 +310,7 @@ mod tests {
 
     #[test]
     fn sto_3_the_table_name_is_the_only_dynamic_part() {
-        let sql = Sql::new("other");
+        let sql = StatementTexts::new("other");
         for statement in Statement::ALL {
             let text = sql.of(statement);
             assert!(text.contains("`other`") && !text.contains(DEFAULT_TABLE), "{text}");

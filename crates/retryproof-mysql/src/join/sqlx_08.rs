@@ -2,8 +2,8 @@
 //! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
 //!
 //! `engine.joined(pool)` takes an `sqlx::MySqlPool` of that version, and
-//! `held.complete_in(&mut tx, value)` its `Transaction` and its `MySqlConnection`. The store itself
-//! keeps to the newer sqlx: only the application's transactions are of the older one.
+//! `held.complete_in(&mut tx, value)` its `Transaction` and its `MySqlConnection`. The store's own
+//! connections stay on the newer sqlx.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,13 +23,13 @@ use sqlx_mysql_08::{
 };
 
 use super::Mysql;
-use super::transaction::{NO_SAVEPOINT, gone};
-use crate::error::foreign;
+use super::transaction::{NO_SAVEPOINT, transaction_gone};
+use crate::error::other_driver;
 
-/// In a transaction that was begun by hand, on a connection of the application's.
+/// A connection of the application with a transaction that the program began by hand.
 ///
-/// Outside of one, say after a deadlock that rolled it back, it fails (CMP-7). A round trip before
-/// the statement finds that out.
+/// Without an open transaction, for example after a deadlock that rolled it back, the statement
+/// fails (CMP-7). Checking that costs one round trip more.
 impl TxPort<Mysql> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         self.execute(raw_sql(Mysql::PROBE)).await.map_err(refused)?;
@@ -37,8 +37,8 @@ impl TxPort<Mysql> for MySqlConnection {
     }
 }
 
-/// `held.complete_in(&mut tx, value)`. It fails where the server has rolled the transaction back,
-/// as on a connection.
+/// `held.complete_in(&mut tx, value)`. It fails if the server has rolled the transaction back, as on
+/// a connection.
 impl TxPort<Mysql> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
@@ -46,11 +46,12 @@ impl TxPort<Mysql> for Transaction<'_, MySql> {
     }
 }
 
-/// [`MysqlTx`](crate::MysqlTx) of sqlx 0.8: an open transaction from the application's pool; a
-/// `sqlx::MySqlConnection` to write with. All that is said there holds here.
+/// [`MysqlTx`](crate::MysqlTx) for sqlx 0.8: an open transaction from the application's pool; a
+/// `sqlx::MySqlConnection` to write with. It has the same guarantees.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// Autocommit is as the pool had it, and nothing is open: the connection may go back.
+    /// No transaction is open and autocommit has its old value: the connection may go back to the
+    /// pool.
     ended: bool,
 }
 
@@ -58,8 +59,8 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), Driver> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of
-            // nothing, which leaves with the ping of the pool.
+            // The only way to end the transaction for the driver's count. It queues a ROLLBACK
+            // without a transaction, which is sent with the pool's ping.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -70,8 +71,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // Back in the pool it would keep autocommit off, and the writes of its next user with
-            // it.
+            // In the pool, autocommit would stay off, and its next user's writes would not be
+            // committed.
             self.conn.close_on_drop();
         }
     }
@@ -97,7 +98,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// One round trip; where the transaction is gone, the commit finds out.
+/// One round trip. If the transaction is gone, the commit fails.
 impl TxPort<Mysql> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -108,7 +109,7 @@ impl OwnedTx<Mysql> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
         let Err(error) = self.end(Mysql::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
-            // What has been written since then is in a transaction that is never committed.
+            // Writes since then are in a transaction that is never committed.
             let _ = self.end(Mysql::ROLL_BACK).await;
         }
         Err(refused(error))
@@ -119,13 +120,13 @@ impl OwnedTx<Mysql> for MysqlTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
-/// has it, which is REPEATABLE READ unless it was set otherwise.
+/// The application's own pool: `engine.joined(pool)`. Transactions have the connection's isolation
+/// level, which is REPEATABLE READ by default.
 impl TxSource<Mysql> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
-        // From here on a drop closes the connection, however far its settings have got.
+        // From here on a drop closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(Mysql::BEGIN)))
             .await
@@ -134,7 +135,7 @@ impl TxSource<Mysql> for MySqlPool {
     }
 }
 
-/// The statement alone; the rows that it matched.
+/// Runs the statement alone, and returns the number of rows that it matched.
 async fn run(conn: &mut MySqlConnection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let query = query_with::<MySql, _>(sql, arguments(params).map_err(refused)?);
     Ok(conn.execute(query).await.map_err(refused)?.rows_affected())
@@ -148,7 +149,7 @@ fn arguments(params: &[Param<'_>]) -> Result<MySqlArguments, Driver> {
             Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
             Param::Bool(truth) => arguments.add(truth),
-            _ => Err("a type of value that this store does not send".into()),
+            _ => Err("the store sends no value of this type".into()),
         }
         .map_err(Driver::Encode)?;
     }
@@ -164,6 +165,7 @@ fn number(error: &Driver) -> Option<u16> {
 }
 
 fn refused(error: Driver) -> Error {
-    let told = foreign(server(&error).map(|server| (server.number(), server.code().unwrap_or(""))));
-    if number(&error) == Some(NO_SAVEPOINT) { gone(told) } else { told }
+    let known = server(&error).map(|server| (server.number(), server.code().unwrap_or("")));
+    let translated = other_driver(known);
+    if number(&error) == Some(NO_SAVEPOINT) { transaction_gone(translated) } else { translated }
 }

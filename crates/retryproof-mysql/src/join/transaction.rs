@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`MysqlTx`]: a transaction that the engine opens and ends, and that commits only as the one that
-//! was opened (CMP-7).
+//! [`MysqlTx`]: a transaction that the engine opens and ends. The commit fails unless the open
+//! transaction is the one that the engine opened (CMP-7).
 //!
-//! InnoDB rolls back the *whole* transaction on a deadlock (1213), and by
-//! `innodb_rollback_on_timeout` on a lock time-out (1205). An action that catches the error and
+//! InnoDB rolls back the *whole* transaction on a deadlock (1213) and, with
+//! `innodb_rollback_on_timeout`, on a lock time-out (1205). An action that catches the error and
 //! sends the statement again would go on in autocommit: its later writes and the record would each
-//! be a commit of its own, and the earlier writes would be gone. A `ROLLBACK`, `COMMIT` or
-//! `CREATE TABLE` that an action sends ends the transaction just so. Two things, each portable,
-//! stand against it and cost no round trip:
+//! be committed alone, and its earlier writes would be lost. A `ROLLBACK`, `COMMIT` or
+//! `CREATE TABLE` that an action sends ends the transaction in the same way. Two portable measures
+//! prevent that and cost no round trip:
 //!
-//! - autocommit is off while the transaction is open, so whatever follows a loss is in a
-//!   transaction that the server begins by itself, and that only the engine commits;
-//! - a savepoint is set when the transaction is opened and released in the text of the COMMIT: it
-//!   goes with its transaction, so in any other one its release fails (1305), and the server does
-//!   not go on to the COMMIT.
+//! - autocommit is off while the transaction is open, so statements after its loss are in a
+//!   transaction that the server begins implicitly, and that only the engine commits;
+//! - a savepoint is set when the transaction is opened, and released in the text of the COMMIT. It
+//!   ends with its transaction, so in any other transaction its release fails (1305), and the
+//!   server does not execute the COMMIT.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -34,37 +34,38 @@ use crate::error::{classify, number};
 pub(super) const NO_SAVEPOINT: u16 = 1305;
 
 /// The texts of a transaction that is as safe as a [`MysqlTx`], for adapters of other drivers. Each
-/// is one text of several statements, to be sent as it is and not prepared. A connection that is
+/// is one text of several statements: send it unchanged and unprepared. A connection that is
 /// dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` was sent.
 impl Mysql {
-    /// Opens a transaction, and marks it by a savepoint. Autocommit is off until it ends.
+    /// Opens a transaction and sets a savepoint in it. Autocommit is off until the end.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
-    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened; fails with the server's error
-    /// 1305, and commits nothing, where another one is open or none. After a failure send
+    /// Commits the transaction that [`BEGIN`](Self::BEGIN) opened. If another one is open, or none,
+    /// it commits nothing and fails with the server's error 1305. After a failure send
     /// [`ROLL_BACK`](Self::ROLL_BACK).
     pub const COMMIT: &str =
         "RELEASE SAVEPOINT retryproof_joined; COMMIT; SET autocommit=@retryproof_autocommit";
-    /// Rolls back whatever is open, and gives autocommit its old value.
+    /// Rolls back the open transaction, if any, and restores autocommit.
     pub const ROLL_BACK: &str = "ROLLBACK; SET autocommit=@retryproof_autocommit";
-    /// Fails with 1305 where no transaction is open: what a port for transactions that the program
-    /// began sends before the record's statement.
+    /// Fails with 1305 if no transaction is open. A port for transactions that the program began
+    /// sends it before the record's statement.
     pub const PROBE: &str = "SAVEPOINT retryproof_record; RELEASE SAVEPOINT retryproof_record";
 }
 
-/// An open transaction from the application's pool; a [`MySqlConnection`] to write with. Dropped,
-/// its connection is closed, and the server rolls back. Its end is the engine's: send neither a
-/// `COMMIT` nor a statement that commits by itself, as `CREATE TABLE` does.
+/// An open transaction from the application's pool; a [`MySqlConnection`] to write with. If it is
+/// dropped, its connection is closed and the server rolls back. Only the engine ends it: send
+/// neither a `COMMIT` nor a statement that commits implicitly, such as `CREATE TABLE`.
 ///
-/// A transaction that the server has rolled back after a deadlock, or that was ended by hand, is
-/// not committed, whatever the action did after it: the call fails. What the action had committed
-/// by hand stands.
+/// If the server rolled the transaction back after a deadlock, or the action ended it by hand, the
+/// call fails and nothing that followed is committed. Writes that the action committed by hand stay
+/// committed.
 ///
-/// A type of its own, because the driver's has a lifetime, which keeps the futures of actions that
-/// borrow from crossing threads.
+/// Not the driver's type, because that one has a lifetime: futures of actions that borrow it could
+/// not move between threads.
 pub struct MysqlTx {
     conn: PoolConnection<MySql>,
-    /// Autocommit is as the pool had it, and nothing is open: the connection may go back.
+    /// No transaction is open and autocommit has its old value: the connection may go back to the
+    /// pool.
     ended: bool,
 }
 
@@ -72,8 +73,8 @@ impl MysqlTx {
     async fn end(&mut self, sql: &'static str) -> Result<(), sqlx_core::Error> {
         self.conn.execute(raw_sql(sql)).await?;
         if MySqlTransactionManager::get_transaction_depth(&self.conn) == 1 {
-            // Only so the driver counts the transaction as over. What it queues is a ROLLBACK of
-            // nothing, which leaves with the ping of the pool.
+            // The only way to end the transaction for the driver's count. It queues a ROLLBACK
+            // without a transaction, which is sent with the pool's ping.
             MySqlTransactionManager::start_rollback(&mut self.conn);
             self.ended = true;
         }
@@ -84,8 +85,8 @@ impl MysqlTx {
 impl Drop for MysqlTx {
     fn drop(&mut self) {
         if !self.ended {
-            // Back in the pool it would keep autocommit off, and the writes of its next user with
-            // it.
+            // In the pool, autocommit would stay off, and its next user's writes would not be
+            // committed.
             self.conn.close_on_drop();
         }
     }
@@ -111,7 +112,7 @@ impl fmt::Debug for MysqlTx {
     }
 }
 
-/// One round trip; where the transaction is gone, the commit finds out.
+/// One round trip. If the transaction is gone, the commit fails.
 impl TxPort<Mysql> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
@@ -123,9 +124,9 @@ impl OwnedTx<Mysql> for MysqlTx {
         match self.end(Mysql::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
-                // What has been written since then is in a transaction that is never committed.
+                // Writes since then are in a transaction that is never committed.
                 let _ = self.end(Mysql::ROLL_BACK).await;
-                Err(gone(classify(error).error))
+                Err(transaction_gone(classify(error).error))
             }
             Err(error) => Err(classify(error).error),
         }
@@ -136,14 +137,14 @@ impl OwnedTx<Mysql> for MysqlTx {
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
-/// has it, which is REPEATABLE READ unless it was set otherwise.
+/// The application's own pool: `engine.joined(pool)`. Transactions have the connection's isolation
+/// level, which is REPEATABLE READ by default.
 impl TxSource<Mysql> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
-        // From here on a drop closes the connection, however far its settings have got.
+        // From here on a drop closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
         MySqlTransactionManager::begin(&mut tx.conn, Some(SqlStr::from_static(Mysql::BEGIN)))
             .await
@@ -152,17 +153,18 @@ impl TxSource<Mysql> for MySqlPool {
     }
 }
 
-/// Fails outside of a transaction, where the statement would be a commit of its own. One round
-/// trip.
+/// Fails outside of a transaction, where the statement would be committed alone. One round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
     match conn.execute(raw_sql(Mysql::PROBE)).await {
         Ok(_) => Ok(()),
-        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Err(gone(classify(error).error)),
+        Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
+            Err(transaction_gone(classify(error).error))
+        }
         Err(error) => Err(classify(error).error),
     }
 }
 
-pub(super) fn gone(source: Error) -> Error {
+pub(super) fn transaction_gone(source: Error) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "the transaction is no longer open: the server rolled it back after a deadlock or a lock \

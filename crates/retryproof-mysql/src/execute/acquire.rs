@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The acquire: one upsert, and what follows where that does not decide.
+
+use std::time::Duration;
+
+use retryproof_core::store::{AcquireRequest, Acquired, Grant, Param};
+use retryproof_core::{Error, FencingToken, Identity, StoredResult};
+
+use super::{Executor, MAX_LOCK_RETRIES};
+use crate::connection::ResultKind;
+use crate::error::{Failure, Recovery};
+use crate::pool::CallPriority;
+use crate::record::{Record, RecordPhase, RecordStatus, stored_result};
+use crate::statement::{Statement, key_of, micros};
+
+/// The result of an upsert.
+enum Upserted {
+    Granted(Grant),
+    NotGranted(RecordStatus),
+}
+
+impl Executor {
+    /// The result of a record that this process has seen complete; `None` once it is not.
+    pub(crate) async fn replay(&self, id: &Identity) -> Result<Option<StoredResult>, Failure> {
+        let result = self
+            .run(CallPriority::Normal, Statement::Replay, &key_of(id), ResultKind::Rows)
+            .await?;
+        Ok(result.rows.first().map(|row| stored_result(row, 0)).transpose()?)
+    }
+
+    /// Grants the lease, or reports why not. `has_row` is a hint: a row is there that only GRANT
+    /// can take over, so ENTER would be a wasted trip.
+    pub(crate) async fn acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        has_row: bool,
+    ) -> Result<Acquired, Failure> {
+        let mut statement = Statement::Enter;
+        if !self.returning || has_row {
+            statement = Statement::Grant;
+        }
+        let mut retries = 0;
+        loop {
+            let upserted = match self.upsert(statement, id, req).await {
+                Ok(upserted) => upserted,
+                // Another transaction has locked the row, for example a joined completion (CMP-7).
+                // The acquire does not wait for it.
+                Err(failure) if failure.recovery == Recovery::RowLocked => {
+                    match self.read_record(CallPriority::Normal, Statement::Find, id).await? {
+                        Some(Record { owner, phase: RecordPhase::InProgress(_), .. })
+                            if owner == req.owner =>
+                        {
+                            return Err(failure);
+                        }
+                        None if retries == MAX_LOCK_RETRIES => return Err(failure),
+                        // No further attempt: each would occupy a connection for a second.
+                        found => match RecordStatus::of(found) {
+                            RecordStatus::Absent(Some(token)) => return Ok(blocked(token)),
+                            status => Upserted::NotGranted(status),
+                        },
+                    }
+                }
+                // Completed keys are still replayed.
+                Err(failure) if failure.recovery == Recovery::ReadOnly => {
+                    let found = self.read_record(CallPriority::Normal, Statement::Find, id).await;
+                    return match found.map(RecordStatus::of) {
+                        Ok(RecordStatus::Complete(stored)) => Ok(Acquired::Complete(stored)),
+                        _ => Err(failure),
+                    };
+                }
+                Err(failure) => return Err(failure),
+            };
+            match upserted {
+                Upserted::Granted(grant) => return Ok(Acquired::Granted(grant)),
+                Upserted::NotGranted(RecordStatus::Complete(stored)) => {
+                    return Ok(Acquired::Complete(stored));
+                }
+                Upserted::NotGranted(RecordStatus::Busy { remaining, token }) => {
+                    return Ok(Acquired::Busy { remaining, token });
+                }
+                // The second trip that a takeover may cost (ACQ-8).
+                Upserted::NotGranted(RecordStatus::Absent(Some(_)))
+                    if statement == Statement::Enter =>
+                {
+                    statement = Statement::Grant;
+                }
+                Upserted::NotGranted(RecordStatus::Absent(_)) if retries < MAX_LOCK_RETRIES => {
+                    retries += 1;
+                }
+                Upserted::NotGranted(RecordStatus::Absent(Some(token))) => {
+                    return Ok(blocked(token));
+                }
+                Upserted::NotGranted(RecordStatus::Absent(None)) => {
+                    return Err(Error::unavailable(
+                        "the record was created and deleted on each attempt to read it; try again",
+                    )
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// One of the upserts, in one trip; in two where the server cannot return the row and the key
+    /// is in use. ENTER never changes a row that is there: it answers `Absent` with a token for one
+    /// that GRANT would take over.
+    async fn upsert(
+        &self,
+        statement: Statement,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> Result<Upserted, Failure> {
+        let [scope, key] = key_of(id);
+        let params = [
+            scope,
+            key,
+            Param::Bytes(req.owner.as_bytes()),
+            Param::Int(micros(req.lease)),
+            Param::Int(micros(req.ttl)),
+            req.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
+        ];
+        let granted = |token, took_over| Upserted::Granted(Grant::new(token, req.lease, took_over));
+        if self.returning {
+            let result =
+                self.run(CallPriority::Normal, statement, &params, ResultKind::Rows).await?;
+            let record = result.rows.first().map(Record::of).transpose()?;
+            return Ok(match record {
+                // The row is that after the statement. Our own, in progress, was granted by GRANT
+                // in any case; by ENTER if the whole lease is left, else the row was there before
+                // and GRANT has to renew it (ACQ-9).
+                Some(Record { owner, token, took_over, phase: RecordPhase::InProgress(left) })
+                    if owner == req.owner =>
+                {
+                    if statement == Statement::Grant || left.map(micros) == Some(micros(req.lease))
+                    {
+                        granted(token, took_over)
+                    } else {
+                        Upserted::NotGranted(RecordStatus::Absent(Some(token)))
+                    }
+                }
+                record => Upserted::NotGranted(RecordStatus::of(record)),
+            });
+        }
+        let result = self
+            .run(CallPriority::Normal, Statement::GrantPortable, &params, ResultKind::Counts)
+            .await?;
+        if result.insert_id != 0 {
+            return Ok(granted(FencingToken::new(result.insert_id / 2), result.insert_id % 2 == 1));
+        }
+        let found = self.read_record(CallPriority::Normal, Statement::Find, id).await?;
+        Ok(Upserted::NotGranted(RecordStatus::of(found)))
+    }
+}
+
+/// A takeover that has to wait: nothing is left of the lease, but the row cannot be had yet.
+fn blocked(token: FencingToken) -> Acquired {
+    Acquired::Busy { remaining: Duration::ZERO, token }
+}
