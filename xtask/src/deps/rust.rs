@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Rust version that a published crate states, against what its dependencies ask for.
+//! The Rust version that each published crate states: the lowest that its dependencies allow.
+//!
+//! clippy's `incompatible_msrv` holds the crate's own code to it.
 
 use std::collections::BTreeSet;
 
@@ -7,47 +9,44 @@ use serde_json::Value;
 
 use super::{Member, Version, version};
 
+/// What the language of our own code asks for: edition 2024 and `if let` chains.
+const LANGUAGE: Version = (1, 88);
 const NEWEST_RUST: Version = (1, 95);
 
-/// The stated Rust version is one for all crates, is one we have, and has to be true of everything
-/// that a published crate brings along.
+/// A published crate states the highest version that a package of its normal builds asks for, and
+/// at least [`LANGUAGE`]; it is one that we have.
 pub(super) fn problems(metadata: &Value, members: &[Member]) -> Vec<String> {
+    let packages: Vec<&Value> = metadata["packages"].as_array().into_iter().flatten().collect();
     let mut problems = Vec::new();
-    let stated = members.iter().filter_map(|member| member.rust).min().unwrap_or((0, 0));
-    for member in members {
-        if member.rust != Some(stated) || stated > NEWEST_RUST {
+    for member in members.iter().filter(|member| member.published) {
+        let used = normal_closure(metadata, &member.name);
+        let foreign = packages.iter().filter(|package| !package["source"].is_null());
+        let needs = foreign
+            .filter(|package| package["id"].as_str().is_some_and(|id| used.contains(id)))
+            .filter_map(|package| Some((version(package["rust_version"].as_str()?)?, *package)))
+            .max_by_key(|(version, _)| *version);
+        let lowest = needs.map_or(LANGUAGE, |(version, _)| version.max(LANGUAGE));
+        let because = match needs {
+            Some((version, package)) if version > LANGUAGE => format!("{} asks", package["name"]),
+            _ => "our own code asks".into(),
+        };
+        if member.rust != Some(lowest) || lowest > NEWEST_RUST {
+            let (major, minor) = lowest;
             problems.push(format!(
-                "{}: rust-version is not one for all, at most {}.{}",
-                member.name, NEWEST_RUST.0, NEWEST_RUST.1
-            ));
-        }
-    }
-    let published =
-        members.iter().filter(|member| member.published).map(|member| member.name.as_str());
-    let used = normal_closure(metadata, &published.collect());
-    for package in metadata["packages"].as_array().into_iter().flatten() {
-        let needs = package["rust_version"].as_str().and_then(version);
-        if needs.is_some_and(|needs| needs > stated)
-            && package["id"].as_str().is_some_and(|id| used.contains(id))
-        {
-            let (major, minor) = needs.unwrap_or_default();
-            problems.push(format!(
-                "{} needs Rust {major}.{minor}, more than we state",
-                package["name"]
+                "{}: rust-version has to be {major}.{minor}, for which {because}",
+                member.name
             ));
         }
     }
     problems
 }
 
-/// Ids of all packages that normal builds of the `roots` reach.
-fn normal_closure<'a>(metadata: &'a Value, roots: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+/// Ids of all packages that normal builds of the member `root` reach.
+fn normal_closure<'a>(metadata: &'a Value, root: &str) -> BTreeSet<&'a str> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
-    let ours = packages.filter(|package| package["source"].is_null()).filter_map(|package| {
-        let (name, id) = (package["name"].as_str()?, package["id"].as_str()?);
-        roots.contains(name).then_some(id)
-    });
-    let mut open: Vec<&str> = ours.collect();
+    let is_root = |package: &&Value| package["source"].is_null() && package["name"] == root;
+    let mut open: Vec<&str> =
+        packages.filter(is_root).filter_map(|package| package["id"].as_str()).collect();
     let mut seen = BTreeSet::new();
     while let Some(id) = open.pop() {
         if !seen.insert(id) {
@@ -73,42 +72,34 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn the_stated_rust_version_covers_normal_dependencies_only() {
+    const CORE: &str = "retryproof-core";
+
+    /// The facade stands on core and `a`, whose build needs `b`; core's tests need `c`.
+    fn stated(facade: &str, core: &str) -> Vec<String> {
         let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
         let edge = |to: &str, kind: Value| json!({"pkg": to, "dep_kinds": [{"kind": kind}]});
         let metadata = json!({
-            "packages": [package(FACADE, Value::Null, "1.89"), package("a", json!("r"), "1.89.1"), package("b", json!("r"), "1.90"), package("c", json!("r"), "1.91")],
+            "packages": [
+                package(FACADE, Value::Null, facade), package(CORE, Value::Null, core),
+                package("a", json!("r"), "1.89.1"), package("b", json!("r"), "1.90"),
+                package("c", json!("r"), "1.91"),
+            ],
             "resolve": {"nodes": [
-                {"id": FACADE, "deps": [edge("a", Value::Null), edge("c", json!("dev"))]},
+                {"id": FACADE, "deps": [edge("a", Value::Null), edge(CORE, Value::Null)]},
                 {"id": "a", "deps": [edge("b", json!("build"))]},
+                {"id": CORE, "deps": [edge("c", json!("dev"))]},
             ]},
         });
-        assert_eq!(
-            super::problems(&metadata, &members(&metadata)),
-            ["\"b\" needs Rust 1.90, more than we state"]
-        );
+        problems(&metadata, &members(&metadata))
     }
 
     #[test]
-    fn there_is_one_rust_version_and_it_covers_every_driver() {
-        let problems = |ours: &str, of_store: &str| {
-            let package = |name: &str, source: Value, rust: &str| json!({"name": name, "id": name, "source": source, "rust_version": rust});
-            let metadata = json!({
-                "packages": [
-                    package(FACADE, Value::Null, ours), package("retryproof-postgres", Value::Null, of_store),
-                    package("driver", json!("r"), "1.94"),
-                ],
-                "resolve": {"nodes": [
-                    {"id": "retryproof-postgres", "deps": [{"pkg": "driver", "dep_kinds": [{"kind": null}]}]},
-                ]},
-            });
-            super::problems(&metadata, &members(&metadata))
-        };
-        let not_one = "rust-version is not one for all, at most 1.95";
-        assert!(problems("1.94", "1.94").is_empty());
-        assert_eq!(problems("1.89", "1.89"), ["\"driver\" needs Rust 1.94, more than we state"]);
-        assert_eq!(problems("1.94", "1.95")[0], format!("retryproof-postgres: {not_one}"));
-        assert_eq!(problems("1.99", "1.99").len(), 2);
+    fn each_crate_states_what_its_own_normal_dependencies_ask_for() {
+        assert!(stated("1.90", "1.88").is_empty());
+        let facade = "retryproof: rust-version has to be 1.90, for which \"b\" asks";
+        assert_eq!(stated("1.89", "1.88"), [facade]);
+        assert_eq!(stated("1.91", "1.88"), [facade]);
+        let core = "retryproof-core: rust-version has to be 1.88, for which our own code asks";
+        assert_eq!(stated("1.90", "1.90"), [core]);
     }
 }
