@@ -7,6 +7,8 @@ use std::time::Duration;
 use retryproof_core::config::{PAUSE_BOUNDS, REPLICA_BOUNDS, is_store_name};
 use retryproof_core::{Error, ErrorKind, Result};
 
+mod url;
+
 /// The default prefix of keys and channels.
 pub(crate) const DEFAULT_PREFIX: &str = "retryproof";
 /// What Redis takes as one value, unless it was configured otherwise.
@@ -77,7 +79,7 @@ impl RedisConfig {
     /// parameter; [`ErrorKind::Unsupported`] for TLS without the feature. No message shows the URL
     /// or a part of it but the parameter's name.
     pub fn from_url(url: &str) -> Result<Self> {
-        crate::url::parse(url)
+        url::parse(url)
     }
 
     /// The defaults on one server.

@@ -6,7 +6,7 @@ use retryproof_core::store::{Inspect, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{Identity, Result};
 
 use crate::error::Failure;
-use crate::link::Ask;
+use crate::pool::Ask;
 use crate::record::{Header, State};
 use crate::store::RedisStore;
 

@@ -3,19 +3,15 @@
 #![doc = include_str!("../README.md")]
 
 mod config;
+mod connection;
 mod error;
-mod gather;
 mod inspect;
-mod link;
+mod pool;
 mod record;
-mod route;
-mod script;
-mod sentinel;
-mod server;
+mod statement;
 mod store;
-mod url;
 mod wait;
-mod wake;
+mod waiters;
 
 pub use config::RedisConfig;
 pub use store::RedisStore;

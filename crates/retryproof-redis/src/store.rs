@@ -14,14 +14,14 @@ use retryproof_core::{
 };
 
 use crate::config::{BULK_LIMIT, RedisConfig};
+use crate::connection::{Purpose, ask_setting, setting};
 use crate::error::Failure;
-use crate::link::{Ask, Link};
+use crate::pool::primary::Route;
+use crate::pool::sentinel::Watches;
+use crate::pool::{Ask, Link};
 use crate::record::{self, Header, NOBODY, State, digits, millis, tail, unreadable};
-use crate::route::Route;
-use crate::script::{Joined, Script};
-use crate::sentinel::Watches;
-use crate::server::{Purpose, ask_setting, setting};
-use crate::wake::Wake;
+use crate::statement::{Joined, Script};
+use crate::waiters::Wake;
 
 /// How long a release leaves the last token behind (ACQ-10): longer than a clock may step back.
 const RESIDUE: Duration = Duration::from_secs(3_600);

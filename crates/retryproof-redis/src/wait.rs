@@ -8,7 +8,7 @@ use retryproof_core::{FencingToken, Identity};
 use tokio::time::Instant;
 
 use crate::error::Failure;
-use crate::link::Ask;
+use crate::pool::Ask;
 use crate::record::{self, Header, State};
 use crate::store::{RedisStore, pair};
 

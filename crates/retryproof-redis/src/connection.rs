@@ -21,9 +21,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::{Address, RedisConfig};
+use crate::connection::coalesce::{BOUNDARY, Crowd, Gather};
 use crate::error::{CLUSTER, Failure};
-use crate::gather::{BOUNDARY, Crowd, Gather};
-use crate::script::Scripts;
+use crate::statement::Scripts;
+
+pub(crate) mod coalesce;
 
 /// How many calls may wait for the connection's task before their callers do.
 const QUEUE: usize = 1_024;

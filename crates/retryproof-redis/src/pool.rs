@@ -10,9 +10,12 @@ use redis::{Cmd, Pipeline, Value};
 use retryproof_core::{Error, Result};
 use tokio::sync::watch;
 
+use crate::connection::{Conn, Purpose, Task};
 use crate::error::{Failure, Remedy};
-use crate::route::Route;
-use crate::server::{Conn, Purpose, Task};
+use crate::pool::primary::Route;
+
+pub(crate) mod primary;
+pub(crate) mod sentinel;
 
 /// What is sent in one flight.
 #[derive(Clone, Copy)]

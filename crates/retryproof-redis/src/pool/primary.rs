@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use retryproof_core::Result;
 use tokio::sync::Notify;
 
+use super::sentinel;
 use crate::config::{Address, RedisConfig, Target};
-use crate::sentinel;
-use crate::server::{Conn, Dialer, Purpose};
+use crate::connection::{Conn, Dialer, Purpose};
 
 /// The way to the primary, shared by all connections of a store.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::config::{Address, Target};
+use crate::connection::{Conn, Purpose};
 use crate::error::Failure;
-use crate::route::Route;
-use crate::server::{Conn, Purpose};
+use crate::pool::primary::Route;
 
 /// Before a sentinel that went away is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -21,9 +21,9 @@ use retryproof_core::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::connection::{Conn, Purpose};
 use crate::error::Failure;
-use crate::route::Route;
-use crate::server::{Conn, Purpose};
+use crate::pool::primary::Route;
 
 /// After a refusal, before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
