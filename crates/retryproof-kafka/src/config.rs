@@ -14,10 +14,10 @@ use retryproof_core::listener::{Backoff, Tally};
 use retryproof_core::{Error, ErrorKind, IntoScope, Result, Scope};
 
 use crate::KafkaListener;
-use crate::dead::Grave;
+use crate::dead_letter::Grave;
 use crate::delivery::{KeyOf, header};
-use crate::group::Member;
-use crate::partition::Desk;
+use crate::handle::Desk;
+use crate::receive::assignment::Member;
 
 /// What a consumer's settings and a producer's have in common, by the beginning of their names.
 const OF_THE_CONNECTION: [&str; 9] = [

@@ -2,13 +2,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
+mod answer;
 mod config;
-mod dead;
+mod dead_letter;
 mod delivery;
-mod group;
+mod handle;
 mod listener;
-mod marks;
-mod partition;
+mod receive;
 
 pub use config::KafkaListenerBuilder;
 pub use delivery::Delivery;

@@ -21,8 +21,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::KafkaListenerBuilder;
 use crate::delivery::Delivery;
-use crate::group::{At, Ending};
-use crate::partition::{Ahead, Desk, Taken};
+use crate::handle::{Ahead, Desk, Taken};
+use crate::receive::assignment::{At, Ending};
 
 /// How often partitions that are held up are looked after while no message comes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

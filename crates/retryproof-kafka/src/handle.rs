@@ -16,10 +16,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::dead::Grave;
+use crate::answer::offsets::{Begun, Marks};
+use crate::dead_letter::Grave;
 use crate::delivery::{Delivery, KeyOf};
-use crate::group::{Ending, Member};
-use crate::marks::{Begun, Marks};
+use crate::receive::assignment::{Ending, Member};
 
 /// What all partitions of a listener share.
 pub(crate) struct Desk {
