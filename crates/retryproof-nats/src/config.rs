@@ -15,9 +15,9 @@ use retryproof_core::{Error, ErrorKind, IntoScope, Result, Scope};
 use tokio::sync::Semaphore;
 
 use crate::NatsListener;
-use crate::broker::Broker;
+use crate::answer::Broker;
 use crate::delivery::{KeyOf, message_id};
-use crate::serve::Desk;
+use crate::handle::Desk;
 
 /// For one answer of the server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

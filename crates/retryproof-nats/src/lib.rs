@@ -2,13 +2,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
-mod broker;
+mod answer;
 mod config;
-mod dead;
+mod dead_letter;
 mod delivery;
+mod handle;
 mod listener;
-mod pull;
-mod serve;
+mod receive;
 
 /// The client that this adapter is made for.
 pub use async_nats;

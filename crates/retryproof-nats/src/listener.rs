@@ -18,8 +18,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::NatsListenerBuilder;
 use crate::delivery::Delivery;
-use crate::pull::Pull;
-use crate::serve::Desk;
+use crate::handle::Desk;
+use crate::receive::Pull;
 
 /// Between two requests for messages while the store is away: what is fetched then is given back,
 /// at the price of a delivery.

@@ -11,7 +11,7 @@ use retryproof_core::listener::Reason;
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
-use crate::dead::{self, Extent};
+use crate::dead_letter::{self, Extent};
 use crate::delivery::Delivery;
 
 /// Tries of an answer that has to be confirmed. The last failure costs one redelivery, which runs
@@ -104,7 +104,7 @@ impl Broker {
         why: Reason,
         extent: Extent,
     ) -> Result<(), PublishError> {
-        let headers = dead::headers(delivery, why, extent);
+        let headers = dead_letter::headers(delivery, why, extent);
         let mut body = delivery.message().payload.clone();
         if !extent.body {
             body.clear();

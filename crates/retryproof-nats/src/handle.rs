@@ -12,7 +12,7 @@ use retryproof_core::listener::{Backoff, Poison, Reason, Tally, Verdict, caught}
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::broker::Broker;
+use crate::answer::Broker;
 use crate::delivery::{Delivery, KeyOf};
 
 /// What all messages of a listener share.
