@@ -12,9 +12,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use retryproof_core::ErrorKind;
 use retryproof_core::listener::{Backoff, Reason, Verdict};
 
-use crate::link::within;
-use crate::message::Message;
-use crate::outbox::Outbox;
+use crate::answer::wait_queue::Outbox;
+use crate::delivery::Message;
+use crate::receive::connection::within;
+
+pub(crate) mod wait_queue;
 
 /// Holding a message instead of putting it off keeps a lane and a place of the prefetch.
 const LONGEST_HOLD: Duration = Duration::from_secs(30);

@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
 use retryproof_core::{Error, ErrorKind, IdempotencyContext, IntoScope, Result, Scope};
 
-use crate::consumer::Consumer;
-use crate::message::Message;
-use crate::server::{Roots, Server};
+use crate::delivery::Message;
+use crate::listener::Consumer;
+use crate::receive::url::{Roots, Server};
 
 type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 

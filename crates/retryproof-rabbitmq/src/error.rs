@@ -25,7 +25,7 @@ pub(crate) fn classify(error: lapin::Error) -> Error {
             _ => Error::unavailable("the broker ended the connection"),
         },
         #[cfg(feature = "tls")]
-        Driver::IOError(error) if crate::tls::is_refused(error) => config(
+        Driver::IOError(error) if crate::receive::tls::is_refused(error) => config(
             "no secure connection to the broker came about; see its certificate, and who signed it",
         ),
         Driver::InvalidProtocolVersion(_) => {

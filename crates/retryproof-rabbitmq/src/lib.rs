@@ -4,20 +4,15 @@
 
 mod answer;
 mod config;
-mod consumer;
+mod delivery;
 mod error;
-mod link;
-mod message;
-mod outbox;
-mod server;
-#[cfg(feature = "tls")]
-mod tls;
+mod listener;
+mod receive;
 mod topology;
-mod window;
 
 pub use config::ConsumerBuilder;
-pub use consumer::{Consumer, Incoming, Stopper};
-pub use message::Message;
+pub use delivery::Message;
+pub use listener::{Consumer, Incoming, Stopper};
 pub use topology::Topology;
 
 /// A consumer and all that it hands out cross threads.

@@ -9,8 +9,8 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 use retryproof_core::Result;
 
 use crate::config::dead_letters_of;
-use crate::link::{Link, within};
-use crate::server::{Roots, Server};
+use crate::receive::connection::{Link, within};
+use crate::receive::url::{Roots, Server};
 
 /// A work queue that loses nothing, and the queue for its dead letters.
 ///

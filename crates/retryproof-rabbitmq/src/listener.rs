@@ -20,14 +20,14 @@ use retryproof_core::{
     Error, ErrorKind, IdempotencyContext, IdempotencyEngine, IntoScope, Lease, Result, Scope,
 };
 
+use crate::answer::wait_queue::Outbox;
 use crate::answer::{Desk, Gone, Rest};
 use crate::config::{ConsumerBuilder, Decode, Settings};
+use crate::delivery::Message;
 use crate::error::classify;
-use crate::link::{Link, within};
-use crate::message::Message;
-use crate::outbox::Outbox;
-use crate::server::Server;
-use crate::window::Window;
+use crate::receive::connection::{Link, within};
+use crate::receive::ramp_up::Window;
+use crate::receive::url::Server;
 
 /// Between two attempts to connect: from the first, doubled, to the second.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use retryproof_core::Result;
 
 use crate::error::{classify, late};
-use crate::server::Server;
+use crate::receive::url::Server;
 
 /// For every call but those that wait for messages.
 pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);

@@ -17,8 +17,8 @@ use tokio::sync::Mutex;
 
 use retryproof_core::{Error, ErrorKind, Result};
 
-use crate::link::{Link, within};
-use crate::server::Server;
+use crate::receive::connection::{Link, within};
+use crate::receive::url::Server;
 use crate::topology::{declare, safely_to};
 
 /// The longest lease is a day; the next power of two in seconds is a day and a half.

@@ -10,7 +10,7 @@ use retryproof_core::{Error, ErrorKind, Result};
 pub(crate) struct Server {
     uri: AMQPUri,
     #[cfg(feature = "tls")]
-    tls: Option<crate::tls::Tls>,
+    tls: Option<crate::receive::tls::Tls>,
 }
 
 /// The certificates, in PEM, of whoever signs the broker's; none for those that the host trusts.
@@ -41,7 +41,9 @@ impl Server {
     #[cfg(feature = "tls")]
     fn of(uri: AMQPUri, roots: &Roots) -> Result<Self> {
         let tls = match uri.scheme {
-            AMQPScheme::AMQPS => Some(crate::tls::Tls::to(&uri.authority.host, roots.as_deref())?),
+            AMQPScheme::AMQPS => {
+                Some(crate::receive::tls::Tls::to(&uri.authority.host, roots.as_deref())?)
+            }
             AMQPScheme::AMQP => None,
         };
         Ok(Self { uri, tls })
