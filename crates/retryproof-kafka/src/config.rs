@@ -6,21 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::config::{ClientConfig, FromClientConfig, FromClientConfigAndContext};
-use rdkafka::consumer::StreamConsumer;
-use rdkafka::error::KafkaError;
 use rdkafka::message::OwnedMessage;
 use rdkafka::producer::FutureProducer;
 use retryproof_core::listener::{Backoff, Tally};
-use retryproof_core::{Error, ErrorKind, IntoScope, Result, Scope};
+use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::KafkaListener;
-use crate::dead_letter::Grave;
+use crate::dead_letter::DeadLetterTopic;
 use crate::delivery::{KeyOf, header};
-use crate::handle::Desk;
-use crate::receive::assignment::Member;
+use crate::error::{invalid_client_setting, invalid_setting};
+use crate::handle::HandlerContext;
+use crate::receive::assignment::{GroupCallbacks, GroupConsumer};
 
-/// What a consumer's settings and a producer's have in common, by the beginning of their names.
-const OF_THE_CONNECTION: [&str; 9] = [
+/// Prefixes of the client settings that the producer of the dead letters takes as well.
+const CONNECTION_SETTINGS: [&str; 9] = [
     "bootstrap.",
     "metadata.",
     "security.",
@@ -40,14 +39,14 @@ pub struct KafkaListenerBuilder {
     scope: Result<Scope>,
     key_of: Option<Arc<KeyOf>>,
     dead_letters: Option<String>,
-    ahead: usize,
-    side_by_side: usize,
-    attempts: u32,
+    partition_prefetch: usize,
+    partition_concurrency: usize,
+    max_attempts: u32,
     backoff: Backoff,
-    drain: Duration,
+    drain_timeout: Duration,
 }
 
-// By hand: the client's settings may hold a password.
+// Not derived: the client's settings may hold a password (ID-4).
 impl fmt::Debug for KafkaListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaListenerBuilder")
@@ -65,22 +64,23 @@ impl KafkaListenerBuilder {
             scope: scope.into_scope(),
             key_of: None,
             dead_letters: None,
-            ahead: 100,
-            side_by_side: 1,
-            attempts: 5,
+            partition_prefetch: 100,
+            partition_concurrency: 1,
+            max_attempts: 5,
             backoff: Backoff::default(),
-            drain: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
         }
     }
 
-    /// Takes the key from this header. This or [`key`](Self::key) is required: Kafka's own key of a
-    /// message says which partition it belongs to, such as a customer, and not which event it is.
+    /// Takes the key from the header `name`. This or [`key`](Self::key) is required: Kafka's own
+    /// key of a message chooses its partition, and names a customer, say, rather than an event.
     pub fn key_header(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.key(move |message| header(message, &name))
     }
 
-    /// Takes the key from elsewhere. `None` makes the message a dead letter, and so does a panic.
+    /// Takes the key from elsewhere. If `key_of` returns `None` or panics, the message becomes a
+    /// dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&OwnedMessage) -> Option<String> + Send + Sync + 'static,
@@ -89,137 +89,131 @@ impl KafkaListenerBuilder {
         self
     }
 
-    /// The topic for messages that cannot be handled, and for those that have failed too often
-    /// (LST-2). Required. It should take what the topics that are listened to take: a message that
-    /// is too large for it goes there without its body, which a header `retryproof-body` says.
+    /// The topic for messages that cannot be handled or have failed too often (LST-2). Required.
+    /// Give it at least the size limit of the topics that are read: a message that is too large for
+    /// it is published without its body, and the header `retryproof-body` says so.
     pub fn dead_letters(mut self, topic: impl Into<String>) -> Self {
         self.dead_letters = Some(topic.into());
         self
     }
 
-    /// How often the work on a message is tried, in place, before it becomes a dead letter; 5
-    /// unless set. The messages behind it wait.
+    /// How often the work on a message is tried, in place, before the message becomes a dead
+    /// letter; 5 unless set. The messages behind it in the partition wait.
     pub fn attempts(mut self, runs: u32) -> Self {
-        self.attempts = runs.max(1);
+        self.max_attempts = runs.max(1);
         self
     }
 
-    /// Between two attempts: 1 s, doubled with each up to 1 min, unless set.
+    /// The pause between two attempts: 1 s, doubled each time up to 1 min, unless set.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How many messages of one partition are handled side by side; 1 unless set, which keeps their
-    /// order. With more, the order is not kept, and the committed offset stays before the first
-    /// message that is not done.
+    /// How many messages of one partition are handled at the same time; 1 unless set, which keeps
+    /// their order. A higher number gives up the order; the committed offset then stays before the
+    /// first message that is not done.
     pub fn side_by_side(mut self, messages: usize) -> Self {
-        self.side_by_side = messages.clamp(1, 10_000);
+        self.partition_concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages of one partition are read and not answered before the client stops to read
-    /// it; 100 unless set.
+    /// How many messages of one partition may be read and not answered; 100 unless set. At that
+    /// number the client pauses the partition.
     pub fn ahead(mut self, messages: usize) -> Self {
-        self.ahead = messages.clamp(1, 100_000);
+        self.partition_prefetch = messages.clamp(1, 100_000);
         self
     }
 
-    /// How long a stop waits for handlers at work, and for dead letters on their way; 30 s unless
-    /// set. The client is not asked for messages meanwhile, so keep it below `max.poll.interval.ms`
-    /// (5 min).
-    pub fn drain(mut self, at_most: Duration) -> Self {
-        self.drain = at_most;
+    /// How long a stop waits for running handlers and for dead letters being published; 30 s unless
+    /// set. The client does not poll meanwhile, so keep it below `max.poll.interval.ms` (5 min).
+    pub fn drain(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
         self
     }
 
-    /// Makes the clients: a consumer, and a producer for the dead letters. Connects in the
+    /// Creates the clients: a consumer, and a producer for the dead letters. They connect in the
     /// background.
     ///
-    /// Of the settings given, `enable.auto.offset.store` and `enable.auto.commit` are the
-    /// listener's own: offsets are stored when messages are answered, and committed every
-    /// `auto.commit.interval.ms` (1 s unless set), before a partition is given away, and at the
-    /// end. `auto.offset.reset` is `earliest` unless set: librdkafka's own default has a group that
-    /// is new, or whose offset is gone, skip what lies in the topic, and no message is skipped
-    /// unrun (LST-2).
+    /// The listener sets `enable.auto.offset.store` and `enable.auto.commit` itself, whatever the
+    /// client's settings say: it stores an offset when messages are answered, and librdkafka
+    /// commits every `auto.commit.interval.ms` (1 s unless set), before a partition is revoked, and
+    /// at the end. `auto.offset.reset` is `earliest` unless set: with librdkafka's own default, a
+    /// new group, or one whose offset has expired, skips the messages in the topic, and no message
+    /// may be skipped without having run (LST-2).
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: no key, no topic for dead letters or one that is listened to, no
-    /// topics, no `group.id`, or a setting that librdkafka refuses; no tokio runtime around.
-    /// [`ErrorKind::Invalid`] for the scope.
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no key; no dead-letter topic, or
+    /// one that is also read; no topics; no `group.id`; a setting that librdkafka rejects; or a
+    /// call outside a tokio runtime.
+    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
     pub fn build(self) -> Result<KafkaListener> {
         let scope = self.scope?;
-        let wrong = |why: &'static str| Error::new(ErrorKind::Config, why);
         let key_of = self.key_of.ok_or_else(|| {
-            wrong(
-                "a listener has to know which event a message is: `.key_header(\"event-id\")` or `.key(..)`",
-            )
+            invalid_setting("no key is set: call `.key_header(\"event-id\")` or `.key(..)`")
         })?;
         let topic = self.dead_letters.ok_or_else(|| {
-            wrong("a listener needs a topic for its dead letters: `.dead_letters(\"orders.dead\")`")
+            invalid_setting("no dead-letter topic is set: call `.dead_letters(\"orders.dead\")`")
         })?;
-        // librdkafka's wrapper would panic.
+        // rdkafka would panic.
         if tokio::runtime::Handle::try_current().is_err() {
-            return Err(wrong("a listener is built inside of a tokio runtime"));
+            return Err(invalid_setting("`build` has to be called inside a tokio runtime"));
         }
         if self.topics.is_empty() {
-            return Err(wrong("there is no topic to listen to"));
+            return Err(invalid_setting("the list of topics is empty"));
         }
         if self.topics.contains(&topic) {
-            return Err(wrong(
-                "the dead letters go to a topic that is listened to; give them one of their own",
+            return Err(invalid_setting(
+                "the dead-letter topic is also read by the listener; use another topic",
             ));
         }
         if self.client.get("group.id").is_none_or(str::is_empty) {
-            return Err(wrong("the client has no `group.id`"));
+            return Err(invalid_setting("the client has no `group.id`"));
         }
         let mut client = self.client;
         client.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
         if client.get("auto.commit.interval.ms").is_none() {
             client.set("auto.commit.interval.ms", "1000");
         }
-        // Left to librdkafka it is `largest`: what was published before the group's first commit
+        // librdkafka's default is `largest`: messages published before the group's first commit
         // would never run.
         if client.get("auto.offset.reset").is_none() {
             client.set("auto.offset.reset", "earliest");
         }
-        let consumer: StreamConsumer<Member> =
-            StreamConsumer::from_config_and_context(&client, Member::default()).map_err(refused)?;
-        let mut sender = ClientConfig::new();
-        for (name, value) in client.config_map() {
-            if OF_THE_CONNECTION.iter().any(|start| name.starts_with(start)) {
-                sender.set(name, value);
-            }
-        }
-        // A letter is as large as its message; what is too large is for the broker to say, and of
-        // one letter alone.
-        sender.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
-        sender.set("acks", "all").set("message.timeout.ms", "10000");
-        let producer = FutureProducer::from_config(&sender).map_err(refused)?;
-        let desk = Desk {
+        let consumer = GroupConsumer::from_config_and_context(&client, GroupCallbacks::default())
+            .map_err(invalid_client_setting)?;
+        let producer = FutureProducer::from_config(&producer_settings(&client))
+            .map_err(invalid_client_setting)?;
+        let context = HandlerContext {
             consumer,
-            grave: Grave { producer, topic },
+            dead_letters: DeadLetterTopic { producer, topic },
             scope,
             key_of,
             backoff: self.backoff,
-            attempts: self.attempts,
-            side_by_side: self.side_by_side,
+            max_attempts: self.max_attempts,
+            partition_concurrency: self.partition_concurrency,
             tally: Arc::new(Tally::default()),
         };
         Ok(KafkaListener {
-            desk: Arc::new(desk),
+            context: Arc::new(context),
             topics: self.topics,
-            ahead: self.ahead,
-            drain: self.drain,
+            partition_prefetch: self.partition_prefetch,
+            drain_timeout: self.drain_timeout,
         })
     }
 }
 
-/// The error names the setting, and its value: a password may be one, so it is not passed on.
-fn refused(error: KafkaError) -> Error {
-    let why = match &error {
-        KafkaError::ClientConfig(_, _, name, _) => name.clone(),
-        _ => "client".to_owned(),
-    };
-    Error::new(ErrorKind::Config, "librdkafka refuses a setting of the client").with("setting", why)
+/// The settings of the producer: those of the consumer's connection, and its own.
+fn producer_settings(client: &ClientConfig) -> ClientConfig {
+    let mut producer = ClientConfig::new();
+    for (name, value) in client.config_map() {
+        if CONNECTION_SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
+            producer.set(name, value);
+        }
+    }
+    // A dead letter is as large as its message. The broker decides what is too large; without
+    // batches, its decision concerns one letter only.
+    producer.set("message.max.bytes", "1000000000").set("batch.num.messages", "1");
+    producer.set("acks", "all").set("message.timeout.ms", "10000");
+    producer
 }

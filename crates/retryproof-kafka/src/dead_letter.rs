@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dead letters: the message as it was, with headers that say why it lies there, delivered before
-//! its offset moves on.
+//! [`DeadLetterTopic`]: publishes dead letters. Each holds the message and headers with its reason
+//! and position, and is delivered before the message's offset moves on.
 
 use std::time::Duration;
 
@@ -9,152 +9,159 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use rdkafka::util::Timeout;
-use retryproof_core::listener::Reason;
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::listener::{Backoff, Reason};
+use retryproof_core::{Error, Result};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::delivery::Delivery;
+use crate::error::{dead_letter_not_delivered, invalid_setting, is_too_large, is_topic_missing};
+use crate::receive::assignment::PartitionStop;
 
-/// How long one look for the topic waits for a broker.
-const LOOK: Duration = Duration::from_secs(5);
-/// Between two of them.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often a topic may be missing before it is said to be: one that brokers make by themselves is
-/// missing at first.
-const MOST_MISSES: u32 = 5;
+/// How long one request for the topic's metadata waits for a broker.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause between two such requests.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Answers in a row without the topic before it counts as missing. Brokers that create topics on
+/// demand report them as missing at first.
+const MAX_MISSES: u32 = 5;
 
-/// Sends dead letters to one topic.
+/// The topic that takes the dead letters.
 #[derive(Clone)]
-pub(crate) struct Grave {
+pub(crate) struct DeadLetterTopic {
     pub(crate) producer: FutureProducer,
     pub(crate) topic: String,
 }
 
-/// How much of a message its letter keeps.
+/// How much of its message a dead letter holds.
 #[derive(Debug, Clone, Copy)]
-enum Keep {
-    Everything,
-    /// Without the body.
-    Headers,
-    /// Without Kafka's own key and the message's headers as well: where it lies, no more.
-    Place,
+enum LetterSize {
+    Whole,
+    WithoutBody,
+    /// Without body, headers and Kafka's own key.
+    PositionOnly,
 }
 
-impl Grave {
-    /// Waits until the topic is found, over outages. A listener that cannot put dead letters
-    /// anywhere does not begin.
+impl DeadLetterTopic {
+    /// Waits until the topic is found, over outages: a listener without a target for its dead
+    /// letters does not start.
     pub(crate) async fn find(&self) -> Result<()> {
         let mut misses = 0;
         loop {
-            let grave = self.clone();
-            let looked = spawn_blocking(move || grave.peek()).await;
-            let error = match looked {
+            let topic = self.clone();
+            let error = match spawn_blocking(move || topic.fetch_metadata()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => error,
                 Err(_) => KafkaError::Canceled,
             };
-            misses += u32::from(is_missing(&error));
-            if misses >= MOST_MISSES {
-                let wrong = "the topic of the dead letters is not there, or not for this user";
-                return Err(Error::new(ErrorKind::Config, wrong)
+            misses += u32::from(is_topic_missing(&error));
+            if misses >= MAX_MISSES {
+                let message = "the dead-letter topic does not exist, or this user may not see it";
+                return Err(invalid_setting(message)
                     .with("topic", self.topic.clone())
                     .because(error));
             }
-            tracing::warn!(topic = self.topic, %error, "the topic of the dead letters is not \
-                 found yet, no message is read before");
-            sleep(LOOK_AGAIN).await;
+            tracing::warn!(topic = self.topic, %error, "dead-letter topic not found; no message \
+                 is read until it is");
+            sleep(RETRY_DELAY).await;
         }
     }
 
-    fn peek(&self) -> std::result::Result<(), KafkaError> {
-        let found = self.producer.client().fetch_metadata(Some(&self.topic), LOOK)?;
-        match found.topics().first().map(|topic| topic.error()) {
+    fn fetch_metadata(&self) -> std::result::Result<(), KafkaError> {
+        let metadata =
+            self.producer.client().fetch_metadata(Some(&self.topic), METADATA_TIMEOUT)?;
+        match metadata.topics().first().map(|topic| topic.error()) {
             Some(None) => Ok(()),
             Some(Some(error)) => Err(KafkaError::MetadataFetch(error.into())),
             None => Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition)),
         }
     }
 
-    /// Until all replicas that have to have the letter do, or it failed. librdkafka repeats what it
-    /// can by itself, for `message.timeout.ms`. A letter that is too large for its topic keeps
-    /// less: held back, it would hold up its partition for ever.
-    pub(crate) async fn bury(&self, delivery: &Delivery, why: Reason) -> Result<()> {
-        for keep in [Keep::Everything, Keep::Headers, Keep::Place] {
-            match self.send(delivery, why, keep).await {
+    /// Publishes the letter, repeatedly if that fails. Returns `false` if `stop` was requested
+    /// before the letter was delivered.
+    pub(crate) async fn publish_until(
+        &self,
+        stop: &mut PartitionStop,
+        delivery: &Delivery,
+        reason: Reason,
+        backoff: Backoff,
+    ) -> bool {
+        let mut failures = 0;
+        while let Err(error) = self.publish(delivery, reason).await {
+            failures += 1;
+            let pause = backoff.after(failures);
+            tracing::error!(delivery = ?delivery, %error, ?pause, "dead letter not delivered; its \
+                 message stays unanswered until it is");
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.requested() => return false,
+            }
+        }
+        true
+    }
+
+    /// Publishes the letter and waits until all in-sync replicas have it. librdkafka retries
+    /// transient failures for `message.timeout.ms`. A letter that is too large for its topic is
+    /// reduced, since it would otherwise block its partition for ever.
+    async fn publish(&self, delivery: &Delivery, reason: Reason) -> Result<()> {
+        for size in [LetterSize::Whole, LetterSize::WithoutBody, LetterSize::PositionOnly] {
+            match self.send(delivery, reason, size).await {
                 Ok(()) => return Ok(()),
                 Err(error) if is_too_large(&error) => {
                     tracing::error!(
                         ?delivery,
-                        "a dead letter is too large for its topic, and is sent without its body"
+                        "dead letter too large for its topic; sending it without its body"
                     );
                 }
-                Err(error) => return Err(not_delivered(error)),
+                Err(error) => return Err(dead_letter_not_delivered(error)),
             }
         }
         Err(Error::unavailable(
-            "the dead letter was not delivered: its topic takes not even its place",
+            "dead letter not delivered: the topic also rejects it without key, headers and body",
         ))
     }
 
     async fn send(
         &self,
         delivery: &Delivery,
-        why: Reason,
-        keep: Keep,
+        reason: Reason,
+        size: LetterSize,
     ) -> std::result::Result<(), KafkaError> {
         let message = delivery.message();
-        let mut record =
-            FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers(delivery, why, keep));
-        record.payload = match keep {
-            Keep::Everything => message.payload(),
-            // Empty and not missing: a compacted topic takes a missing one for a deletion.
-            Keep::Headers | Keep::Place => Some(&[]),
+        let headers = headers(delivery, reason, size);
+        let mut record = FutureRecord::<[u8], [u8]>::to(&self.topic).headers(headers);
+        record.payload = match size {
+            LetterSize::Whole => message.payload(),
+            // Empty instead of missing: in a compacted topic a missing body deletes the key.
+            LetterSize::WithoutBody | LetterSize::PositionOnly => Some(&[]),
         };
-        record.key = message.key().filter(|_| !matches!(keep, Keep::Place));
+        record.key = message.key().filter(|_| !matches!(size, LetterSize::PositionOnly));
         self.producer.send(record, Timeout::Never).await.map(drop).map_err(|(error, _)| error)
     }
 }
 
-fn is_missing(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::UnknownTopicOrPartition
-                | RDKafkaErrorCode::TopicAuthorizationFailed
-                | RDKafkaErrorCode::InvalidTopic
-        )
-    )
-}
-
-fn is_too_large(error: &KafkaError) -> bool {
-    error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge)
-}
-
-fn not_delivered(error: KafkaError) -> Error {
-    Error::unavailable("the dead letter was not delivered").because(error)
-}
-
-fn headers(delivery: &Delivery, why: Reason, keep: Keep) -> OwnedHeaders {
+fn headers(delivery: &Delivery, reason: Reason, size: LetterSize) -> OwnedHeaders {
     let message = delivery.message();
-    let own = [
-        ("retryproof-why", why.as_str().to_owned()),
+    let added = [
+        ("retryproof-why", reason.as_str().to_owned()),
         ("retryproof-topic", message.topic().to_owned()),
         ("retryproof-partition", message.partition().to_string()),
         ("retryproof-offset", message.offset().to_string()),
     ];
-    let kept = match keep {
-        Keep::Everything | Keep::Headers => message.headers().cloned().unwrap_or_default(),
-        Keep::Place => OwnedHeaders::new(),
+    let original = match size {
+        LetterSize::Whole | LetterSize::WithoutBody => {
+            message.headers().cloned().unwrap_or_default()
+        }
+        LetterSize::PositionOnly => OwnedHeaders::new(),
     };
-    let headers = own.iter().fold(kept, |headers, (key, value)| {
+    let headers = added.iter().fold(original, |headers, (key, value)| {
         headers.insert(Header { key, value: Some(value.as_str()) })
     });
-    match keep {
-        Keep::Everything => headers,
-        Keep::Headers | Keep::Place => {
-            let left_out = format!("left out, {} bytes", delivery.payload().len());
-            headers.insert(Header { key: "retryproof-body", value: Some(&left_out) })
+    match size {
+        LetterSize::Whole => headers,
+        LetterSize::WithoutBody | LetterSize::PositionOnly => {
+            let omitted = format!("left out, {} bytes", delivery.payload().len());
+            headers.insert(Header { key: "retryproof-body", value: Some(&omitted) })
         }
     }
 }

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener
-/// sees to the rest. A message that cannot be handled is reported by `?`: what fails here is a
-/// [`Poison`], and the message becomes a dead letter (LST-2).
+/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
+/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
+/// with `?`, and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -26,10 +26,11 @@ struct Inner {
     key: Result<Key, Poison>,
 }
 
-/// Finds the key of a message; `None` where it has none.
+/// Finds the key of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&OwnedMessage) -> Option<String> + Send + Sync;
 
-/// The text of the header `name`; one that is no text counts as bad, not as missing.
+/// The text of the header `name`. Bytes that are not UTF-8 are replaced, which makes the key a bad
+/// one instead of a missing one.
 pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
     let found = message.headers()?.iter().find(|header| header.key == name)?;
     Some(String::from_utf8_lossy(found.value?).into_owned())
@@ -37,11 +38,11 @@ pub(crate) fn header(message: &OwnedMessage, name: &str) -> Option<String> {
 
 impl Delivery {
     pub(crate) fn new(message: OwnedMessage, scope: Scope, key_of: &KeyOf) -> Self {
-        // It panics where a header's name is no UTF-8, inside of rdkafka (0.39), and where the
-        // program's own function does. That is one message's fault, and must not end the others.
+        // The program's key function may panic, and rdkafka (0.39) panics at a header name that is
+        // not UTF-8. Either must affect this message only.
         let found = catch_unwind(AssertUnwindSafe(|| key_of(&message)));
         let key = found.map_or(Err(Poison::BadKey), |found| match found {
-            // Where text was replaced, two keys could meet.
+            // After a replacement, two different keys could be equal.
             Some(key) if key.contains('\u{fffd}') => Err(Poison::BadKey),
             Some(key) => Key::new(key).map_err(|_| Poison::BadKey),
             None => Err(Poison::NoKey),
@@ -49,29 +50,31 @@ impl Delivery {
         Self(Arc::new(Inner { message, scope, key }))
     }
 
-    /// The key that the listener found.
+    /// The key that [`key_header`](crate::KafkaListenerBuilder::key_header) or
+    /// [`key`](crate::KafkaListenerBuilder::key) found.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
-        self.0.key.as_ref().map_err(|why| *why)
+        self.0.key.as_ref().map_err(|poison| *poison)
     }
 
-    /// The context of a call that handles the message: the listener's scope, the key, the
-    /// fingerprint of the body (a redelivery with another body is refused, FP-1), and a wait of
-    /// `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
+    /// The context for the call that handles the message: the listener's scope, the key, the
+    /// fingerprint of the body (a redelivery with another body is rejected, FP-1), and a wait
+    /// timeout of zero (LST-1). Lease and ttl are the configured ones of the scope.
     ///
     /// # Errors
-    /// Those of [`key`](Self::key).
+    /// As [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
-        // Scope and key are checked, and zero is a wait in bounds; nothing else is in it.
+        // It cannot fail: scope and key are checked, and zero is a valid wait timeout.
         self.context_builder()?.build().map_err(|_| Poison::BadKey)
     }
 
-    /// The same, to be given a lease, a ttl, a wait or another fingerprint.
+    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
+    /// another fingerprint.
     ///
     /// # Errors
-    /// Those of [`key`](Self::key).
+    /// As [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         let builder = IdempotencyContext::builder(&self.0.scope, self.key()?.expose());
         Ok(builder.wait_timeout(Duration::ZERO).fingerprint(body_fingerprint(self.payload())))
@@ -91,26 +94,27 @@ impl Delivery {
         self.0.message.payload().unwrap_or_default()
     }
 
-    /// The topic that it was read from.
+    /// The topic from which the message was read.
     #[must_use]
     pub fn topic(&self) -> &str {
         self.0.message.topic()
     }
 
-    /// Its partition.
+    /// The number of the message's partition.
     #[must_use]
     pub fn partition(&self) -> i32 {
         self.0.message.partition()
     }
 
-    /// Its place in the partition.
+    /// The message's offset in its partition.
     #[must_use]
     pub fn offset(&self) -> i64 {
         self.0.message.offset()
     }
 
-    /// The message itself: Kafka's own key, time stamp, headers. Walking over headers, rdkafka
-    /// (0.39) panics at a name that is no UTF-8; in a handler that counts as a failure.
+    /// The message itself, with Kafka's own key, timestamp and headers. Iterating over the headers
+    /// panics inside rdkafka (0.39) at a name that is not UTF-8; a panicking handler counts as a
+    /// failed attempt.
     #[must_use]
     pub fn message(&self) -> &OwnedMessage {
         &self.0.message
@@ -121,7 +125,7 @@ impl Delivery {
     }
 }
 
-// By hand: key, headers and body are nobody's business (ID-4).
+// Not derived: key, headers and body must not be shown (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")

@@ -6,6 +6,7 @@ mod answer;
 mod config;
 mod dead_letter;
 mod delivery;
+mod error;
 mod handle;
 mod listener;
 mod receive;
@@ -13,5 +14,5 @@ mod receive;
 pub use config::KafkaListenerBuilder;
 pub use delivery::Delivery;
 pub use listener::KafkaListener;
-/// The client that this adapter is made for.
+/// The client that this adapter uses.
 pub use rdkafka;

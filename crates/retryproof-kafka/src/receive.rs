@@ -1,4 +1,146 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How messages reach the listener.
+//! [`PartitionQueues`]: receives messages and queues them by partition, up to a bound.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rdkafka::consumer::Consumer;
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::message::OwnedMessage;
+use rdkafka::topic_partition_list::TopicPartitionList;
+use retryproof_core::Result;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use crate::delivery::Delivery;
+use crate::error::client_failed;
+use assignment::{GroupConsumer, PartitionId};
 
 pub(crate) mod assignment;
+
+/// How often paused partitions are checked while no message arrives.
+const RESUME_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A message that waits for its handler. The guard is dropped when the message is answered.
+pub(crate) type QueuedMessage = (Delivery, UnansweredGuard);
+
+/// One queue for each partition on which work has begun.
+pub(crate) struct PartitionQueues<'a> {
+    consumer: &'a GroupConsumer,
+    /// Messages of one partition that may be received and not answered.
+    prefetch: usize,
+    queues: HashMap<PartitionId, PartitionQueue>,
+}
+
+struct PartitionQueue {
+    messages: mpsc::UnboundedSender<QueuedMessage>,
+    unanswered: UnansweredCount,
+    /// Whether the client has stopped reading the partition for now.
+    paused: bool,
+    revoked: watch::Receiver<bool>,
+}
+
+impl<'a> PartitionQueues<'a> {
+    pub(crate) fn new(consumer: &'a GroupConsumer, prefetch: usize) -> Self {
+        Self { consumer, prefetch, queues: HashMap::new() }
+    }
+
+    /// Receives the next message of any partition. It has to be called all the time, also while no
+    /// handler is free: the group removes a member that stops polling.
+    ///
+    /// # Errors
+    /// When librdkafka reports that the client cannot continue (`Fatal`).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no message.
+    pub(crate) async fn receive(&mut self) -> Result<OwnedMessage> {
+        loop {
+            self.forget_revoked();
+            self.resume_drained();
+            let received = tokio::select! {
+                biased;
+                received = self.consumer.recv() => received.map(|message| message.detach()),
+                () = sleep(RESUME_INTERVAL) => continue,
+            };
+            match received {
+                Ok(message) => return Ok(message),
+                Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) => {
+                    return Err(client_failed(error, "receive"));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no messages received; librdkafka reconnects by itself");
+                }
+            }
+        }
+    }
+
+    /// Queues a message. For the first message of a partition, `start` begins the work on the
+    /// partition's queue. Pauses the partition when as many messages are unanswered as it may
+    /// prefetch.
+    pub(crate) fn push(
+        &mut self,
+        delivery: Delivery,
+        start: impl FnOnce(mpsc::UnboundedReceiver<QueuedMessage>, watch::Receiver<bool>),
+    ) {
+        // `receive` may have served a rebalance: then the queue belongs to an earlier assignment.
+        self.forget_revoked();
+        let id = (delivery.topic().to_owned(), delivery.partition());
+        let queue = self.queues.entry(id.clone()).or_insert_with_key(|id| {
+            let revoked = self.consumer.context().assignment.begin(id);
+            let (messages, queued) = mpsc::unbounded_channel();
+            start(queued, revoked.clone());
+            let unanswered = UnansweredCount::default();
+            PartitionQueue { messages, unanswered, paused: false, revoked }
+        });
+        // It fails only if the partition was revoked; the next owner receives the message.
+        let _ = queue.messages.send((delivery, queue.unanswered.guard()));
+        if queue.unanswered.count() >= self.prefetch && !queue.paused {
+            queue.paused = self.consumer.pause(&partition_list(&id)).is_ok();
+        }
+    }
+
+    fn forget_revoked(&mut self) {
+        self.queues.retain(|_, queue| !*queue.revoked.borrow());
+    }
+
+    /// Resumes paused partitions with at most half of their prefetch unanswered.
+    fn resume_drained(&mut self) {
+        let drained = |queue: &PartitionQueue| queue.unanswered.count() <= self.prefetch / 2;
+        for (id, queue) in self.queues.iter_mut().filter(|(_, q)| q.paused && drained(q)) {
+            queue.paused = self.consumer.resume(&partition_list(id)).is_err();
+        }
+    }
+}
+
+fn partition_list((topic, partition): &PartitionId) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, *partition);
+    list
+}
+
+/// Counts the messages of a partition that were received and not answered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct UnansweredCount(Arc<AtomicUsize>);
+
+/// Counts one message until it is dropped.
+#[derive(Debug)]
+pub(crate) struct UnansweredGuard(UnansweredCount);
+
+impl UnansweredCount {
+    fn guard(&self) -> UnansweredGuard {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        UnansweredGuard(self.clone())
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for UnansweredGuard {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

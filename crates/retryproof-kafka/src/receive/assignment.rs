@@ -1,83 +1,87 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which partitions are ours: given by the group, and taken away again at any time.
+//! [`Assignment`]: the partitions that the group has assigned to this member and may revoke at any
+//! time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::ClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::watch;
 
-/// A partition's name.
-pub(crate) type At = (String, i32);
+/// Topic and number of a partition.
+pub(crate) type PartitionId = (String, i32);
 
-/// When work on a partition is over before its messages are.
+/// A consumer that reports rebalances to [`GroupCallbacks`].
+pub(crate) type GroupConsumer = StreamConsumer<GroupCallbacks>;
+
+/// Ends the work on a partition before all its messages are answered.
 #[derive(Debug, Clone)]
-pub(crate) struct Ending {
-    /// The partition is somebody else's.
-    pub(crate) gone: watch::Receiver<bool>,
+pub(crate) struct PartitionStop {
+    /// The group revoked the partition.
+    pub(crate) revoked: watch::Receiver<bool>,
     /// The listener stops.
-    pub(crate) stopped: watch::Receiver<bool>,
+    pub(crate) stopping: watch::Receiver<bool>,
 }
 
-impl Ending {
-    pub(crate) fn is_gone(&self) -> bool {
-        *self.gone.borrow()
+impl PartitionStop {
+    pub(crate) fn is_revoked(&self) -> bool {
+        *self.revoked.borrow()
     }
 
-    /// Whether nothing new is to begin.
-    pub(crate) fn is_here(&self) -> bool {
-        self.is_gone() || *self.stopped.borrow()
+    /// Whether no new handler may begin.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.is_revoked() || *self.stopping.borrow()
     }
 
-    /// Waits for it. A sender that was dropped is an end as well.
-    pub(crate) async fn comes(&mut self) {
+    /// Resolves when the stop is requested, or when a sender was dropped.
+    pub(crate) async fn requested(&mut self) {
         tokio::select! {
-            _ = self.gone.wait_for(|gone| *gone) => {}
-            _ = self.stopped.wait_for(|stopped| *stopped) => {}
+            _ = self.revoked.wait_for(|revoked| *revoked) => {}
+            _ = self.stopping.wait_for(|stopping| *stopping) => {}
         }
     }
 }
 
-/// The partitions that are being worked on, each with a switch that says when it is no longer ours.
+/// The partitions with work in progress, each with a channel that reports its revocation.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ours(Arc<Mutex<HashMap<At, watch::Sender<bool>>>>);
+pub(crate) struct Assignment(Arc<Mutex<HashMap<PartitionId, watch::Sender<bool>>>>);
 
-impl Ours {
-    /// A partition that work begins on.
-    pub(crate) fn begin(&self, at: &At) -> watch::Receiver<bool> {
-        let (gone, is_gone) = watch::channel(false);
-        self.lock().insert(at.clone(), gone);
-        is_gone
+impl Assignment {
+    /// Registers a partition on which work begins.
+    pub(crate) fn begin(&self, partition: &PartitionId) -> watch::Receiver<bool> {
+        let (revoke, revoked) = watch::channel(false);
+        self.lock().insert(partition.clone(), revoke);
+        revoked
     }
 
-    fn take_away(&self, partitions: &TopicPartitionList) {
-        let mut ours = self.lock();
+    fn revoke(&self, partitions: &TopicPartitionList) {
+        let mut assigned = self.lock();
         for partition in partitions.elements() {
-            if let Some(gone) = ours.remove(&(partition.topic().to_owned(), partition.partition()))
-            {
-                gone.send_replace(true);
+            let id = (partition.topic().to_owned(), partition.partition());
+            if let Some(revoke) = assigned.remove(&id) {
+                revoke.send_replace(true);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<At, watch::Sender<bool>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PartitionId, watch::Sender<bool>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Hears of rebalances.
+/// What librdkafka calls at a rebalance.
 #[derive(Debug, Default)]
-pub(crate) struct Member {
-    pub(crate) ours: Ours,
+pub(crate) struct GroupCallbacks {
+    pub(crate) assignment: Assignment,
 }
 
-impl ClientContext for Member {}
+impl ClientContext for GroupCallbacks {}
 
-impl ConsumerContext for Member {
+impl ConsumerContext for GroupCallbacks {
     fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        // A partition that was held up when it was taken away comes back as any other.
+        // A partition that was paused when it was revoked has to be read when it is assigned again.
         if let Rebalance::Assign(partitions) = rebalance
             && let Err(error) = consumer.resume(partitions)
         {
@@ -87,20 +91,17 @@ impl ConsumerContext for Member {
 
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            // What is stored by now is committed on the way out. What still runs goes on, and its
-            // record is what the next owner of the partition finds.
+            // librdkafka commits the stored offsets before the partitions move. Handlers that still
+            // run continue, and the next owner finds their records.
             Rebalance::Revoke(partitions) => {
-                tracing::info!(
-                    partitions = partitions.count(),
-                    "partitions taken away by the group"
-                );
-                self.ours.take_away(partitions);
+                tracing::info!(partitions = partitions.count(), "partitions revoked by the group");
+                self.assignment.revoke(partitions);
             }
             Rebalance::Assign(partitions) => {
-                tracing::info!(partitions = partitions.count(), "partitions given by the group");
+                tracing::info!(partitions = partitions.count(), "partitions assigned by the group");
             }
             Rebalance::Error(error) => {
-                tracing::warn!(%error, "the group could not share out its partitions")
+                tracing::warn!(%error, "the group could not assign its partitions")
             }
         }
     }

@@ -23,14 +23,14 @@ async fn lst_2_a_listener_has_to_know_the_key_and_a_place_for_dead_letters() {
     let bare = || KafkaListener::builder(client(), &["orders"], "orders.paid");
     let keyed = || bare().key_header("event-id");
     for (builder, why) in [
-        (bare().dead_letters("dead"), "which event a message is"),
-        (keyed(), "needs a topic for its dead letters"),
-        (keyed().dead_letters("orders"), "one of their own"),
+        (bare().dead_letters("dead"), "no key is set"),
+        (keyed(), "no dead-letter topic is set"),
+        (keyed().dead_letters("orders"), "use another topic"),
         (
             KafkaListener::builder(client(), &[], "orders.paid")
                 .key_header("id")
                 .dead_letters("dead"),
-            "no topic to listen to",
+            "list of topics is empty",
         ),
         (
             KafkaListener::builder(ClientConfig::new(), &["orders"], "x")
@@ -54,7 +54,7 @@ fn lst_2_a_listener_outside_of_a_runtime_is_refused_and_no_panic() {
         KafkaListener::builder(client(), &["orders"], "x").key_header("id").dead_letters("dead");
     let (kind, said) = refused(builder);
     assert_eq!(kind, ErrorKind::Config);
-    assert!(said.contains("inside of a tokio runtime"), "{said}");
+    assert!(said.contains("inside a tokio runtime"), "{said}");
 }
 
 #[tokio::test]

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! librdkafka's errors as ours.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use retryproof_core::{Error, ErrorKind};
+
+/// A setting of the listener that cannot work.
+pub(crate) fn invalid_setting(message: &'static str) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+/// A setting of the client that librdkafka rejects. Its error holds the setting's value, which may
+/// be a password, so only the name is passed on (ID-4).
+pub(crate) fn invalid_client_setting(error: KafkaError) -> Error {
+    let setting = match &error {
+        KafkaError::ClientConfig(_, _, name, _) => name.clone(),
+        _ => "client".to_owned(),
+    };
+    invalid_setting("librdkafka rejects a setting of the client").with("setting", setting)
+}
+
+/// An error after which the client cannot continue.
+pub(crate) fn client_failed(error: KafkaError, operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unexpected, "the Kafka client failed and cannot continue")
+        .during(operation)
+        .because(error)
+}
+
+pub(crate) fn dead_letter_not_delivered(error: KafkaError) -> Error {
+    Error::unavailable("the dead letter was not delivered").because(error)
+}
+
+pub(crate) fn is_topic_missing(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::UnknownTopicOrPartition
+                | RDKafkaErrorCode::TopicAuthorizationFailed
+                | RDKafkaErrorCode::InvalidTopic
+        )
+    )
+}
+
+pub(crate) fn is_too_large(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge)
+}
