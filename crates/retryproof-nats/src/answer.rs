@@ -1,142 +1,124 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the server is told of a message, and whether it has heard it.
+//! [`ServerReplies`]: answers messages to the server (LST-2).
 
-use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use async_nats::jetstream::{AckKind, Context};
+use async_nats::jetstream::AckKind;
 use async_nats::{Client, Request};
-use retryproof_core::listener::Reason;
-use retryproof_core::{Error, ErrorKind, Result};
-use tokio::time::timeout;
+use retryproof_core::Result;
+use retryproof_core::listener::{Backoff, Reason, Tally, Verdict};
+use tokio::time::sleep;
 
-use crate::dead_letter::{self, Extent};
+use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::Delivery;
+use crate::error::{no_reply_subject, reply_not_confirmed};
 
-/// Tries of an answer that has to be confirmed. The last failure costs one redelivery, which runs
-/// nothing.
-const TRIES: u32 = 3;
+/// How often an answer that needs a confirmation is sent. If the last one fails too, the message is
+/// redelivered and skipped.
+const MAX_TRIES: u32 = 3;
 
-/// What JetStream calls a message that is longer than the `max_msg_size` of its stream.
-const TOO_LARGE_FOR_STREAM: &str = "error code 10054";
-/// And headers of more than 64 KiB.
-const TOO_LARGE_HEADERS: &str = "error code 10097";
-
-/// The way to the server.
-#[derive(Debug, Clone)]
-pub(crate) struct Broker {
-    pub(crate) jetstream: Context,
+/// Sends the answers of one listener.
+pub(crate) struct ServerReplies {
     pub(crate) client: Client,
-    /// For one answer of the server.
-    pub(crate) answer_within: Duration,
-    /// Where dead letters go.
-    pub(crate) dead_letters: String,
+    /// How long one answer waits for its confirmation.
+    pub(crate) timeout: Duration,
+    pub(crate) dead_letters: DeadLetterSubject,
+    pub(crate) backoff: Backoff,
+    /// The consumer's `max_deliver`: the server drops a message that is given back, or not
+    /// answered, in this delivery.
+    pub(crate) max_deliver: Option<u64>,
+    pub(crate) tally: Arc<Tally>,
 }
 
-impl Broker {
-    /// Tells the server and waits until it has confirmed: what it has not heard, it delivers again.
-    pub(crate) async fn confirmed(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
+impl ServerReplies {
+    /// Answers a message by its verdict, and counts and logs that.
+    pub(crate) async fn answer(&self, delivery: &Delivery, verdict: Verdict) {
+        let verdict = if self.is_last_delivery(delivery) { verdict.given_up() } else { verdict };
+        let answered = match verdict {
+            Verdict::Ack { .. } => self.confirm(delivery, AckKind::Ack).await,
+            Verdict::Nack { after, .. } => {
+                let pause =
+                    if verdict.is_failure() { self.pause(delivery).max(after) } else { after };
+                self.give_back(delivery, pause).await;
+                Ok(())
+            }
+            Verdict::DeadLetter { why, .. } => {
+                if !self.publish_dead_letter(delivery, why).await {
+                    return;
+                }
+                self.confirm(delivery, AckKind::Term).await
+            }
+        };
+        self.tally.count(&verdict);
+        verdict.log("nats", delivery.identity().as_ref());
+        if let Err(error) = answered {
+            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the message may be \
+                 redelivered and is skipped then");
+        }
+    }
+
+    /// Reports that the message is still being handled, which starts its `ack_wait` again.
+    pub(crate) async fn report_progress(&self, delivery: &Delivery) {
+        self.send(delivery, AckKind::Progress).await;
+    }
+
+    /// Whether this is the last delivery that the server makes of the message.
+    pub(crate) fn is_last_delivery(&self, delivery: &Delivery) -> bool {
+        self.max_deliver.is_some_and(|last| delivery.deliveries() >= last)
+    }
+
+    /// Publishes the dead letter. Returns whether its stream has confirmed it. If not, the message
+    /// is given back; in its last delivery, when the server would drop it, publishing is repeated
+    /// until it succeeds.
+    async fn publish_dead_letter(&self, delivery: &Delivery, reason: Reason) -> bool {
+        let mut failures = 0;
+        while let Err(error) = self.dead_letters.publish(delivery, reason).await {
+            failures += 1;
+            let kept = self.is_last_delivery(delivery);
+            tracing::error!(delivery = ?delivery, %error, kept, "dead letter not published; its \
+                 message stays in its stream");
+            if !kept {
+                self.give_back(delivery, self.pause(delivery)).await;
+                return false;
+            }
+            sleep(self.backoff.after(failures)).await;
+        }
+        true
+    }
+
+    /// Sends an answer until the server confirms it. The server redelivers a message whose answer
+    /// it does not receive.
+    async fn confirm(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
         let mut tries = 1;
         loop {
-            match self.ask(delivery, kind).await {
+            match self.request(delivery, kind).await {
                 Ok(()) => return Ok(()),
-                Err(error) if tries >= TRIES => return Err(error),
+                Err(error) if tries >= MAX_TRIES => return Err(error),
                 Err(_) => tries += 1,
             }
         }
     }
 
-    async fn ask(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
-        let Some(reply) = delivery.message().reply.clone() else {
-            return Err(Error::new(
-                ErrorKind::Unexpected,
-                "the message has no subject to be answered on",
-            ));
-        };
-        let request = Request::new().payload(kind.into()).timeout(Some(self.answer_within));
-        match self.client.send_request(reply, request).await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                Err(Error::unavailable("the server did not confirm the answer").because(error))
-            }
-        }
+    async fn request(&self, delivery: &Delivery, kind: AckKind) -> Result<()> {
+        let reply = delivery.message().reply.clone().ok_or_else(no_reply_subject)?;
+        let request = Request::new().payload(kind.into()).timeout(Some(self.timeout));
+        self.client.send_request(reply, request).await.map(drop).map_err(reply_not_confirmed)
     }
 
-    /// Tells the server without waiting: what gets lost is made up for by `ack_wait`.
-    pub(crate) async fn tell(&self, delivery: &Delivery, kind: AckKind) {
+    /// Gives the message back, to be redelivered no sooner than after `pause`.
+    async fn give_back(&self, delivery: &Delivery, pause: Duration) {
+        self.send(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
+    }
+
+    /// Sends an answer without a confirmation. If it is lost, `ack_wait` runs out instead.
+    async fn send(&self, delivery: &Delivery, kind: AckKind) {
         if let Err(error) = delivery.message().ack_with(kind).await {
             tracing::debug!(delivery = ?delivery, %error, "answer not sent");
         }
     }
 
-    /// Has the server deliver the message again, no sooner than after `pause`.
-    pub(crate) async fn give_back(&self, delivery: &Delivery, pause: Duration) {
-        self.tell(delivery, AckKind::Nak(Some(pause).filter(|pause| !pause.is_zero()))).await;
-    }
-
-    /// Has the message in the stream of the dead letters, confirmed; only then may it leave its
-    /// own. Of one that is too large for that stream, the body is left out or the headers, or both:
-    /// a letter that nobody takes would keep the message coming for ever.
-    pub(crate) async fn bury(&self, delivery: &Delivery, why: Reason) -> Result<()> {
-        let mut extent = Extent { headers: true, body: true };
-        loop {
-            let failed = match self.send(delivery, why, extent).await {
-                Ok(()) => return Ok(()),
-                Err(failed) => failed,
-            };
-            match too_large(&failed) {
-                Some(Part::Headers) if extent.headers => extent.headers = false,
-                Some(Part::Whole) if extent.body => extent.body = false,
-                Some(Part::Whole) if extent.headers => extent.headers = false,
-                _ => {
-                    return Err(
-                        Error::unavailable("the dead letter was not confirmed").because(failed)
-                    );
-                }
-            }
-        }
-    }
-
-    async fn send(
-        &self,
-        delivery: &Delivery,
-        why: Reason,
-        extent: Extent,
-    ) -> Result<(), PublishError> {
-        let headers = dead_letter::headers(delivery, why, extent);
-        let mut body = delivery.message().payload.clone();
-        if !extent.body {
-            body.clear();
-        }
-        let sent = async {
-            let sent =
-                self.jetstream.publish_with_headers(self.dead_letters.clone(), headers, body).await;
-            sent?.await.map(drop)
-        };
-        match timeout(self.answer_within, sent).await {
-            Ok(sent) => sent,
-            Err(_) => Err(PublishError::new(PublishErrorKind::TimedOut)),
-        }
-    }
-}
-
-/// What there is too much of for the server or the stream.
-enum Part {
-    Headers,
-    Whole,
-}
-
-fn too_large(error: &PublishError) -> Option<Part> {
-    match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => Some(Part::Whole),
-        PublishErrorKind::Other => {
-            // The client keeps the type of what a stream answered to itself, so the number is
-            // looked for in its text.
-            let said = error.source()?.to_string();
-            let whole = said.contains(TOO_LARGE_FOR_STREAM).then_some(Part::Whole);
-            whole.or_else(|| said.contains(TOO_LARGE_HEADERS).then_some(Part::Headers))
-        }
-        _ => None,
+    fn pause(&self, delivery: &Delivery) -> Duration {
+        self.backoff.after(u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX))
     }
 }

@@ -9,21 +9,20 @@ use std::time::Duration;
 use async_nats::Message;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
-use async_nats::jetstream::context::GetStreamByNameErrorKind;
 use retryproof_core::listener::{Backoff, Tally};
-use retryproof_core::{Error, ErrorKind, IntoScope, Result, Scope};
+use retryproof_core::{IntoScope, Result, Scope};
 use tokio::sync::Semaphore;
 
 use crate::NatsListener;
-use crate::answer::Broker;
+use crate::answer::ServerReplies;
+use crate::dead_letter::DeadLetterSubject;
 use crate::delivery::{KeyOf, message_id};
-use crate::handle::Desk;
+use crate::error::invalid_setting;
+use crate::handle::HandlerContext;
 
-/// For one answer of the server.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a request for messages stays open while there are none.
-const PULL_FOR: Duration = Duration::from_secs(2);
-/// What the server waits for an acknowledgement where its consumer does not say.
+/// How long one request to the server waits for its response.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The server's `ack_wait` for a consumer that sets none.
 const DEFAULT_ACK_WAIT: Duration = Duration::from_secs(30);
 
 /// The settings of a [`NatsListener`]; made by [`NatsListener::builder`].
@@ -34,20 +33,20 @@ pub struct NatsListenerBuilder {
     scope: Result<Scope>,
     key_of: Arc<KeyOf>,
     dead_letters: Option<String>,
-    batch: usize,
+    prefetch: usize,
     concurrency: usize,
-    parked: usize,
+    max_parked: usize,
     backoff: Backoff,
-    give_up_after: Option<u64>,
-    pull_for: Duration,
-    drain: Duration,
+    max_deliveries: Option<u64>,
+    fetch_timeout: Duration,
+    drain_timeout: Duration,
 }
 
 impl fmt::Debug for NatsListenerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsListenerBuilder")
             .field("dead_letters", &self.dead_letters)
-            .field("batch", &self.batch)
+            .field("prefetch", &self.prefetch)
             .field("concurrency", &self.concurrency)
             .finish_non_exhaustive()
     }
@@ -61,25 +60,25 @@ impl NatsListenerBuilder {
             scope: scope.into_scope(),
             key_of: Arc::new(message_id),
             dead_letters: None,
-            batch: 100,
+            prefetch: 100,
             concurrency: 16,
-            parked: 500,
+            max_parked: 500,
             backoff: Backoff::default(),
-            give_up_after: None,
-            pull_for: PULL_FOR,
-            drain: Duration::from_secs(30),
+            max_deliveries: None,
+            fetch_timeout: Duration::from_secs(2),
+            drain_timeout: Duration::from_secs(30),
         }
     }
 
-    /// Where messages go that cannot be handled (LST-2): a subject that another stream takes.
-    /// Required: without it the only answer to such a message would be to forget it.
+    /// The subject for messages that cannot be handled (LST-2); another stream has to take it.
+    /// Required: without it, such a message could only be dropped.
     pub fn dead_letters(mut self, subject: impl Into<String>) -> Self {
         self.dead_letters = Some(subject.into());
         self
     }
 
-    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. `None` makes the message a dead
-    /// letter, and so does a panic.
+    /// Takes the key from elsewhere than the header `Nats-Msg-Id`. If `key_of` returns `None` or
+    /// panics, the message becomes a dead letter.
     pub fn key<F>(mut self, key_of: F) -> Self
     where
         F: Fn(&Message) -> Option<String> + Send + Sync + 'static,
@@ -88,141 +87,133 @@ impl NatsListenerBuilder {
         self
     }
 
-    /// How many messages are fetched and not answered, besides those that are parked; 100 unless
+    /// How many messages may be fetched and not answered, without those that are parked; 100 unless
     /// set.
     pub fn batch(mut self, messages: usize) -> Self {
-        self.batch = messages.clamp(1, 10_000);
+        self.prefetch = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages are handled side by side; 16 unless set.
-    pub fn concurrency(mut self, handlers: usize) -> Self {
-        self.concurrency = handlers.clamp(1, 10_000);
+    /// How many messages are handled at the same time; 16 unless set.
+    pub fn concurrency(mut self, messages: usize) -> Self {
+        self.concurrency = messages.clamp(1, 10_000);
         self
     }
 
-    /// How many messages may be parked here while another consumer works on their keys; 500 unless
-    /// set, and never more than half of the consumer's `max_ack_pending`. One more is given back
-    /// with a delay, which costs it a delivery.
+    /// How many messages may be parked while other consumers handle their keys; 500 unless set, and
+    /// never more than half of the consumer's `max_ack_pending`. Messages beyond that are given
+    /// back with a delay, which costs each a delivery.
     pub fn parked(mut self, messages: usize) -> Self {
-        self.parked = messages.min(10_000);
+        self.max_parked = messages.min(10_000);
         self
     }
 
-    /// How long a message that failed stays away: 1 s, doubled with each delivery up to 1 min,
-    /// unless set.
+    /// The pause before a failed message is redelivered: 1 s, doubled with each delivery up to
+    /// 1 min, unless set.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Makes a message a dead letter that fails in this delivery or a later one. The consumer's
-    /// `max_deliver` does that as well; this needs no limit at the server, which drops a message
-    /// without a word when a consumer dies in its last delivery.
+    /// Makes a message that fails in this delivery, or in a later one, a dead letter. Prefer this to
+    /// the consumer's `max_deliver`: there the server silently drops a message whose consumer dies
+    /// during the last delivery.
     pub fn give_up_after(mut self, deliveries: u64) -> Self {
-        self.give_up_after = Some(deliveries.max(1));
+        self.max_deliveries = Some(deliveries.max(1));
         self
     }
 
-    /// How long a request for messages stays open while there are none; 2 s unless set. A stop
-    /// waits for the open one, so that nothing that the server sends meanwhile is left to its
-    /// `ack_wait`, and gives back what was not begun with this delay.
-    pub fn pull_for(mut self, at_most: Duration) -> Self {
-        self.pull_for = at_most.clamp(Duration::from_millis(100), Duration::from_secs(60));
+    /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop waits
+    /// until the open request ends, so that no message waits for the end of its `ack_wait`, and
+    /// gives back the messages that were not begun with this delay.
+    pub fn pull_for(mut self, timeout: Duration) -> Self {
+        self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
     }
 
-    /// How long a stop waits for what is being handled; 30 s unless set.
-    pub fn drain(mut self, at_most: Duration) -> Self {
-        self.drain = at_most;
+    /// How long a stop waits for running handlers; 30 s unless set.
+    pub fn drain(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
         self
     }
 
-    /// Checks the settings against the server.
+    /// Checks the settings, also against the server.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: no subject for dead letters; one that no stream takes, or the
-    /// consumer's own stream (a dead letter would come round again); a consumer whose messages are
-    /// not acknowledged one by one, or that delivers no bodies. [`ErrorKind::Invalid`] for the
-    /// scope. [`ErrorKind::Unavailable`] when the server does not answer.
+    /// [`ErrorKind::Config`](retryproof_core::ErrorKind::Config): no subject for dead letters; one
+    /// that no stream takes, or that the consumer's own stream takes (it would deliver its own dead
+    /// letters); a consumer without explicit acknowledgements, or without bodies.
+    /// [`ErrorKind::Invalid`](retryproof_core::ErrorKind::Invalid) for the scope.
+    /// [`ErrorKind::Unavailable`](retryproof_core::ErrorKind::Unavailable) when the server does not
+    /// answer.
     pub async fn build(self) -> Result<NatsListener> {
         let scope = self.scope?;
-        let wrong = |why: &'static str| Error::new(ErrorKind::Config, why);
         let info = self.consumer.cached_info();
         let config = &info.config;
         if config.ack_policy != AckPolicy::Explicit {
-            return Err(wrong(
-                "the consumer does not acknowledge its messages one by one: its ack_policy has \
-                 to be explicit",
+            return Err(invalid_setting(
+                "the consumer does not acknowledge messages one by one; set its `ack_policy` to \
+                 `explicit`",
             ));
         }
         if config.headers_only {
-            return Err(wrong(
-                "the consumer delivers headers only, and a listener needs the bodies",
+            return Err(invalid_setting(
+                "the consumer delivers headers only; a listener needs the bodies",
             ));
         }
-        let dead_letters = self.dead_letters.ok_or_else(|| {
-            wrong(
-                "a listener needs a subject for its dead letters: `.dead_letters(\"orders.dead\")`",
+        let subject = self.dead_letters.ok_or_else(|| {
+            invalid_setting(
+                "no subject for dead letters is set: call `.dead_letters(\"dead.orders\")`",
             )
         })?;
-        match self.jetstream.stream_by_subject(dead_letters.clone()).await {
-            Ok(stream) if stream == info.stream_name => {
-                return Err(wrong(
-                    "the dead letters go to the stream that is listened to; give them one of their own",
-                ));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == GetStreamByNameErrorKind::Request => {
-                return Err(Error::unavailable(
-                    "the server was not asked for the stream of the dead letters",
-                )
-                .because(error));
-            }
-            Err(_) => {
-                return Err(wrong("no stream takes the subject of the dead letters")
-                    .with("subject", &dead_letters));
-            }
-        }
-        let ack_wait =
-            Some(config.ack_wait).filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_ACK_WAIT);
-        let shortest = config.backoff.iter().copied().chain([ack_wait]).min().unwrap_or(ack_wait);
-        let limit = |value: i64| u64::try_from(value).ok().filter(|limit| *limit > 0);
-        let at_server = limit(config.max_deliver);
-        let most_pending = limit(config.max_ack_pending)
-            .map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-        let batch = limit(config.max_batch)
-            .map_or(self.batch, |most| self.batch.min(usize::try_from(most).unwrap_or(usize::MAX)));
-        let pull_for = Some(config.max_expires)
-            .filter(|most| !most.is_zero())
-            .map_or(self.pull_for, |most| most.min(self.pull_for));
         let client = self.jetstream.client();
-        let desk = Desk {
-            broker: Broker {
-                jetstream: self.jetstream,
+        let dead_letters =
+            DeadLetterSubject { jetstream: self.jetstream, subject, timeout: REPLY_TIMEOUT };
+        dead_letters.check(&info.stream_name).await?;
+        let ack_wait = nonzero(config.ack_wait).unwrap_or(DEFAULT_ACK_WAIT);
+        let shortest = config.backoff.iter().copied().fold(ack_wait, Duration::min);
+        let max_deliver = limit(config.max_deliver);
+        let context = HandlerContext {
+            replies: ServerReplies {
                 client,
-                answer_within: ANSWER_WITHIN,
+                timeout: REPLY_TIMEOUT,
                 dead_letters,
+                backoff: self.backoff,
+                max_deliver,
+                tally: Arc::new(Tally::default()),
             },
             scope,
             key_of: self.key_of,
-            // Three times within the shortest wait: two may get lost.
-            progress_every: (shortest / 3).max(Duration::from_millis(50)),
+            // Three reports within the shortest wait: two may get lost.
+            progress_interval: (shortest / 3).max(Duration::from_millis(50)),
             running: Semaphore::new(self.concurrency),
-            parked: Semaphore::new(self.parked.min(most_pending / 2)),
+            parked: Semaphore::new(self.max_parked.min(count(config.max_ack_pending) / 2)),
             backoff: self.backoff,
-            pull_for,
-            give_up_after: [at_server, self.give_up_after].into_iter().flatten().min(),
-            last_at_server: at_server,
+            fetch_timeout: nonzero(config.max_expires)
+                .map_or(self.fetch_timeout, |most| most.min(self.fetch_timeout)),
+            max_deliveries: [max_deliver, self.max_deliveries].into_iter().flatten().min(),
             store_away: AtomicBool::new(false),
-            tally: Arc::new(Tally::default()),
         };
+        let prefetch = self.prefetch.min(count(config.max_batch));
         Ok(NatsListener {
-            desk: Arc::new(desk),
+            context: Arc::new(context),
+            prefetch,
             consumer: self.consumer,
-            batch,
-            pull_for,
-            drain: self.drain,
+            drain_timeout: self.drain_timeout,
         })
     }
+}
+
+/// A limit of the consumer; zero and less mean that it has none.
+fn limit(value: i64) -> Option<u64> {
+    u64::try_from(value).ok().filter(|limit| *limit > 0)
+}
+
+/// The same as a number of messages, which is unbounded without a limit.
+fn count(value: i64) -> usize {
+    limit(value).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+fn nonzero(duration: Duration) -> Option<Duration> {
+    Some(duration).filter(|duration| !duration.is_zero())
 }

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 
 /// One delivery of a message. Cheap to clone.
 ///
-/// A handler reads it, and gives a [`Verdict`](retryproof_core::listener::Verdict); the listener
-/// tells the server. A message that cannot be handled is reported by `?`: what fails here is a
-/// [`Poison`], and the message becomes a dead letter (LST-2).
+/// A handler reads it and returns a [`Verdict`](retryproof_core::listener::Verdict), which the
+/// listener turns into an answer. The methods that fail return a [`Poison`]: a handler passes it on
+/// with `?`, and the message becomes a dead letter (LST-2).
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -24,34 +24,34 @@ struct Inner {
     message: jetstream::Message,
     scope: Scope,
     key: Result<Key, Poison>,
-    /// `None` where its reply subject does not say.
-    place: Option<Place>,
+    /// `None` if the reply subject does not hold it.
+    position: Option<StreamPosition>,
 }
 
-/// Where the message is, as its reply subject says.
+/// The position of a message in its stream, from its reply subject.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct StreamPosition {
     pub(crate) stream: String,
     pub(crate) consumer: String,
     pub(crate) sequence: u64,
-    /// In nanoseconds since 1970. With the others it tells one message from all, also when its
-    /// stream was made anew.
+    /// In nanoseconds since 1970. It distinguishes messages of a stream that was deleted and
+    /// created again.
     pub(crate) published: u128,
-    /// From 1.
+    /// Starts at 1.
     pub(crate) deliveries: u64,
 }
 
-/// Finds the key of a message; `None` where it has none.
+/// Finds the key of a message; `None` if the message has none.
 pub(crate) type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// The key that publishers give a message for the stream's own duplicate check.
+/// The header `Nats-Msg-Id`, which publishers set for the stream's own duplicate check.
 pub(crate) fn message_id(message: &Message) -> Option<String> {
     message.headers.as_ref()?.get(NATS_MESSAGE_ID).map(|id| id.as_str().to_owned())
 }
 
 impl Delivery {
     pub(crate) fn new(message: jetstream::Message, scope: Scope, key_of: &KeyOf) -> Self {
-        let place = message.info().ok().map(|info| Place {
+        let position = message.info().ok().map(|info| StreamPosition {
             stream: info.stream.to_owned(),
             consumer: info.consumer.to_owned(),
             sequence: info.stream_sequence,
@@ -60,39 +60,40 @@ impl Delivery {
                 .map_or(0, |age| age.as_nanos()),
             deliveries: u64::try_from(info.delivered).unwrap_or(1),
         });
-        // Somebody's own code, on the listener's own task: a panic costs this message alone.
+        // The program's key function runs on the listener's task. Its panic must affect this
+        // message only.
         let key = match catch_unwind(AssertUnwindSafe(|| key_of(&message))) {
             Ok(Some(key)) => Key::new(key).map_err(|_| Poison::BadKey),
             Ok(None) => Err(Poison::NoKey),
             Err(_) => Err(Poison::BadKey),
         };
-        Self(Arc::new(Inner { message, scope, key, place }))
+        Self(Arc::new(Inner { message, scope, key, position }))
     }
 
-    /// The key: the header `Nats-Msg-Id`, or what the listener's own
-    /// [`key`](crate::NatsListenerBuilder::key) found.
+    /// The key: the header `Nats-Msg-Id`, or what [`key`](crate::NatsListenerBuilder::key) found.
     ///
     /// # Errors
     /// [`Poison::NoKey`], [`Poison::BadKey`] (ID-3).
     pub fn key(&self) -> Result<&Key, Poison> {
-        self.0.key.as_ref().map_err(|why| *why)
+        self.0.key.as_ref().map_err(|poison| *poison)
     }
 
-    /// The context of a call that handles the message: the listener's scope, the key, the
-    /// fingerprint of the body (a redelivery with another body is refused, FP-1), and a wait of
-    /// `PT0S` (LST-1). Lease and ttl are those that are configured for the scope.
+    /// The context for the call that handles the message: the listener's scope, the key, the
+    /// fingerprint of the body (a redelivery with another body is rejected, FP-1), and a wait
+    /// timeout of zero (LST-1). Lease and ttl are the configured ones of the scope.
     ///
     /// # Errors
-    /// Those of [`key`](Self::key).
+    /// As [`key`](Self::key).
     pub fn context(&self) -> Result<IdempotencyContext, Poison> {
-        // Scope and key are checked, and zero is a wait in bounds; nothing else is in it.
+        // It cannot fail: scope and key are checked, and zero is a valid wait timeout.
         self.context_builder()?.build().map_err(|_| Poison::BadKey)
     }
 
-    /// The same, to be given a lease, a ttl, a wait or another fingerprint.
+    /// As [`context`](Self::context), but not yet built: to set a lease, a ttl, a wait timeout or
+    /// another fingerprint.
     ///
     /// # Errors
-    /// Those of [`key`](Self::key).
+    /// As [`key`](Self::key).
     pub fn context_builder(&self) -> Result<ContextBuilder, Poison> {
         let builder = IdempotencyContext::builder(&self.0.scope, self.key()?.expose());
         Ok(builder.wait_timeout(Duration::ZERO).fingerprint(body_fingerprint(self.payload())))
@@ -118,30 +119,30 @@ impl Delivery {
         self.0.message.headers.as_ref()
     }
 
-    /// The subject that it was published to.
+    /// The subject to which the message was published.
     #[must_use]
     pub fn subject(&self) -> &str {
         &self.0.message.subject
     }
 
-    /// Its sequence number in the stream.
+    /// The message's sequence number in its stream.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.place().map_or(0, |place| place.sequence)
+        self.position().map_or(0, |position| position.sequence)
     }
 
-    /// How often the server has delivered it to this consumer, this time included.
+    /// How often the server has delivered the message to this consumer, this delivery included.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
-        self.place().map_or(0, |place| place.deliveries)
+        self.position().map_or(0, |position| position.deliveries)
     }
 
     pub(crate) fn message(&self) -> &jetstream::Message {
         &self.0.message
     }
 
-    pub(crate) fn place(&self) -> Option<&Place> {
-        self.0.place.as_ref()
+    pub(crate) fn position(&self) -> Option<&StreamPosition> {
+        self.0.position.as_ref()
     }
 
     pub(crate) fn identity(&self) -> Option<Identity> {
@@ -149,11 +150,11 @@ impl Delivery {
     }
 }
 
-// By hand: key, headers and body are nobody's business (ID-4).
+// Not derived: key, headers and body must not be shown (ID-4).
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
-            .field("stream", &self.place().map(|place| &place.stream))
+            .field("stream", &self.position().map(|position| &position.stream))
             .field("sequence", &self.sequence())
             .field("deliveries", &self.deliveries())
             .field("bytes", &self.payload().len())

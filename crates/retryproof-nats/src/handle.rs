@@ -1,104 +1,106 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One message, from its delivery to its answer (LST-2).
+//! [`HandlerContext`]: runs the handler on a message until it is answered (LST-2).
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::jetstream::AckKind;
 use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Poison, Reason, Tally, Verdict, caught};
+use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, caught};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::answer::Broker;
+use crate::answer::ServerReplies;
 use crate::delivery::{Delivery, KeyOf};
 
 /// What all messages of a listener share.
-pub(crate) struct Desk {
-    pub(crate) broker: Broker,
+pub(crate) struct HandlerContext {
+    pub(crate) replies: ServerReplies,
     pub(crate) scope: Scope,
     pub(crate) key_of: Arc<KeyOf>,
-    /// How often the server is told that a message is being worked on.
-    pub(crate) progress_every: Duration,
+    /// How often the server receives a progress report on each unanswered message.
+    pub(crate) progress_interval: Duration,
+    /// One permit for each handler that may run.
     pub(crate) running: Semaphore,
+    /// One permit for each message that may be parked.
     pub(crate) parked: Semaphore,
     pub(crate) backoff: Backoff,
-    /// How long a request of this listener stays open. A stop gives back no sooner: the message
-    /// would come back by that very request.
-    pub(crate) pull_for: Duration,
-    /// The last delivery that a message has.
-    pub(crate) give_up_after: Option<u64>,
-    /// The last one that the server makes: what is given back in it, or not answered, it drops.
-    pub(crate) last_at_server: Option<u64>,
-    /// Whether a message did not reach the store, since somebody looked.
+    /// How long a fetch request stays open. A stop gives messages back with at least this delay:
+    /// otherwise the server would deliver them to the request that is still open.
+    pub(crate) fetch_timeout: Duration,
+    /// After this delivery, a message that fails becomes a dead letter.
+    pub(crate) max_deliveries: Option<u64>,
+    /// Whether the store was away for a message since [`take_store_away`](Self::take_store_away).
     pub(crate) store_away: AtomicBool,
-    pub(crate) tally: Arc<Tally>,
 }
 
-/// What is left of a message after its handler.
-enum Turn {
-    /// The server is to be told.
+/// What follows a verdict.
+enum NextStep {
     Answer(Verdict),
-    /// Not now, and without giving it back: it is looked at again after this time.
+    /// Keep the message without an answer, and run the handler again after this time.
     Park(Duration),
 }
 
-impl Desk {
-    /// Sees to it that the message is answered. `place` is its place among those fetched; a parked
-    /// message leaves it to another.
-    pub(crate) async fn serve<H, Fut>(
+impl HandlerContext {
+    /// Handles a message and answers it. `fetched` is its permit among the fetched messages; a
+    /// message that is parked releases it.
+    pub(crate) async fn handle<H, Fut>(
         self: Arc<Self>,
         delivery: Delivery,
         handler: Arc<H>,
-        place: OwnedSemaphorePermit,
-        mut stopped: watch::Receiver<bool>,
+        fetched: OwnedSemaphorePermit,
+        mut stopping: watch::Receiver<bool>,
     ) where
         H: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Verdict, Poison>> + Send,
     {
         let answered = async {
-            let verdict = self.decide(&delivery, &*handler, place, &mut stopped).await;
-            self.answer(&delivery, verdict).await;
+            let verdict = self.decide(&delivery, &*handler, fetched, &mut stopping).await;
+            self.replies.answer(&delivery, verdict).await;
         };
         tokio::select! {
             () = answered => {}
-            () = self.keep(&delivery) => {}
+            () = self.report_progress(&delivery) => {}
         }
     }
 
-    /// Says for ever that the message is being worked on, also while it waits for its turn or is
-    /// parked: the server delivers it to nobody else meanwhile, and counts no delivery.
-    async fn keep(&self, delivery: &Delivery) {
-        let mut tick = interval(self.progress_every);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tick.tick().await; // the first one comes at once, and the server knows
+    /// Whether the store was away for any message since the last call.
+    pub(crate) fn take_store_away(&self) -> bool {
+        self.store_away.swap(false, Ordering::Relaxed)
+    }
+
+    /// Reports progress for ever, also while the message waits for a handler or is parked: until
+    /// its answer, the server does not redeliver it and counts no delivery.
+    async fn report_progress(&self, delivery: &Delivery) {
+        let mut ticks = interval(self.progress_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await; // The first tick comes at once, just after the delivery.
         loop {
-            tick.tick().await;
-            self.broker.tell(delivery, AckKind::Progress).await;
+            ticks.tick().await;
+            self.replies.report_progress(delivery).await;
         }
     }
 
-    /// Runs the handler, again after each pause that the message is parked for.
+    /// Runs the handler, again after each time the message was parked.
     async fn decide<H, Fut>(
         &self,
         delivery: &Delivery,
         handler: &H,
-        place: OwnedSemaphorePermit,
-        stopped: &mut watch::Receiver<bool>,
+        fetched: OwnedSemaphorePermit,
+        stopping: &mut watch::Receiver<bool>,
     ) -> Verdict
     where
         H: Fn(Delivery) -> Fut,
         Fut: Future<Output = Result<Verdict, Poison>>,
     {
-        let mut place = Some(place);
-        let mut looks = 0_u32;
+        let mut fetched = Some(fetched);
+        let mut runs = 0_u32;
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let running = self.running.acquire().await.ok();
-            if *stopped.borrow() && !self.is_last_at_server(delivery) {
-                return Verdict::put_off(self.pull_for);
+            if *stopping.borrow() && !self.replies.is_last_delivery(delivery) {
+                return Verdict::put_off(self.fetch_timeout);
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
@@ -107,93 +109,45 @@ impl Desk {
                     })
                     .await
                 }
-                Err(why) => Verdict::poison(why),
+                Err(poison) => Verdict::poison(poison),
             };
             drop(running);
-            looks += 1;
-            let pause = match self.turn(delivery, verdict, looks) {
-                Turn::Answer(verdict) => return verdict,
-                Turn::Park(pause) => pause,
+            runs += 1;
+            let pause = match self.judge(delivery, verdict, runs) {
+                NextStep::Answer(verdict) => return verdict,
+                NextStep::Park(pause) => pause,
             };
             let Ok(_parked) = self.parked.try_acquire() else {
                 return Verdict::put_off(pause);
             };
             verdict.log("nats", delivery.identity().as_ref());
-            drop(place.take());
+            drop(fetched.take());
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = stopped.wait_for(|stopped| *stopped) => return Verdict::put_off(pause.max(self.pull_for)),
+                _ = stopping.wait_for(|stopping| *stopping) => {
+                    return Verdict::put_off(pause.max(self.fetch_timeout));
+                }
             }
         }
     }
 
-    fn turn(&self, delivery: &Delivery, verdict: Verdict, looks: u32) -> Turn {
+    fn judge(&self, delivery: &Delivery, verdict: Verdict, runs: u32) -> NextStep {
         let Verdict::Nack { after, why, .. } = verdict else {
-            return Turn::Answer(verdict);
+            return NextStep::Answer(verdict);
         };
         if why == Reason::Store {
             self.store_away.store(true, Ordering::Relaxed);
         }
-        let last = self.give_up_after.is_some_and(|last| delivery.deliveries() >= last);
+        let last = self.max_deliveries.is_some_and(|last| delivery.deliveries() >= last);
         match why {
-            // Every delivery counts at the server, whatever it is for. A parked one is none.
-            // Never without a pause: a handler may have made this verdict of nothing.
-            Reason::InFlight => Turn::Park(after.max(self.backoff.after(1))),
-            // Nothing ran: it does not lose its last chance to that. What ran and came to nothing,
-            // also because its lease was lost, spends it.
-            Reason::Store if last => Turn::Park(self.backoff.after(looks).max(after)),
-            _ if last => Turn::Answer(verdict.given_up()),
-            _ => Turn::Answer(verdict),
+            // Giving the message back would cost a delivery, parking it does not. Never without a
+            // pause: a handler that returns this verdict at once would otherwise run in a hot loop.
+            Reason::InFlight => NextStep::Park(after.max(self.backoff.after(1))),
+            // Nothing ran, so the message keeps its last delivery.
+            Reason::Store if last => NextStep::Park(self.backoff.after(runs).max(after)),
+            // The work ran without a result, possibly because it lost its lease.
+            _ if last => NextStep::Answer(verdict.given_up()),
+            _ => NextStep::Answer(verdict),
         }
-    }
-
-    fn is_last_at_server(&self, delivery: &Delivery) -> bool {
-        self.last_at_server.is_some_and(|last| delivery.deliveries() >= last)
-    }
-
-    async fn answer(&self, delivery: &Delivery, verdict: Verdict) {
-        let verdict = if self.is_last_at_server(delivery) { verdict.given_up() } else { verdict };
-        let told = match verdict {
-            Verdict::Ack { .. } => self.broker.confirmed(delivery, AckKind::Ack).await,
-            Verdict::Nack { after, .. } => {
-                let pause =
-                    if verdict.is_failure() { self.pause(delivery).max(after) } else { after };
-                self.broker.give_back(delivery, pause).await;
-                Ok(())
-            }
-            Verdict::DeadLetter { why, .. } => {
-                if !self.bury(delivery, why).await {
-                    return;
-                }
-                self.broker.confirmed(delivery, AckKind::Term).await
-            }
-        };
-        self.tally.count(&verdict);
-        verdict.log("nats", delivery.identity().as_ref());
-        if let Err(error) = told {
-            tracing::warn!(delivery = ?delivery, %error, "answer not confirmed, its message may \
-                 come again and run nothing");
-        }
-    }
-
-    /// Whether the dead letter lies where it belongs. If not, the message is given back; in the
-    /// last delivery, where the server would drop it, it is kept until the letter is taken.
-    async fn bury(&self, delivery: &Delivery, why: Reason) -> bool {
-        let mut failures = 0;
-        while let Err(error) = self.broker.bury(delivery, why).await {
-            failures += 1;
-            let kept = self.is_last_at_server(delivery);
-            tracing::error!(delivery = ?delivery, %error, kept, "dead letter not sent, its message stays");
-            if !kept {
-                self.broker.give_back(delivery, self.pause(delivery)).await;
-                return false;
-            }
-            sleep(self.backoff.after(failures)).await;
-        }
-        true
-    }
-
-    fn pause(&self, delivery: &Delivery) -> Duration {
-        self.backoff.after(u32::try_from(delivery.deliveries()).unwrap_or(u32::MAX))
     }
 }

@@ -6,11 +6,12 @@ mod answer;
 mod config;
 mod dead_letter;
 mod delivery;
+mod error;
 mod handle;
 mod listener;
 mod receive;
 
-/// The client that this adapter is made for.
+/// The client that this adapter uses.
 pub use async_nats;
 pub use config::NatsListenerBuilder;
 pub use delivery::Delivery;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking the server for messages, no more than there is room for, also over a connection that
-//! breaks.
+//! [`Fetcher`]: fetches no more messages than there are permits for, over connections that break.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,108 +12,129 @@ use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use futures_util::StreamExt;
+use retryproof_core::Result;
 use retryproof_core::listener::Backoff;
-use retryproof_core::{Error, ErrorKind, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// How often a look is taken whether the connection was made anew: the server has forgotten then
-/// what was asked of it.
-const CONNECTION_EVERY: Duration = Duration::from_millis(250);
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+use crate::error::consumer_deleted;
 
-/// Requests for messages, one after the other.
-pub(crate) struct Pull<'a> {
+/// How often an open request checks for a new connection: over a new one, the server no longer
+/// knows the request.
+const RECONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The pause between requests that fail.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+
+/// Fetches messages by one request after the other.
+pub(crate) struct Fetcher<'a> {
     consumer: &'a PullConsumer,
     client: Client,
-    open_for: Duration,
+    /// How long a request stays open while there are no messages.
+    timeout: Duration,
     failures: u32,
-    /// The most to ask for at once. What is sent behind a message that breaks the connection is
-    /// lost with it, and costs each of those a delivery: after a break there is none behind the
-    /// first, and twice as many with each message that arrives.
-    most: usize,
+    /// The most messages of one request. A message that breaks the connection costs each message
+    /// behind it a delivery. So after a break the listener fetches one message, and twice as many
+    /// after each that arrives.
+    max_messages: usize,
 }
 
-/// The messages that one request brings.
-pub(crate) struct Fetched {
+/// An open request and its messages.
+pub(crate) struct FetchRequest {
     batch: Batch,
     client: Client,
-    connects: u64,
+    /// The number of the connection that the request was sent over.
+    connection: u64,
 }
 
-impl<'a> Pull<'a> {
-    pub(crate) fn new(consumer: &'a PullConsumer, client: Client, open_for: Duration) -> Self {
-        Self { consumer, client, open_for, failures: 0, most: usize::MAX }
+impl<'a> Fetcher<'a> {
+    pub(crate) fn new(consumer: &'a PullConsumer, client: Client, timeout: Duration) -> Self {
+        Self { consumer, client, timeout, failures: 0, max_messages: usize::MAX }
     }
 
-    /// Asks for up to `room` messages; again, after a pause, until the server has taken the
-    /// request.
+    /// Requests up to `messages` messages, repeatedly until the request was sent.
     ///
     /// # Errors
-    /// When the consumer is gone.
-    pub(crate) async fn ask(&mut self, room: usize) -> Result<Fetched> {
+    /// When the consumer was deleted.
+    pub(crate) async fn fetch(&mut self, messages: usize) -> Result<FetchRequest> {
         loop {
-            let connects = connects(&self.client);
-            let room = room.min(self.most);
-            match self.consumer.batch().max_messages(room).expires(self.open_for).messages().await {
-                Ok(batch) => return Ok(Fetched { batch, client: self.client.clone(), connects }),
+            let connection = connections(&self.client);
+            let messages = messages.min(self.max_messages);
+            let batch = self.consumer.batch().max_messages(messages).expires(self.timeout);
+            match batch.messages().await {
+                Ok(batch) => {
+                    return Ok(FetchRequest { batch, client: self.client.clone(), connection });
+                }
                 Err(error) => self.failed(&error).await?,
             }
         }
     }
 
-    /// A message arrived.
-    pub(crate) fn went_well(&mut self) {
+    /// Notes that a message arrived.
+    pub(crate) fn message_arrived(&mut self) {
         self.failures = 0;
-        self.most = self.most.saturating_mul(2);
+        self.max_messages = self.max_messages.saturating_mul(2);
     }
 
-    /// A request is over. If the connection broke meanwhile, a message that the client cannot read
-    /// may have done that.
-    pub(crate) fn over(&mut self, fetched: &Fetched) {
+    /// Notes that a request ended. If the connection broke meanwhile, a message that async-nats
+    /// cannot decode may be the cause.
+    pub(crate) fn ended(&mut self, request: &FetchRequest) {
         let lost = self.client.connection_state() != State::Connected;
-        if lost || connects(&self.client) != fetched.connects {
-            self.most = 1;
+        if lost || connections(&self.client) != request.connection {
+            self.max_messages = 1;
         }
     }
 
-    /// Waits before the next request, longer each time.
+    /// Waits before the next request, longer after each failure.
     ///
     /// # Errors
-    /// When the consumer is gone: then no request will ever go well.
+    /// When the consumer was deleted: then every request would fail.
     pub(crate) async fn failed(&mut self, error: &(dyn std::fmt::Display + Sync)) -> Result<()> {
         self.failures = self.failures.saturating_add(1);
-        let pause = BACKOFF.after(self.failures);
-        tracing::warn!(%error, ?pause, "no messages fetched, the server is asked again");
+        let pause = RETRY_BACKOFF.after(self.failures);
+        tracing::warn!(%error, ?pause, "no messages fetched; trying again after a pause");
         sleep(pause).await;
         match self.consumer.get_info().await {
             Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
-                Err(Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error))
+                Err(consumer_deleted(error))
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Fetched {
-    /// The next message; `None` when the request is over, or forgotten with the connection that it
-    /// went over.
+impl FetchRequest {
+    /// The next message; `None` when the request has ended, or its connection was replaced.
     ///
     /// # Cancel safety
-    /// A drop loses no message.
+    /// Dropping the future loses no message.
     pub(crate) async fn next(&mut self) -> Option<Result<jetstream::Message, async_nats::Error>> {
-        let mut look = interval(CONNECTION_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(RECONNECT_CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 message = self.batch.next() => return message,
-                _ = look.tick() => if connects(&self.client) != self.connects { return None },
+                _ = checks.tick() => {
+                    if connections(&self.client) != self.connection {
+                        return None;
+                    }
+                }
             }
         }
     }
 }
 
-/// How often the client has connected.
-fn connects(client: &Client) -> u64 {
+/// How often the client has connected so far.
+fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
+}
+
+/// Waits for a free permit, and takes all others that are free.
+pub(crate) async fn free_permits(permits: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
+    // The semaphore is never closed.
+    let mut free: Vec<_> = Arc::clone(permits).acquire_owned().await.into_iter().collect();
+    while let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+        free.push(permit);
+    }
+    free
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! async-nats' errors as ours.
+
+use std::error::Error as StdError;
+
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use retryproof_core::{Error, ErrorKind};
+
+/// The server's code for a message that is longer than the `max_msg_size` of its stream.
+const TOO_LARGE_FOR_STREAM: &str = "error code 10054";
+/// The server's code for headers of more than 64 KiB.
+const TOO_LARGE_HEADERS: &str = "error code 10097";
+
+type Source = Box<dyn StdError + Send + Sync>;
+
+/// A setting of the listener or its consumer that cannot work.
+pub(crate) fn invalid_setting(message: &'static str) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+pub(crate) fn reply_not_confirmed(error: impl Into<Source>) -> Error {
+    Error::unavailable("the server did not confirm the answer").because(error)
+}
+
+pub(crate) fn no_reply_subject() -> Error {
+    Error::new(ErrorKind::Unexpected, "the message has no reply subject for its answer")
+}
+
+pub(crate) fn dead_letter_not_confirmed(error: impl Into<Source>) -> Error {
+    Error::unavailable("the dead letter was not confirmed").because(error)
+}
+
+pub(crate) fn dead_letter_stream_unknown(error: impl Into<Source>) -> Error {
+    Error::unavailable("the server did not say which stream takes the dead letters").because(error)
+}
+
+pub(crate) fn consumer_deleted(error: impl Into<Source>) -> Error {
+    Error::new(ErrorKind::Unexpected, "the consumer was deleted").because(error)
+}
+
+/// The part of a dead letter that is too large for the server or for the stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TooLarge {
+    Headers,
+    Letter,
+}
+
+/// Which part of a dead letter is too large, if that is why publishing it failed.
+pub(crate) fn too_large(error: &PublishError) -> Option<TooLarge> {
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => Some(TooLarge::Letter),
+        PublishErrorKind::Other => {
+            // The type of a stream's error is private to async-nats, so its text is searched for
+            // the code.
+            let text = error.source()?.to_string();
+            let letter = text.contains(TOO_LARGE_FOR_STREAM).then_some(TooLarge::Letter);
+            letter.or_else(|| text.contains(TOO_LARGE_HEADERS).then_some(TooLarge::Headers))
+        }
+        _ => None,
+    }
+}
