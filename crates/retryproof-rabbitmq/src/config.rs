@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`ConsumerBuilder`]: what a consumer is told once, checked when it is built.
+//! [`ConsumerBuilder`]: the settings of a consumer, and their checks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,44 +8,45 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
-use retryproof_core::{Error, ErrorKind, IdempotencyContext, IntoScope, Result, Scope};
+use retryproof_core::{IdempotencyContext, IntoScope, Result, Scope};
 
 use crate::delivery::Message;
+use crate::error::invalid_setting;
 use crate::listener::Consumer;
-use crate::receive::url::{Roots, Server};
+use crate::receive::url::{BrokerUrl, RootCertificates};
 
 type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
 
-/// A queue's name is at most 255 bytes, and the names of the wait queues are longer than that of
-/// the work queue.
-const LONGEST_NAME: usize = 230;
+/// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
+/// and a suffix.
+const MAX_QUEUE_NAME_BYTES: usize = 230;
 
 /// Builds a [`Consumer`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder<T> {
     url: String,
-    roots: Roots,
+    roots: RootCertificates,
     scope: Result<Scope>,
     settings: Settings,
     decode: Arc<Decode<T>>,
 }
 
-/// How bodies are decoded.
+/// Decodes the body of a message.
 pub(crate) type Decode<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
 
-/// What a consumer keeps.
+/// The settings that a consumer keeps.
 pub(crate) struct Settings {
     pub(crate) queue: String,
     pub(crate) dead_letters: String,
-    /// As many as are worked on at once, unless set.
+    /// The same as `concurrency` unless set.
     prefetch: Option<u16>,
-    pub(crate) at_once: usize,
-    pub(crate) most_failures: u32,
+    pub(crate) concurrency: usize,
+    pub(crate) max_attempts: u32,
     pub(crate) backoff: Backoff,
-    pub(crate) drain: Duration,
+    pub(crate) drain_timeout: Duration,
     key: Arc<KeyOf>,
     fingerprints: bool,
-    wait: Duration,
+    wait_timeout: Duration,
     ttl: Option<Duration>,
     lease: Option<Duration>,
 }
@@ -60,13 +61,13 @@ impl ConsumerBuilder<Vec<u8>> {
                 queue: queue.into(),
                 dead_letters: dead_letters_of(queue),
                 prefetch: None,
-                at_once: 16,
-                most_failures: 20,
+                concurrency: 16,
+                max_attempts: 20,
                 backoff: Backoff::default(),
-                drain: Duration::from_secs(30),
+                drain_timeout: Duration::from_secs(30),
                 key: Arc::new(|message| message.message_id().map(str::to_owned)),
                 fingerprints: true,
-                wait: Duration::ZERO,
+                wait_timeout: Duration::ZERO,
                 ttl: None,
                 lease: None,
             },
@@ -76,12 +77,13 @@ impl ConsumerBuilder<Vec<u8>> {
 }
 
 impl<T: Send + 'static> ConsumerBuilder<T> {
-    /// Takes bodies as JSON. One that does not decode is a dead letter, and nothing runs (LST-2).
+    /// Decodes bodies as JSON. A message that does not decode becomes a dead letter without having run
+    /// (LST-2).
     pub fn json<U: DeserializeOwned + Send + 'static>(self) -> ConsumerBuilder<U> {
         self.decode(Message::json)
     }
 
-    /// Takes bodies by a decoder of your own.
+    /// Decodes bodies by the program's own decoder.
     pub fn decode<U>(
         self,
         decode: impl Fn(&Message) -> Result<U, Poison> + Send + Sync + 'static,
@@ -90,130 +92,131 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         ConsumerBuilder { url, roots, scope, settings, decode: Arc::new(decode) }
     }
 
-    /// Where the key is, unless it is the property `message-id`. `None` is a message without a key:
-    /// a dead letter.
+    /// Takes the key from elsewhere than the property `message-id`. If `key` returns `None`, the
+    /// message becomes a dead letter.
     pub fn key(mut self, key: impl Fn(&Message) -> Option<String> + Send + Sync + 'static) -> Self {
         self.settings.key = Arc::new(key);
         self
     }
 
-    /// The key is the header of this name: text, or a whole number.
+    /// Takes the key from the header `name`, if that is text or a whole number.
     pub fn key_header(self, name: &'static str) -> Self {
         self.key(move |message| message.header(name))
     }
 
-    /// Takes a message under a known key for a redelivery whatever its body. Without this, one with
-    /// another body is refused (FP-1) and goes to the dead letters.
+    /// Treats every message with a known key as a redelivery, whatever its body. Otherwise a message
+    /// with another body is rejected (FP-1) and becomes a dead letter.
     pub fn any_body(mut self) -> Self {
         self.settings.fingerprints = false;
         self
     }
 
-    /// As [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl): how long a redelivery is
-    /// recognised. Longer than a message may lie in the queue, the wait queues and the dead letters
-    /// from where somebody may send it once more.
+    /// How long a redelivery is recognised, as
+    /// [`ContextBuilder::ttl`](retryproof_core::ContextBuilder::ttl). Make it longer than a message
+    /// may stay in the queue, in the wait queues, and among dead letters that may be sent again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.ttl = Some(ttl);
         self
     }
 
-    /// As [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease): how long the messages
-    /// of a consumer that was killed stay away.
+    /// How long the messages of a consumer that was killed stay in flight, as
+    /// [`ContextBuilder::lease`](retryproof_core::ContextBuilder::lease).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = Some(lease);
         self
     }
 
-    /// How long a redelivery waits for the delivery that is being worked on. Zero, unless set: it
-    /// is put off at once (LST-1).
-    pub fn wait_timeout(mut self, wait: Duration) -> Self {
-        self.settings.wait = wait;
+    /// How long a redelivery waits for another delivery that is in flight; zero unless set: it is
+    /// delayed at once (LST-1).
+    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.wait_timeout = timeout;
         self
     }
 
-    /// How many messages the broker hands over ahead of their answers: unless set, as many as are
-    /// worked on [at once](Self::at_once). With more, the next message is at hand when one is
-    /// answered; what is handed over and not begun when the consumer stops, dies or loses its
-    /// connection goes back, and that counts against the queue's limit of redeliveries.
+    /// How many messages may be received and not answered; the same as [`at_once`](Self::at_once)
+    /// unless set. With more, the next message is already here when one is answered. But messages
+    /// that were received and not begun when the consumer stops, dies or loses its connection are
+    /// returned, and that counts against the queue's delivery limit.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.settings.prefetch = Some(messages);
         self
     }
 
-    /// How many messages are worked on side by side: 16 unless set, and never more than a
-    /// [prefetch](Self::prefetch) that is set.
+    /// How many messages are handled at the same time; 16 unless set, and never more than the
+    /// [`prefetch`](Self::prefetch), if that is set.
     pub fn at_once(mut self, messages: usize) -> Self {
-        self.settings.at_once = messages;
+        self.settings.concurrency = messages;
         self
     }
 
-    /// After how many failures of its work a message is a dead letter: 20 unless set. A delivery
-    /// that only found another one in flight does not count, nor does a store that is away, however
-    /// long; and a consumer that died counts with the broker
+    /// How often the work on a message is tried before the message becomes a dead letter; 20 unless
+    /// set. A delivery that finds another one in flight does not count, nor does one that finds the
+    /// store away. The broker counts the deliveries to consumers that died
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
     pub fn most_failures(mut self, failures: u32) -> Self {
-        self.settings.most_failures = failures;
+        self.settings.max_attempts = failures;
         self
     }
 
-    /// How long a message stays away after each failure, or each time the store is away: 1 s,
-    /// doubled up to 1 min, unless set. Rounded up to a power of two in seconds.
+    /// The pause before a message is delivered again, after a failure or while the store is away:
+    /// 1 s, doubled each time up to 1 min, unless set. It is rounded up to a power of two in
+    /// seconds.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
     }
 
-    /// Another queue for the dead letters than `NAME.dead`.
+    /// Sets another queue for the dead letters than `QUEUE.dead`.
     pub fn dead_letters(mut self, queue: &str) -> Self {
         self.settings.dead_letters = queue.into();
         self
     }
 
-    /// How long a consumer that is [stopped](crate::Stopper::stop) waits for what it works on: 30 s
-    /// unless set.
-    pub fn drain(mut self, at_most: Duration) -> Self {
-        self.settings.drain = at_most;
+    /// How long a [stop](crate::Stopper::stop) waits for running handlers; 30 s unless set.
+    pub fn drain(mut self, timeout: Duration) -> Self {
+        self.settings.drain_timeout = timeout;
         self
     }
 
-    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those
-    /// that the host trusts.
+    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Unless
+    /// set, those that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// Checks everything; connects to nothing yet.
+    /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// `Config` for a URL that is none, root certificates that cannot be read, a queue's name over
-    /// 230 bytes, a prefetch or a number of failures of zero; `Unsupported` for `amqps://` without
-    /// the feature `tls`; `Invalid` for a scope or a duration out of bounds (ID-3, CTX-2).
+    /// `Config` for an invalid URL, for root certificates that cannot be read, for a queue name of
+    /// more than 230 bytes, and for a prefetch or a number of attempts of zero; `Unsupported` for
+    /// `amqps://` without the feature `tls`; `Invalid` for a scope or a duration out of bounds
+    /// (ID-3, CTX-2).
     pub fn build(self) -> Result<Consumer<T>> {
         let Self { url, roots, scope, settings, decode } = self;
-        let (server, scope) = (Server::parse(&url, &roots)?, scope?);
-        let refuse = |message: &'static str| Err(Error::new(ErrorKind::Config, message));
+        let (url, scope) = (BrokerUrl::parse(&url, &roots)?, scope?);
         for queue in [&settings.queue, &settings.dead_letters] {
-            if queue.is_empty() || queue.len() > LONGEST_NAME {
-                return refuse("a queue's name takes 1 to 230 bytes");
+            if queue.is_empty() || queue.len() > MAX_QUEUE_NAME_BYTES {
+                return Err(invalid_setting("a queue name has to be 1 to 230 bytes long"));
             }
         }
-        if settings.prefetch == Some(0) || settings.most_failures == 0 {
-            return refuse("the prefetch and the number of failures are at least 1");
+        if settings.prefetch == Some(0) || settings.max_attempts == 0 {
+            return Err(invalid_setting("prefetch and number of attempts have to be at least 1"));
         }
-        settings.context(&scope, "checked", b"")?;
-        Ok(Consumer::new(server, scope, settings, decode))
+        // Checks the durations.
+        settings.context(&scope, "any", b"")?;
+        Ok(Consumer::new(url, scope, settings, decode))
     }
 }
 
 impl Settings {
     pub(crate) fn prefetch(&self) -> u16 {
-        // Zero would be no bound at all.
-        self.prefetch.unwrap_or_else(|| u16::try_from(self.at_once).unwrap_or(u16::MAX).max(1))
+        // At least 1: the broker takes zero for no limit.
+        self.prefetch.unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1))
     }
 
-    /// What a message asks for, or why it cannot be handled.
+    /// Context and body of a message, or why it cannot be handled.
     pub(crate) fn read<T>(
         &self,
         scope: &Scope,
@@ -227,7 +230,8 @@ impl Settings {
     }
 
     fn context(&self, scope: &Scope, key: &str, body: &[u8]) -> Result<IdempotencyContext> {
-        let mut ctx = IdempotencyContext::builder(scope.clone(), key).wait_timeout(self.wait);
+        let mut ctx =
+            IdempotencyContext::builder(scope.clone(), key).wait_timeout(self.wait_timeout);
         if let Some(ttl) = self.ttl {
             ctx = ctx.ttl(ttl);
         }
@@ -257,7 +261,7 @@ impl fmt::Debug for Settings {
             .field("queue", &self.queue)
             .field("dead_letters", &self.dead_letters)
             .field("prefetch", &self.prefetch())
-            .field("at_once", &self.at_once)
+            .field("concurrency", &self.concurrency)
             .finish_non_exhaustive()
     }
 }

@@ -1,49 +1,72 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one place where a driver's error becomes ours.
+//! lapin's errors as ours.
 
 use lapin::ErrorKind as Driver;
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use retryproof_core::{Error, ErrorKind};
 
-/// Away, or refused for a reason that connecting again does not cure: then it is a matter of
-/// configuration.
-pub(crate) fn classify(error: lapin::Error) -> Error {
-    let config = |message: &'static str| Error::new(ErrorKind::Config, message);
-    let ours = match error.kind() {
+/// A setting that cannot work.
+pub(crate) fn invalid_setting(message: &'static str) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+/// A driver's error: `Unavailable` if connecting again may help, else `Config` or `Unsupported`.
+pub(crate) fn driver_error(error: lapin::Error) -> Error {
+    let classified = match error.kind() {
         Driver::ProtocolError(refused) => match refused.kind() {
-            AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => {
-                config("the broker has no such queue; make it, or call `Topology::declare`")
-            }
-            AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => config(
+            AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => invalid_setting(
+                "the broker has no such queue; create it, or call `Topology::declare`",
+            ),
+            AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => invalid_setting(
                 "the broker has a queue of that name with other arguments; delete it when it is \
                  empty, or choose another name",
             ),
             AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
-            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => config(
-                "the broker refuses the user, the virtual host, or this operation to the user",
+            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED) => invalid_setting(
+                "the broker refuses the login, the virtual host, or this operation for the user",
             ),
-            _ => Error::unavailable("the broker ended the connection"),
+            _ => Error::unavailable("the broker closed the connection"),
         },
         #[cfg(feature = "tls")]
-        Driver::IOError(error) if crate::receive::tls::is_refused(error) => config(
-            "no secure connection to the broker came about; see its certificate, and who signed it",
+        Driver::IOError(error) if is_tls_refused(error) => invalid_setting(
+            "TLS handshake failed; check the broker's certificate and the authority that signed it",
         ),
         Driver::InvalidProtocolVersion(_) => {
-            config("the server speaks another protocol than AMQP 0-9-1")
+            invalid_setting("the server does not use the protocol AMQP 0-9-1")
         }
         Driver::NoDefaultRuntime => {
-            Error::new(ErrorKind::Unsupported, "a consumer runs inside a tokio runtime")
+            Error::new(ErrorKind::Unsupported, "a listener has to run inside a tokio runtime")
         }
         Driver::ParsingError(_) => Error::unavailable(
-            "the driver cannot read a message, such as one with a property or a header's name \
+            "the driver cannot decode a message, such as one with a property or a header name \
              that is not UTF-8",
         ),
-        _ => Error::unavailable("the broker is away"),
+        _ => Error::unavailable("the broker cannot be reached"),
     };
-    ours.because(error)
+    classified.because(error)
 }
 
 /// A call to the broker that took too long.
-pub(crate) fn late() -> Error {
+pub(crate) fn timed_out() -> Error {
     Error::unavailable("the broker did not answer in time")
+}
+
+pub(crate) fn connection_lost() -> Error {
+    Error::unavailable("the connection is lost")
+}
+
+pub(crate) fn consumer_cancelled() -> Error {
+    Error::unavailable("the broker cancelled the consumer")
+}
+
+/// Whether the broker was reached and the handshake failed, since its certificate is not trusted or
+/// it does not support TLS. Connecting again does not help then. An alert does not count, because a
+/// broker that is starting, or a proxy in front of it, may send one.
+#[cfg(feature = "tls")]
+fn is_tls_refused(error: &std::io::Error) -> bool {
+    use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
+    let refused = |error: &rustls::Error| {
+        matches!(error, InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))
+    };
+    error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(refused)
 }

@@ -4,18 +4,20 @@
 
 mod answer;
 mod config;
+mod dead_letter;
 mod delivery;
 mod error;
+mod handle;
 mod listener;
 mod receive;
 mod topology;
 
 pub use config::ConsumerBuilder;
-pub use delivery::Message;
-pub use listener::{Consumer, Incoming, Stopper};
+pub use delivery::{Incoming, Message};
+pub use listener::{Consumer, Stopper};
 pub use topology::Topology;
 
-/// A consumer and all that it hands out cross threads.
+/// The public types can be shared between threads.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<Consumer<Vec<u8>>>();

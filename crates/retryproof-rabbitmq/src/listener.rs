@@ -1,64 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Consumer`]: from a queue through the engine to the broker's answer.
+//! [`Consumer`]: receives the messages of a queue and handles them.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_core::Stream;
-use lapin::Channel;
-use lapin::message::Delivery;
-use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
 use tokio::sync::watch;
 
 use retryproof_core::codec::{Codec, JsonCodec};
-use retryproof_core::listener::{Lanes, Tally, Verdict, caught};
-use retryproof_core::{
-    Error, ErrorKind, IdempotencyContext, IdempotencyEngine, IntoScope, Lease, Result, Scope,
-};
+use retryproof_core::listener::{Backoff, Lanes, Tally, Verdict};
+use retryproof_core::{Error, ErrorKind, IdempotencyEngine, IntoScope, Lease, Result, Scope};
 
-use crate::answer::wait_queue::Outbox;
-use crate::answer::{Desk, Gone, Rest};
+use crate::answer::BrokerReplies;
+use crate::answer::wait_queue::RequeuePublisher;
 use crate::config::{ConsumerBuilder, Decode, Settings};
-use crate::delivery::Message;
-use crate::error::classify;
-use crate::receive::connection::{Link, within};
-use crate::receive::ramp_up::Window;
-use crate::receive::url::Server;
+use crate::delivery::Incoming;
+use crate::error::connection_lost;
+use crate::handle::{HandlerContext, StorePause};
+use crate::receive::connection::{BrokerConnection, ConnectionLost};
+use crate::receive::ramp_up::PrefetchRamp;
+use crate::receive::url::BrokerUrl;
+use crate::receive::{cancel, consume, next_delivery};
 
-/// Between two attempts to connect: from the first, doubled, to the second.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause between two attempts to connect.
+const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// A consumer of one queue; made by [`Consumer::builder`]. Cheap to clone: clones share what they
-/// counted and are stopped together.
+/// A consumer of one queue; made by [`Consumer::builder`]. Cheap to clone: clones share their
+/// counters and are stopped together.
 ///
-/// It stays connected: a broker that goes away is connected to again, and the messages in work are
-/// finished meanwhile. Their answers are lost with the connection; they come again, and the record
-/// answers (LST-1).
+/// It reconnects when the broker goes away. Running work finishes meanwhile; its answers are lost
+/// with the connection, and the redelivered messages are answered from their records (LST-1).
 pub struct Consumer<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    server: Server,
+    url: BrokerUrl,
     scope: Scope,
-    settings: Settings,
+    settings: Arc<Settings>,
     decode: Arc<Decode<T>>,
     tally: Arc<Tally>,
     stop: Arc<watch::Sender<bool>>,
-}
-
-/// A message that was read, with all that a call of the engine wants; see [`Consumer::run_with`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Incoming<T> {
-    /// The call: scope, key, durations, the fingerprint of the body.
-    pub ctx: IdempotencyContext,
-    /// The body, decoded.
-    pub body: T,
-    /// The message itself.
-    pub message: Arc<Message>,
 }
 
 /// Stops a consumer from elsewhere; see [`Consumer::stopper`].
@@ -66,23 +46,22 @@ pub struct Incoming<T> {
 pub struct Stopper(Arc<watch::Sender<bool>>);
 
 impl Stopper {
-    /// Takes no more messages. [`Consumer::run`] returns when those in work are answered, or after
-    /// the time for draining.
+    /// Stops the consumer: it takes no more messages, and [`Consumer::run`] returns when the
+    /// running handlers have ended or the drain timeout is over.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// How one connection ended.
-enum Ended {
+/// How a connection ended.
+enum SessionEnd {
     Stopped,
     Lost(Error),
 }
 
 impl Consumer<()> {
-    /// A consumer of `queue` at the broker `url`, whose messages' keys count within `scope`. Bodies
-    /// are bytes until [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) says
-    /// otherwise.
+    /// Starts with the broker's URL, the queue, and the scope of the messages' records. Bodies are
+    /// bytes unless [`json`](ConsumerBuilder::json) or [`decode`](ConsumerBuilder::decode) is set.
     pub fn builder(url: &str, queue: &str, scope: impl IntoScope) -> ConsumerBuilder<Vec<u8>> {
         ConsumerBuilder::new(url, queue, scope)
     }
@@ -90,28 +69,28 @@ impl Consumer<()> {
 
 impl<T: Send + 'static> Consumer<T> {
     pub(crate) fn new(
-        server: Server,
+        url: BrokerUrl,
         scope: Scope,
         settings: Settings,
         decode: Arc<Decode<T>>,
     ) -> Self {
-        let stop = Arc::new(watch::Sender::new(false));
-        Self(Arc::new(Inner { server, scope, settings, decode, tally: Arc::default(), stop }))
+        let (settings, stop) = (Arc::new(settings), Arc::new(watch::Sender::new(false)));
+        Self(Arc::new(Inner { url, scope, settings, decode, tally: Arc::default(), stop }))
     }
 
-    /// Runs `work` once for each message, guarded by `engine`, until it is
-    /// [stopped](Self::stopper). A message is acknowledged when its work has returned and is
+    /// Runs `work` once for each message, guarded by `engine`, until the consumer is
+    /// [stopped](Self::stopper). A message is acknowledged after its work has returned and was
     /// recorded (LST-2).
     ///
     /// # Errors
-    /// `Config` when the broker refuses us at the start (the login, or to consume from the queue),
-    /// or cannot be known by its certificate, or the queue or the one for dead letters is missing:
-    /// both are looked for before the first message. What it refuses later is warned about and
-    /// tried again, for ever. A broker that is only away is waited for.
+    /// `Config` if the broker rejects the listener at the start (the login, or to consume), if its
+    /// certificate is not trusted, or if one of the two queues is missing, which is checked before
+    /// the first message. Later rejections are logged and tried again for ever, and so is a broker
+    /// that cannot be reached.
     ///
     /// # Cancel safety
-    /// Dropped, the work in the middle is dropped and its leases run out (RUN-5); all unanswered
-    /// messages come again.
+    /// Dropping the future drops the running work: its leases run out (RUN-5), and all unanswered
+    /// messages are redelivered.
     pub async fn run<F, Fut, V, E>(&self, engine: &IdempotencyEngine, work: F) -> Result<()>
     where
         F: Fn(T, Lease) -> Fut + Send + Sync + 'static,
@@ -128,9 +107,9 @@ impl<T: Send + 'static> Consumer<T> {
         .await
     }
 
-    /// As [`run`](Self::run), for work that guards itself: it makes the call of [`Incoming::ctx`]
-    /// on an engine of its choice, say one whose transaction the record joins (CMP-7), or calls a
-    /// function under `#[idempotent(key = ..)]`; and says what came of it.
+    /// As [`run`](Self::run), for work that makes the call itself: it passes [`Incoming::ctx`] to an
+    /// engine, say one whose transaction the record joins (CMP-7), or calls a function under
+    /// `#[idempotent(key = ..)]`, and returns the verdict.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -142,224 +121,180 @@ impl<T: Send + 'static> Consumer<T> {
         F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Verdict> + Send + 'static,
     {
-        let Inner { server, settings, stop, .. } = &*self.0;
+        let Inner { settings, stop, .. } = &*self.0;
         let work = Arc::new(work);
-        let desk = Arc::new(Desk {
-            outbox: Outbox::new(server.clone(), &settings.queue),
-            dead_letters: settings.dead_letters.clone(),
-            most_failures: settings.most_failures,
-            backoff: settings.backoff,
-            answered: watch::Sender::new(0),
-            rest: Rest::default(),
-        });
-        let mut lanes = Lanes::new(settings.at_once.min(settings.prefetch().into()));
+        let context = Arc::new(self.context());
+        let mut workers = Lanes::new(settings.concurrency.min(settings.prefetch().into()));
         let mut stopped = stop.subscribe();
-        let (mut pause, mut connected) = (AGAIN.0, false);
-        let mut window = Window::new(settings.prefetch());
+        let (mut failures, mut connected) = (0_u32, false);
+        let mut ramp = PrefetchRamp::new(settings.prefetch());
         let ended = loop {
-            let link = tokio::select! {
-                link = self.connect() => link,
+            let connection = tokio::select! {
+                connection = self.connect() => connection,
                 _ = stopped.wait_for(|stop| *stop) => break Ok(()),
             };
-            let lost = match link {
-                Ok(link) => {
-                    let before = desk.answered();
-                    let ended = self
-                        .session(link, &mut lanes, &mut window, &mut connected, &desk, &work)
-                        .await;
-                    window.lost();
-                    // Connected alone is no success: a message that the driver cannot read breaks
-                    // each connection at once.
-                    if desk.answered() > before {
-                        pause = AGAIN.0;
+            let lost = match connection {
+                Ok(connection) => {
+                    let before = context.replies.answered();
+                    let session = self.session(
+                        connection,
+                        &mut workers,
+                        &mut ramp,
+                        &mut connected,
+                        &context,
+                        &work,
+                    );
+                    let ended = session.await;
+                    ramp.connection_lost();
+                    // A connection without an answer is a failure as well: a message that the
+                    // driver cannot decode breaks each connection at once.
+                    if context.replies.answered() > before {
+                        failures = 0;
                     }
                     match ended {
-                        Ended::Stopped => break Ok(()),
-                        Ended::Lost(error) => error,
+                        SessionEnd::Stopped => break Ok(()),
+                        SessionEnd::Lost(error) => error,
                     }
                 }
                 Err(error) => error,
             };
-            // At the start a matter of configuration; later perhaps a queue whose leader is away.
+            // Before the first connection, a rejection is a matter of configuration. Later it may be
+            // transient, such as a queue whose leader is away.
             if !connected && lost.kind() != ErrorKind::Unavailable {
                 break Err(lost);
             }
+            failures = failures.saturating_add(1);
+            let pause = RECONNECT_BACKOFF.after(failures);
             tracing::warn!(queue = settings.queue, error = %lost, again = ?pause,
                 "connection to RabbitMQ lost; connecting again");
             tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(AGAIN.1),
+                () = tokio::time::sleep(pause) => {}
                 _ = stopped.wait_for(|stop| *stop) => break Ok(()),
             }
         };
-        // With a connection that is gone there is nobody to answer, but the work may still end
-        // well.
-        self.drain(&mut lanes).await;
-        desk.outbox.close().await;
+        // Without a connection no message can be answered, but running work may still finish.
+        self.drain(&mut workers).await;
+        context.replies.publisher.close().await;
         ended
     }
 
-    /// Stops this consumer and its clones, also one that runs later.
+    /// A handle that stops this consumer and its clones, now or as soon as they run.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.0.stop))
     }
 
-    /// What was answered so far.
+    /// Counts verdicts by reason.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         Arc::clone(&self.0.tally)
     }
 
-    /// Connects, and sees that both queues are there: a dead letter with nowhere to go would be
-    /// noticed too late.
-    async fn connect(&self) -> Result<Link> {
-        let Inner { server, settings, .. } = &*self.0;
-        let link = Link::open(server, &format!("retryproof: {}", settings.queue)).await?;
-        link.find(&settings.queue).await?;
-        link.find(&settings.dead_letters).await?;
-        Ok(link)
+    fn context(&self) -> HandlerContext<T> {
+        let Inner { url, scope, settings, decode, tally, .. } = &*self.0;
+        HandlerContext {
+            replies: BrokerReplies {
+                publisher: RequeuePublisher::new(url.clone(), &settings.queue),
+                dead_letters: settings.dead_letters.clone(),
+                backoff: settings.backoff,
+                answered: watch::Sender::new(0),
+            },
+            scope: scope.clone(),
+            settings: Arc::clone(settings),
+            decode: Arc::clone(decode),
+            store_pause: StorePause::default(),
+            tally: Arc::clone(tally),
+        }
     }
 
-    /// Takes messages until the connection is lost or the consumer stopped.
+    /// Connects, and checks that both queues exist: a missing dead-letter queue would be noticed too
+    /// late.
+    async fn connect(&self) -> Result<BrokerConnection> {
+        let Inner { url, settings, .. } = &*self.0;
+        let name = format!("retryproof: {}", settings.queue);
+        let connection = BrokerConnection::open(url, &name).await?;
+        connection.find_queue(&settings.queue).await?;
+        connection.find_queue(&settings.dead_letters).await?;
+        Ok(connection)
+    }
+
+    /// Handles messages until the connection is lost or the consumer is stopped.
     async fn session<F, Fut>(
         &self,
-        link: Link,
-        lanes: &mut Lanes,
-        window: &mut Window,
+        connection: BrokerConnection,
+        workers: &mut Lanes,
+        ramp: &mut PrefetchRamp,
         connected: &mut bool,
-        desk: &Arc<Desk>,
+        context: &Arc<HandlerContext<T>>,
         work: &Arc<F>,
-    ) -> Ended
+    ) -> SessionEnd
     where
         F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Verdict> + Send + 'static,
     {
+        let queue = &self.0.settings.queue;
         let mut stopped = self.0.stop.subscribe();
         let consuming = async {
-            let channel = link.channel().await?;
-            Ok((self.consume(&channel, window.begin(desk.answered())).await?, channel))
+            let channel = connection.channel().await?;
+            let prefetch = ramp.begin(context.replies.answered());
+            Ok((consume(&channel, queue, prefetch).await?, channel))
         };
         let (consumer, channel) = match consuming.await {
             Ok(consuming) => consuming,
-            Err(error) => return Ended::Lost(error),
+            Err(error) => return SessionEnd::Lost(error),
         };
         *connected = true;
         let mut consumers = vec![consumer];
-        // Dropped when this connection is given up: whoever still waits to answer by it stops
-        // waiting.
-        let (_here, gone) = Gone::new();
+        // Dropped when this connection is given up: handlers then no longer wait to answer over it.
+        let (_alive, lost) = ConnectionLost::new();
         loop {
             let next = async {
-                let lane = lanes.free().await;
-                desk.rest.over().await;
-                (lane, next(&mut consumers).await)
+                let worker = workers.free().await;
+                context.store_pause.over().await;
+                (worker, next_delivery(&mut consumers).await)
             };
-            let (lane, delivery) = tokio::select! {
+            let (worker, delivery) = tokio::select! {
                 biased;
                 () = async { drop(stopped.wait_for(|stop| *stop).await) } => break,
-                () = window.due(&desk.answered) => {
-                    // One more, beside the others: one that is cancelled may be sent a message that
-                    // nobody sees any more.
-                    match self.consume(&channel, window.widen(desk.answered())).await {
+                () = ramp.due(&context.replies.answered) => {
+                    // A further consumer is added. Cancelling the first one could lose a message
+                    // that the broker is sending to it.
+                    let prefetch = ramp.raise(context.replies.answered());
+                    match consume(&channel, queue, prefetch).await {
                         Ok(consumer) => consumers.push(consumer),
-                        Err(error) => return Ended::Lost(error),
+                        Err(error) => return SessionEnd::Lost(error),
                     }
                     continue;
                 }
                 next = next => next,
-                // All lanes may be full while it is lost.
-                () = link.lost(&channel) => return Ended::Lost(Error::unavailable("the connection is gone")),
+                // All workers may be busy when the connection is lost.
+                () = connection.lost(&channel) => return SessionEnd::Lost(connection_lost()),
             };
             match delivery {
-                Some(Ok(delivery)) => {
-                    lanes.run(lane, self.handle(delivery, desk, work, gone.clone()))
+                Ok(delivery) => {
+                    let (context, work) = (Arc::clone(context), Arc::clone(work));
+                    workers.run(worker, context.handle(delivery, work, lost.clone()));
                 }
-                Some(Err(error)) => return Ended::Lost(classify(error)),
-                None => {
-                    return Ended::Lost(Error::unavailable("the broker cancelled the consumer"));
-                }
+                Err(error) => return SessionEnd::Lost(error),
             }
         }
-        // Otherwise each answer would bring another message. What was handed to us and not begun
-        // goes back when the connection ends.
-        for consumer in &consumers {
-            let cancelled = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
-            drop(within(cancelled).await);
-        }
-        self.drain(lanes).await;
-        link.close().await;
-        Ended::Stopped
+        // Messages that were received and not begun are returned when the connection ends.
+        cancel(&channel, &consumers).await;
+        self.drain(workers).await;
+        connection.close().await;
+        SessionEnd::Stopped
     }
 
-    /// Asks for messages, so many ahead of their answers.
-    async fn consume(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer> {
-        let asked = async {
-            within(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-            let (queue, options) =
-                (self.0.settings.queue.as_str().into(), BasicConsumeOptions::default());
-            within(channel.basic_consume(queue, "".into(), options, FieldTable::default())).await
-        };
-        asked.await.map_err(|error: Error| error.during("consume"))
-    }
-
-    async fn drain(&self, lanes: &mut Lanes) {
-        let left = lanes.finish(self.0.settings.drain).await;
+    async fn drain(&self, workers: &mut Lanes) {
+        let left = workers.finish(self.0.settings.drain_timeout).await;
         if left > 0 {
             tracing::warn!(
                 queue = self.0.settings.queue,
                 left,
-                "a stopped consumer dropped messages in work; they come again"
+                "handlers dropped: they ran longer than the drain timeout"
             );
         }
     }
-
-    /// One message: read, work, answer.
-    fn handle<F, Fut>(
-        &self,
-        delivery: Delivery,
-        desk: &Arc<Desk>,
-        work: &Arc<F>,
-        gone: Gone,
-    ) -> impl Future<Output = ()> + Send + 'static
-    where
-        F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Verdict> + Send + 'static,
-    {
-        let (inner, desk, work) = (Arc::clone(&self.0), Arc::clone(desk), Arc::clone(work));
-        async move {
-            let acker = delivery.acker.clone();
-            let message = Arc::new(Message::of(delivery));
-            let mut identity = None;
-            // A decoder that panics is caught as well: a message without any answer would take its
-            // place of the prefetch for good.
-            let handled = caught(async {
-                match inner.settings.read(&inner.scope, &*inner.decode, &message) {
-                    Ok((ctx, body)) => {
-                        identity = Some(ctx.identity().clone());
-                        work(Incoming { ctx, body, message: Arc::clone(&message) }).await
-                    }
-                    Err(poison) => Verdict::poison(poison),
-                }
-            });
-            let verdict = handled.await;
-            let verdict = desk.judge(verdict, &message);
-            inner.tally.count(&verdict);
-            verdict.log("rabbitmq", identity.as_ref());
-            desk.answer(verdict, &message, &acker, gone).await;
-        }
-    }
-}
-
-/// The next message that comes by any of them; `None` when one of them has ended.
-async fn next(consumers: &mut [lapin::Consumer]) -> Option<lapin::Result<Delivery>> {
-    std::future::poll_fn(|cx| {
-        let next = consumers
-            .iter_mut()
-            .map(|consumer| Pin::new(consumer).poll_next(cx))
-            .find(Poll::is_ready);
-        next.unwrap_or(Poll::Pending)
-    })
-    .await
 }
 
 impl<T> Clone for Consumer<T> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Topology`]: the queues that a consumer wants, made on request (STO-3 in spirit: nothing is
-//! made behind its owner's back but the wait queues).
+//! [`Topology`]: declares the queues of a listener on request. The listener itself never creates a
+//! queue implicitly, except for its wait queues (as STO-3 requires of tables).
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
@@ -9,14 +9,15 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 use retryproof_core::Result;
 
 use crate::config::dead_letters_of;
-use crate::receive::connection::{Link, within};
-use crate::receive::url::{Roots, Server};
+use crate::receive::connection::{BrokerConnection, with_timeout};
+use crate::receive::url::{BrokerUrl, RootCertificates};
 
-/// A work queue that loses nothing, and the queue for its dead letters.
+/// A work queue that loses no message, and the queue for its dead letters.
 ///
-/// The work queue is a quorum queue: the broker counts how often a message went back because its
-/// consumer died, and after [`delivery_limit`](Self::delivery_limit) of those it is a dead letter.
-/// Both dead-letter at least once: the broker removes a message only when the next queue has it.
+/// The work queue is a quorum queue: the broker counts how often a message was returned because its
+/// consumer died, and makes it a dead letter after
+/// [`delivery_limit`](Self::delivery_limit) of these. Both queues dead-letter at least once: the
+/// broker removes a message only after the next queue has it.
 ///
 /// ```no_run
 /// # async fn run() -> retryproof_core::Result<()> {
@@ -27,16 +28,16 @@ use crate::receive::url::{Roots, Server};
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "a topology is made by `declare`"]
+#[must_use = "a topology does nothing until `declare`"]
 pub struct Topology {
     queue: String,
     dead_letters: String,
     delivery_limit: u32,
-    roots: Roots,
+    roots: RootCertificates,
 }
 
 impl Topology {
-    /// For this work queue; its dead letters go to the queue `NAME.dead`.
+    /// The topology for this work queue; its dead letters go to the queue `QUEUE.dead`.
     pub fn new(queue: &str) -> Self {
         Self {
             queue: queue.into(),
@@ -46,52 +47,53 @@ impl Topology {
         }
     }
 
-    /// Another queue for the dead letters.
+    /// Sets another queue for the dead letters.
     pub fn dead_letters(mut self, queue: &str) -> Self {
         self.dead_letters = queue.into();
         self
     }
 
-    /// How often a message goes back because its consumer, or the connection, died, before it is a
-    /// dead letter: a message that kills its consumer ends there. 20 unless set. All that a
-    /// consumer had been handed counts, worked on or not.
+    /// How often a message may be returned because its consumer or its connection died; 20 unless
+    /// set. After that it becomes a dead letter, so a message that kills its consumers does not
+    /// block the queue. All messages that the consumer had prefetched count, handled or not.
     pub fn delivery_limit(mut self, limit: u32) -> Self {
         self.delivery_limit = limit;
         self
     }
 
-    /// The certificates, in PEM, of whoever signed the broker's, for `amqps://`. Unless set, those
-    /// that the host trusts.
+    /// The root certificates, in PEM, that verify the broker's certificate for `amqps://`. Unless
+    /// set, those that the host trusts.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// Makes both, unless they are there. Bind the work queue to exchanges as you like.
+    /// Creates both queues, unless they exist. The program binds the work queue to its exchanges.
     ///
     /// # Errors
-    /// `Config` where a queue of that name has other arguments, the user may not make it, or the
-    /// broker's certificate is by nobody who is trusted; `Unsupported` for `amqps://` without the
-    /// feature `tls`; `Unavailable` when the broker is away.
+    /// `Config` if a queue of that name has other arguments, if the user may not create it, or if
+    /// the broker's certificate is not trusted; `Unsupported` for `amqps://` without the feature
+    /// `tls`; `Unavailable` if the broker cannot be reached.
     ///
     /// # Cancel safety
-    /// Dropped, one of them may be made; call it again.
+    /// After a drop, one of the queues may exist; call it again.
     pub async fn declare(&self, url: &str) -> Result<()> {
-        let link = Link::open(&Server::parse(url, &self.roots)?, "retryproof: declare").await?;
-        let channel = link.channel().await?;
+        let url = BrokerUrl::parse(url, &self.roots)?;
+        let connection = BrokerConnection::open(&url, "retryproof: declare").await?;
+        let channel = connection.channel().await?;
         declare(&channel, &self.dead_letters, &[("x-queue-type", text("quorum"))]).await?;
-        let mut arguments = safely_to(&self.dead_letters).to_vec();
+        let mut arguments = dead_lettering_to(&self.dead_letters).to_vec();
         arguments.push(("x-delivery-limit", AMQPValue::LongLongInt(self.delivery_limit.into())));
         declare(&channel, &self.queue, &arguments).await?;
-        link.close().await;
+        connection.close().await;
         Ok(())
     }
 }
 
-/// A quorum queue whose dead letters go to `queue` at least once. The broker asks for the overflow
-/// policy with it.
-pub(crate) fn safely_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
+/// The arguments of a quorum queue that dead-letters to `queue` at least once. The broker requires
+/// the overflow policy for that.
+pub(crate) fn dead_lettering_to(queue: &str) -> [(&'static str, AMQPValue); 5] {
     [
         ("x-queue-type", text("quorum")),
         ("x-dead-letter-exchange", text("")),
@@ -110,8 +112,8 @@ pub(crate) async fn declare(
     for (name, value) in arguments {
         table.insert((*name).into(), value.clone());
     }
-    let declared =
-        within(channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), table)).await;
+    let declared = channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), table);
+    let declared = with_timeout(declared).await;
     declared.map(drop).map_err(|error| error.during("declare").with("queue", queue))
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Outbox`]: copies of messages on their way to a wait queue or to the dead letters.
+//! [`RequeuePublisher`]: publishes copies of messages to wait queues and to the dead letters.
 //!
-//! A connection of its own, opened when it is first needed: a broker that is short of memory stops
-//! reading from connections that publish, and must go on reading the acknowledgements. Every copy
-//! is published with `mandatory` and waits for the broker's confirmation; only then is the original
-//! acknowledged. A crash in between leaves both, and the key sees to it that one of them runs
-//! nothing.
+//! It uses a separate connection, opened when it is first needed: a broker that is short of memory
+//! stops reading from connections that publish, and must still read the acknowledgements. Each copy
+//! is published with `mandatory`, and the original is acknowledged only after the broker confirmed
+//! the copy. A crash in between leaves both; they have one key, so only one of them runs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,35 +14,36 @@ use lapin::types::AMQPValue;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::Mutex;
 
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::{Error, Result};
 
-use crate::receive::connection::{Link, within};
-use crate::receive::url::Server;
-use crate::topology::{declare, safely_to};
+use crate::error::invalid_setting;
+use crate::receive::connection::{BrokerConnection, with_timeout};
+use crate::receive::url::BrokerUrl;
+use crate::topology::{dead_lettering_to, declare};
 
 /// The longest lease is a day; the next power of two in seconds is a day and a half.
-const LONGEST_WAIT: u64 = 1 << 17;
+const MAX_DELAY_SECONDS: u64 = 1 << 17;
 
-pub(crate) struct Outbox {
-    server: Server,
+pub(crate) struct RequeuePublisher {
+    url: BrokerUrl,
     queue: String,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenChannel>>,
 }
 
-struct Open {
-    link: Link,
+struct OpenChannel {
+    connection: BrokerConnection,
     channel: Channel,
-    /// Wait queues that are known to be there, by their seconds.
-    made: HashSet<u64>,
+    /// The wait queues that are known to exist, by their seconds.
+    declared: HashSet<u64>,
 }
 
-impl Outbox {
-    pub(crate) fn new(server: Server, queue: &str) -> Self {
-        Self { server, queue: queue.into(), open: Mutex::new(None) }
+impl RequeuePublisher {
+    pub(crate) fn new(url: BrokerUrl, queue: &str) -> Self {
+        Self { url, queue: queue.into(), open: Mutex::new(None) }
     }
 
-    /// To the wait queue from which it comes back after `delay` or somewhat more, never sooner.
-    pub(crate) async fn put_off(
+    /// Publishes a copy to a wait queue, from which it returns after `delay` or somewhat later.
+    pub(crate) async fn publish_delayed(
         &self,
         delay: Duration,
         body: &[u8],
@@ -52,92 +52,89 @@ impl Outbox {
         let seconds = bucket(delay);
         let queue = wait_queue(&self.queue, seconds);
         let channel = self.channel(Some(seconds)).await?;
-        let sent = self.publish(&channel, &queue, body, properties).await;
-        // Somebody may have deleted it: the next message makes it again.
-        if sent.is_err()
+        let published = publish(&channel, &queue, body, properties).await;
+        // The queue may have been deleted: the next message declares it again.
+        if published.is_err()
             && let Some(open) = self.open.lock().await.as_mut()
         {
-            open.made.remove(&seconds);
+            open.declared.remove(&seconds);
         }
-        sent
+        published
     }
 
-    /// To the dead letters.
-    pub(crate) async fn bury(
+    /// Publishes a copy to `queue`.
+    pub(crate) async fn publish(
         &self,
         queue: &str,
         body: &[u8],
         properties: BasicProperties,
     ) -> Result<()> {
         let channel = self.channel(None).await?;
-        self.publish(&channel, queue, body, properties).await
+        publish(&channel, queue, body, properties).await
     }
 
     pub(crate) async fn close(&self) {
         if let Some(open) = self.open.lock().await.take() {
-            open.link.close().await;
+            open.connection.close().await;
         }
     }
 
-    /// A channel that confirms; with the wait queue of so many seconds made.
+    /// A channel with confirmations. Declares the wait queue for that many seconds, if any.
     async fn channel(&self, seconds: Option<u64>) -> Result<Channel> {
         let mut open = self.open.lock().await;
         if open.as_ref().is_none_or(|open| !open.channel.status().connected()) {
             drop(open.take());
-            let link =
-                Link::open(&self.server, &format!("retryproof: put off, {}", self.queue)).await?;
-            let channel = link.channel().await?;
-            within(channel.confirm_select(ConfirmSelectOptions::default())).await?;
-            *open = Some(Open { link, channel, made: HashSet::new() });
+            let name = format!("retryproof: put off, {}", self.queue);
+            let connection = BrokerConnection::open(&self.url, &name).await?;
+            let channel = connection.channel().await?;
+            with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+            *open = Some(OpenChannel { connection, channel, declared: HashSet::new() });
         }
-        let Some(Open { channel, link, made }) = open.as_mut() else {
+        let Some(OpenChannel { channel, connection, declared }) = open.as_mut() else {
             return Err(Error::unavailable("unreachable"));
         };
-        if let Some(seconds) = seconds.filter(|seconds| !made.contains(seconds)) {
-            let mut arguments = safely_to(&self.queue).to_vec();
+        if let Some(seconds) = seconds.filter(|seconds| !declared.contains(seconds)) {
+            let mut arguments = dead_lettering_to(&self.queue).to_vec();
             let ttl = i64::try_from(seconds * 1_000).unwrap_or(i64::MAX);
             arguments.push(("x-message-ttl", AMQPValue::LongLongInt(ttl)));
-            // On a channel of its own: a refusal ends it, and not the copies that are on their way.
-            let own = link.channel().await?;
-            declare(&own, &wait_queue(&self.queue, seconds), &arguments).await?;
-            let _ = within(own.close(200, "made".into())).await;
-            made.insert(seconds);
+            // If the broker rejects the queue it closes the channel, so this one carries no copies.
+            let separate = connection.channel().await?;
+            declare(&separate, &wait_queue(&self.queue, seconds), &arguments).await?;
+            let _ = with_timeout(separate.close(200, "declared".into())).await;
+            declared.insert(seconds);
         }
         Ok(channel.clone())
     }
-
-    async fn publish(
-        &self,
-        channel: &Channel,
-        queue: &str,
-        body: &[u8],
-        properties: BasicProperties,
-    ) -> Result<()> {
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let sent = async {
-            channel.basic_publish("".into(), queue.into(), options, body, properties).await?.await
-        };
-        let refused = |message: &'static str| {
-            Err(Error::new(ErrorKind::Config, message).during("publish").with("queue", queue))
-        };
-        match within(sent).await.map_err(|error| error.during("publish").with("queue", queue))? {
-            Confirmation::Ack(None) => Ok(()),
-            Confirmation::Ack(Some(_)) => refused("the broker has no such queue any more"),
-            _ => Err(Error::unavailable(
-                "the broker does not take it: the queue is full, or its leader is away",
-            )
-            .during("publish")
-            .with("queue", queue)),
-        }
-    }
 }
 
-/// Powers of two, in seconds: few queues for all delays, and messages of one queue leave it in the
-/// order they came in. Queues with a delay for each message would hold a short one back behind a
-/// long one.
+/// Publishes a message and waits until the broker confirms it.
+async fn publish(
+    channel: &Channel,
+    queue: &str,
+    body: &[u8],
+    properties: BasicProperties,
+) -> Result<()> {
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let confirmed = async {
+        channel.basic_publish("".into(), queue.into(), options, body, properties).await?.await
+    };
+    let published = match with_timeout(confirmed).await {
+        Ok(Confirmation::Ack(None)) => return Ok(()),
+        Ok(Confirmation::Ack(Some(_))) => invalid_setting("the broker no longer has the queue"),
+        Ok(_) => Error::unavailable(
+            "the broker rejected the message: the queue is full, or its leader is away",
+        ),
+        Err(error) => error,
+    };
+    Err(published.during("publish").with("queue", queue))
+}
+
+/// Rounds a delay up to a power of two in seconds. A few queues then serve all delays, and each
+/// queue holds one delay, so its messages leave in order: with a delay for each message, a short
+/// one would wait behind a long one.
 fn bucket(delay: Duration) -> u64 {
     let up = delay.as_secs().saturating_add(u64::from(delay.subsec_nanos() > 0));
-    up.clamp(1, LONGEST_WAIT).next_power_of_two()
+    up.clamp(1, MAX_DELAY_SECONDS).next_power_of_two()
 }
 
 fn wait_queue(queue: &str, seconds: u64) -> String {
@@ -152,7 +149,7 @@ mod tests {
     fn lst_2_a_delay_is_rounded_up_and_never_down() {
         let seconds = |ms| bucket(Duration::from_millis(ms));
         assert_eq!([0, 1, 1_000, 1_001, 2_000, 2_001, 30_000].map(seconds), [1, 1, 1, 2, 2, 4, 32]);
-        assert_eq!(seconds(86_400_000), LONGEST_WAIT);
-        assert_eq!(bucket(Duration::MAX), LONGEST_WAIT);
+        assert_eq!(seconds(86_400_000), MAX_DELAY_SECONDS);
+        assert_eq!(bucket(Duration::MAX), MAX_DELAY_SECONDS);
     }
 }

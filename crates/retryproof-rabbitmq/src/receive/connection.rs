@@ -1,62 +1,84 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Link`]: one connection to the broker, every call of which ends in time.
+//! [`BrokerConnection`]: a connection to the broker; each call on it has a timeout.
 
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use retryproof_core::Result;
 
-use crate::error::{classify, late};
-use crate::receive::url::Server;
+use crate::error::{driver_error, timed_out};
+use crate::receive::url::BrokerUrl;
 
-/// For every call but those that wait for messages.
-pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// The timeout of each call, except those that wait for messages.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-const LOOKS_EVERY: Duration = Duration::from_millis(200);
+const LOSS_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(crate) struct Link(Connection);
+pub(crate) struct BrokerConnection(Connection);
 
-impl Link {
-    pub(crate) async fn open(server: &Server, name: &str) -> Result<Self> {
+impl BrokerConnection {
+    pub(crate) async fn open(url: &BrokerUrl, name: &str) -> Result<Self> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connection = within(server.connect(properties)).await;
+        let connection = with_timeout(url.connect(properties)).await;
         connection.map(Self).map_err(|error| error.during("connect"))
     }
 
     pub(crate) async fn channel(&self) -> Result<Channel> {
-        within(self.0.create_channel()).await
+        with_timeout(self.0.create_channel()).await
     }
 
-    /// Whether the queue is there. On a channel of its own, since the broker ends one on which the
-    /// answer is no.
-    pub(crate) async fn find(&self, queue: &str) -> Result<()> {
+    /// Checks that the queue exists. It uses a new channel, because the broker closes the channel
+    /// if there is no such queue.
+    pub(crate) async fn find_queue(&self, queue: &str) -> Result<()> {
         let channel = self.channel().await?;
-        let look = QueueDeclareOptions::default().passive();
-        let found = within(channel.queue_declare(queue.into(), look, FieldTable::default())).await;
+        let options = QueueDeclareOptions::default().passive();
+        let declared = channel.queue_declare(queue.into(), options, FieldTable::default());
+        let found = with_timeout(declared).await;
         found.map(drop).map_err(|error| error.during("find").with("queue", queue))
     }
 
-    /// Until the connection or this channel of it is over, whichever way. Looked at instead of
-    /// listened for: not every way is told.
+    /// Resolves when the connection or its channel has ended. It polls, because the driver does not
+    /// report every way in which they end.
     pub(crate) async fn lost(&self, channel: &Channel) {
         while self.0.status().connected() && channel.status().connected() {
-            sleep(LOOKS_EVERY).await;
+            sleep(LOSS_CHECK_INTERVAL).await;
         }
     }
 
-    /// In order; a broker that does not answer finds out by itself.
+    /// Closes the connection. A broker that does not answer notices the end by itself.
     pub(crate) async fn close(self) {
-        let _ = timeout(ANSWERS_WITHIN, self.0.close(200, "bye".into())).await;
+        let _ = timeout(CALL_TIMEOUT, self.0.close(200, "closed".into())).await;
     }
 }
 
-pub(crate) async fn within<T>(call: impl Future<Output = lapin::Result<T>>) -> Result<T> {
-    match timeout(ANSWERS_WITHIN, call).await {
-        Ok(answer) => answer.map_err(classify),
-        Err(_) => Err(late()),
+pub(crate) async fn with_timeout<T>(call: impl Future<Output = lapin::Result<T>>) -> Result<T> {
+    match timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => answer.map_err(driver_error),
+        Err(_) => Err(timed_out()),
+    }
+}
+
+/// Resolves when the connection that a message came over is given up.
+#[derive(Clone)]
+pub(crate) struct ConnectionLost(watch::Receiver<()>);
+
+/// Held while the connection is in use.
+pub(crate) struct ConnectionAlive {
+    _sender: watch::Sender<()>,
+}
+
+impl ConnectionLost {
+    pub(crate) fn new() -> (ConnectionAlive, Self) {
+        let (sender, receiver) = watch::channel(());
+        (ConnectionAlive { _sender: sender }, Self(receiver))
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        while self.0.changed().await.is_ok() {}
     }
 }

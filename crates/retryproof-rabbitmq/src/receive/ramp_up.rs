@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Window`]: how many messages a connection is handed, after one before it was lost.
+//! [`PrefetchRamp`]: how many messages a connection prefetches after the previous one was lost.
 //!
-//! A message that the driver cannot read ends the connection, and the broker counts that against
-//! all that was handed over with it. So after a loss they come one at a time, until as many are
-//! answered as might have been the cause; then twice as many, and so on.
+//! A message that the driver cannot decode ends the connection, and the broker counts that as a
+//! delivery of every message that was prefetched with it. So after a loss the prefetch is one
+//! message, until as many are answered as may have caused the loss; then it doubles.
 
 use std::future::pending;
 use std::time::Duration;
@@ -11,56 +11,56 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A message whose work takes longer was read, at any rate: it holds up the others no more than
-/// this.
-const WIDENS_AFTER: Duration = Duration::from_secs(10);
+/// A message that still runs after this time has been decoded, so it did not break the connection;
+/// the prefetch rises.
+const RAISED_AFTER: Duration = Duration::from_secs(10);
 
-pub(crate) struct Window {
-    most: u16,
-    now: u16,
-    /// How many were handed over with the one that broke the connection, if one did.
+pub(crate) struct PrefetchRamp {
+    max: u16,
+    current: u16,
+    /// How many messages were prefetched when the connection was lost.
     suspects: u64,
-    /// Answers, counted from the start of the consumer, after which it is opened further; or this
-    /// instant.
-    enough: u64,
-    late: Instant,
+    /// The prefetch rises at this number of answers, counted from the start of the listener, or at
+    /// the deadline.
+    answers_needed: u64,
+    deadline: Instant,
 }
 
-impl Window {
-    pub(crate) fn new(most: u16) -> Self {
-        Self { most, now: most, suspects: 0, enough: 0, late: Instant::now() }
+impl PrefetchRamp {
+    pub(crate) fn new(max: u16) -> Self {
+        Self { max, current: max, suspects: 0, answers_needed: 0, deadline: Instant::now() }
     }
 
-    /// The prefetch of the first consumer, which begins when so many messages are answered.
+    /// The prefetch of a connection's first consumer. `answered` is the number of answers so far.
     pub(crate) fn begin(&mut self, answered: u64) -> u16 {
-        self.enough = answered + self.suspects;
-        self.late = Instant::now() + WIDENS_AFTER;
-        self.now
+        self.answers_needed = answered + self.suspects;
+        self.deadline = Instant::now() + RAISED_AFTER;
+        self.current
     }
 
-    /// Resolves when it is time for more; never while it is open as far as it goes.
+    /// Resolves when the prefetch may rise; never at its maximum.
     pub(crate) async fn due(&self, answered: &watch::Sender<u64>) {
-        if self.now == self.most {
+        if self.current == self.max {
             return pending().await;
         }
         let mut answered = answered.subscribe();
         tokio::select! {
-            () = async { drop(answered.wait_for(|answered| *answered >= self.enough).await) } => {}
-            () = sleep_until(self.late) => {}
+            () = async { drop(answered.wait_for(|answered| *answered >= self.answers_needed).await) } => {}
+            () = sleep_until(self.deadline) => {}
         }
     }
 
-    /// Opens it up to twice as far; gives the prefetch of the consumer that is added.
-    pub(crate) fn widen(&mut self, answered: u64) -> u16 {
-        let more = self.now.min(self.most - self.now);
-        self.now += more;
+    /// Doubles the prefetch, up to its maximum. Returns the prefetch of the consumer to add.
+    pub(crate) fn raise(&mut self, answered: u64) -> u16 {
+        let more = self.current.min(self.max - self.current);
+        self.current += more;
         self.begin(answered);
         more
     }
 
-    /// The connection is lost.
-    pub(crate) fn lost(&mut self) {
-        (self.suspects, self.now) = (self.now.into(), 1);
+    /// Notes that the connection was lost.
+    pub(crate) fn connection_lost(&mut self) {
+        (self.suspects, self.current) = (self.current.into(), 1);
     }
 }
 
@@ -71,28 +71,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lst_2_after_a_loss_messages_come_one_at_a_time_until_the_suspects_are_answered() {
         let answered = watch::Sender::new(5);
-        let is_due = async |window: &Window| {
-            tokio::time::timeout(WIDENS_AFTER / 2, window.due(&answered)).await.is_ok()
+        let is_due = async |ramp: &PrefetchRamp| {
+            tokio::time::timeout(RAISED_AFTER / 2, ramp.due(&answered)).await.is_ok()
         };
-        let mut window = Window::new(6);
-        assert_eq!(window.begin(5), 6);
-        assert!(!is_due(&window).await);
-        window.lost();
-        assert_eq!(window.begin(5), 1);
+        let mut ramp = PrefetchRamp::new(6);
+        assert_eq!(ramp.begin(5), 6);
+        assert!(!is_due(&ramp).await);
+        ramp.connection_lost();
+        assert_eq!(ramp.begin(5), 1);
         answered.send_replace(10);
-        assert!(!is_due(&window).await, "one of the six is left");
+        assert!(!is_due(&ramp).await, "one of the six is left");
         answered.send_replace(11);
-        assert!(is_due(&window).await);
-        let added = [(); 3].map(|()| window.widen(11));
-        assert_eq!((added, window.now), ([1, 2, 2], 6));
-        assert!(!is_due(&window).await, "open as far as it goes");
+        assert!(is_due(&ramp).await);
+        let added = [(); 3].map(|()| ramp.raise(11));
+        assert_eq!((added, ramp.current), ([1, 2, 2], 6));
+        assert!(!is_due(&ramp).await, "at its maximum");
     }
 
     #[tokio::test(start_paused = true)]
     async fn lst_2_slow_work_after_a_loss_does_not_hold_up_the_queue() {
-        let mut window = Window::new(100);
-        window.lost();
-        assert_eq!(window.begin(0), 1);
-        window.due(&watch::Sender::new(0)).await;
+        let mut ramp = PrefetchRamp::new(100);
+        ramp.connection_lost();
+        assert_eq!(ramp.begin(0), 1);
+        ramp.due(&watch::Sender::new(0)).await;
     }
 }

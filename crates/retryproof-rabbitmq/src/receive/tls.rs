@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tls`]: connections for `amqps://`.
+//! [`BrokerTls`]: connections for `amqps://`.
 //!
-//! The driver's own TLS brings some fifty crates more, to read client certificates of every kind.
-//! It takes any stream that a runtime of its own gives it, and here the runtime is tokio's with
-//! connections that rustls has encrypted.
+//! The driver's own TLS depends on about fifty more crates, to read client certificates of every
+//! kind. But it accepts the streams of any runtime, so this one is tokio's runtime with streams that
+//! rustls encrypts.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -31,60 +31,62 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::Result;
 
-/// How one broker is known.
+use crate::error::invalid_setting;
+
+/// The TLS settings for one broker.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub(crate) struct BrokerTls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-/// The one part of tokio's runtime that is not tokio's.
+/// tokio's reactor, with encrypted streams.
 #[derive(Clone)]
-struct Encrypted {
+struct EncryptedReactor {
     tokio: Tokio,
-    tls: Tls,
+    tls: BrokerTls,
 }
 
-type Kit = RuntimeParts<Tokio, Encrypted>;
+type EncryptedRuntime = RuntimeParts<Tokio, EncryptedReactor>;
 
-impl Tls {
-    /// To the broker of this name, with a certificate by one of `roots`, in PEM; by one that the
-    /// host trusts where there are none.
-    pub(crate) fn to(host: &str, roots: Option<&[u8]>) -> Result<Self> {
-        let config = |message: &'static str| Error::new(ErrorKind::Config, message);
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| config("the broker's host is no name that a certificate could have"))?;
+impl BrokerTls {
+    /// For a broker of the name `host`, whose certificate is signed by one of `roots` (in PEM), or
+    /// by an authority that the host trusts if that is `None`.
+    pub(crate) fn new(host: &str, roots: Option<&[u8]>) -> Result<Self> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            invalid_setting("the broker's host is not a valid name for a certificate")
+        })?;
         let mut trusted = RootCertStore::empty();
         match roots {
             Some(pem) => {
                 for certificate in CertificateDer::pem_slice_iter(pem) {
                     let added = certificate.ok().map(|certificate| trusted.add(certificate));
                     if !matches!(added, Some(Ok(()))) {
-                        return Err(config(
-                            "the root certificates cannot be read: they are expected in PEM",
+                        return Err(invalid_setting(
+                            "the root certificates cannot be read; expected PEM",
                         ));
                     }
                 }
             }
             None => {
-                // A single one of the host that cannot be read is no reason to trust none.
+                // Certificates of the host that cannot be read are skipped.
                 trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
         if trusted.is_empty() {
-            return Err(config(
-                "there is no root certificate to know the broker by; name them by `root_certificates`",
+            return Err(invalid_setting(
+                "no root certificate was found to verify the broker; set `root_certificates`",
             ));
         }
-        // The program's choice, where it has made one.
+        // The program's provider, if it has installed one.
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|_| {
-                config("the program's cryptography provider speaks no version of TLS that is safe")
+                invalid_setting("the program's crypto provider supports no safe version of TLS")
             })?
             .with_root_certificates(trusted)
             .with_no_client_auth();
@@ -97,9 +99,9 @@ impl Tls {
         properties: ConnectionProperties,
     ) -> lapin::Result<Connection> {
         let tokio = Tokio::current();
-        let encrypted = Encrypted { tokio: tokio.clone(), tls: self.clone() };
-        let runtime = Runtime::new(Kit::new(tokio, encrypted));
-        let connect = async |uri: AMQPUri, runtime: Runtime<Kit>| {
+        let encrypted = EncryptedReactor { tokio: tokio.clone(), tls: self.clone() };
+        let runtime = Runtime::new(EncryptedRuntime::new(tokio, encrypted));
+        let connect = async |uri: AMQPUri, runtime: Runtime<EncryptedRuntime>| {
             let at = runtime.to_socket_addrs((uri.authority.host, uri.authority.port));
             Ok(AsyncTcpStream::connect(&runtime, at).await?)
         };
@@ -107,7 +109,7 @@ impl Tls {
     }
 }
 
-impl Reactor for Encrypted {
+impl Reactor for EncryptedReactor {
     type TcpStream = Compat<TlsStream<TcpStream>>;
     type Sleep = <Tokio as Reactor>::Sleep;
 
@@ -115,14 +117,15 @@ impl Reactor for Encrypted {
         &self,
         at: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let (plain, Tls { connector, name }) = (self.tokio.tcp_connect_addr(at), self.tls.clone());
+        let (plain, BrokerTls { connector, name }) =
+            (self.tokio.tcp_connect_addr(at), self.tls.clone());
         async move {
-            let line = plain.await?.into_inner();
-            Ok(Compat::new(connector.connect(name, line).await?))
+            let stream = plain.await?.into_inner();
+            Ok(Compat::new(connector.connect(name, stream).await?))
         }
     }
 
-    /// Nothing that the driver asks for.
+    /// The driver never calls this.
     fn register<H: Read + Write + Handle + RawHandle + Send + 'static>(
         &self,
         _: H,
@@ -139,19 +142,8 @@ impl Reactor for Encrypted {
     }
 }
 
-impl fmt::Debug for Encrypted {
+impl fmt::Debug for EncryptedReactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encrypted").finish_non_exhaustive()
+        f.debug_struct("EncryptedReactor").finish_non_exhaustive()
     }
-}
-
-/// Whether the broker was reached, and is not one that we trust or that speaks TLS: connecting
-/// again does not cure that. An alert does not count: a broker that starts, or what stands before
-/// it, may send one.
-pub(crate) fn is_refused(error: &io::Error) -> bool {
-    use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
-    let refused = |error: &rustls::Error| {
-        matches!(error, InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))
-    };
-    error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(refused)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: where the broker is, and how it is spoken to.
+//! [`BrokerUrl`]: the address of the broker, checked.
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
@@ -7,56 +7,55 @@ use lapin::{Connection, ConnectionProperties};
 use retryproof_core::{Error, ErrorKind, Result};
 
 #[derive(Clone)]
-pub(crate) struct Server {
+pub(crate) struct BrokerUrl {
     uri: AMQPUri,
     #[cfg(feature = "tls")]
-    tls: Option<crate::receive::tls::Tls>,
+    tls: Option<crate::receive::tls::BrokerTls>,
 }
 
-/// The certificates, in PEM, of whoever signs the broker's; none for those that the host trusts.
-pub(crate) type Roots = Option<Vec<u8>>;
+/// Root certificates in PEM; `None` for those that the host trusts.
+pub(crate) type RootCertificates = Option<Vec<u8>>;
 
-impl Server {
-    /// A URL that may hold a password: what is wrong with it is said without it (ID-4).
-    pub(crate) fn parse(url: &str, roots: &Roots) -> Result<Self> {
+impl BrokerUrl {
+    /// Parses a URL. It may hold a password, so no error shows it (ID-4).
+    pub(crate) fn parse(url: &str, roots: &RootCertificates) -> Result<Self> {
         if has_bare_ipv6(url) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "the broker's URL has an IPv6 address, which cannot be dialled; give the \
-                 broker's name or its IPv4 address",
+                "the broker URL has an IPv6 address, which the driver cannot connect to; use the \
+                 broker's host name or its IPv4 address",
             ));
         }
         let mut uri: AMQPUri = url.parse().map_err(|_| {
             Error::new(
                 ErrorKind::Config,
-                "the broker's URL is none; it looks like `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
+                "the broker URL is invalid; expected `amqp://USER:PASSWORD@HOST:PORT/VHOST`",
             )
         })?;
-        // Half a minute of silence, instead of the broker's whole one, and a connection counts as
-        // lost.
+        // The connection counts as lost after 30 s of silence, instead of the broker's 60 s.
         uri.query.heartbeat.get_or_insert(30);
         Self::of(uri, roots)
     }
 
     #[cfg(feature = "tls")]
-    fn of(uri: AMQPUri, roots: &Roots) -> Result<Self> {
+    fn of(uri: AMQPUri, roots: &RootCertificates) -> Result<Self> {
         let tls = match uri.scheme {
             AMQPScheme::AMQPS => {
-                Some(crate::receive::tls::Tls::to(&uri.authority.host, roots.as_deref())?)
+                Some(crate::receive::tls::BrokerTls::new(&uri.authority.host, roots.as_deref())?)
             }
             AMQPScheme::AMQP => None,
         };
         Ok(Self { uri, tls })
     }
 
-    /// The driver, built without TLS, would go on without it, password and all.
+    /// Without its TLS feature, the driver would send the password unencrypted.
     #[cfg(not(feature = "tls"))]
-    fn of(uri: AMQPUri, _: &Roots) -> Result<Self> {
+    fn of(uri: AMQPUri, _: &RootCertificates) -> Result<Self> {
         match uri.scheme {
             AMQPScheme::AMQP => Ok(Self { uri }),
             AMQPScheme::AMQPS => Err(Error::new(
                 ErrorKind::Unsupported,
-                "`amqps` needs TLS, which this build is without: turn on the feature \
+                "`amqps` needs TLS, which this build does not include; turn on the feature \
                  `rabbitmq-tls` of retryproof",
             )),
         }
@@ -75,8 +74,8 @@ impl Server {
     }
 }
 
-/// Whether the host is an address in brackets. The driver reads names and IPv4 addresses only, and
-/// would take this for `localhost`: the password would go there.
+/// Whether the host is an address in brackets. The driver only knows names and IPv4 addresses, and
+/// would send the password to `localhost` instead.
 fn has_bare_ipv6(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -94,7 +93,7 @@ mod tests {
             "amqp://[::1]",
             "amqps://u:p@[::1]/v?x=[1]",
         ] {
-            let error = Server::parse(url, &None).map(drop).expect_err(url);
+            let error = BrokerUrl::parse(url, &None).map(drop).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");
             assert!(
                 error.to_string().contains("IPv6") && !error.to_string().contains("canary"),
@@ -102,7 +101,7 @@ mod tests {
             );
         }
         for url in ["amqp://guest:p%5Bd@127.0.0.1:5672/%2f", "amqp://localhost/[v]"] {
-            assert!(Server::parse(url, &None).is_ok(), "{url}");
+            assert!(BrokerUrl::parse(url, &None).is_ok(), "{url}");
         }
     }
 }
