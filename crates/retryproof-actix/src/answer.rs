@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
 use retryproof_core::Recorded;
-use retryproof_http::adapter::{FromRecord, NoTx, Pieces, Ran, Record};
+use retryproof_http::adapter::{FrameworkResponse, NoTx, Pieces, Ran, StoredRecord};
 use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 
 use crate::body::{Answer, LengthAlone, Outgoing};
@@ -105,12 +105,12 @@ struct Replaying {
     length: Option<u64>,
 }
 
-impl FromRecord for Given {
-    fn own(answer: Response<ReplayBody>) -> Self {
-        Self(of_filter(answer))
+impl FrameworkResponse for Given {
+    fn from_refusal(response: Response<ReplayBody>) -> Self {
+        Self(of_filter(response))
     }
 
-    fn replay(record: Record<'_>) -> Result<Self, Corrupt> {
+    fn from_record(record: StoredRecord<'_>) -> Result<Self, Corrupt> {
         let start = |status, fields| {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             let mut response = HttpResponse::with_body(status, ());

@@ -7,7 +7,7 @@ use std::pin::Pin;
 
 use actix_web::HttpRequest;
 use http::request::Parts;
-use retryproof_http::adapter::Answering;
+use retryproof_http::adapter::CallerFuture;
 use retryproof_http::{Caller, IntoCaller};
 
 thread_local! {
@@ -25,7 +25,10 @@ impl Drop for Looking {
 }
 
 /// Asks a hook where it finds the request.
-pub(crate) fn looking_at(request: &HttpRequest, ask: impl FnOnce() -> Answering) -> Answering {
+pub(crate) fn looking_at(
+    request: &HttpRequest,
+    ask: impl FnOnce() -> CallerFuture,
+) -> CallerFuture {
     let _looking = Looking(REQUEST.replace(Some(request.clone())));
     ask()
 }

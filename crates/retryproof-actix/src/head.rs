@@ -15,7 +15,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use retryproof_http::IdempotencyFilter;
-use retryproof_http::adapter::{Answering, COMMON_NAMES, RequestHead, Running, key_header};
+use retryproof_http::adapter::{COMMON_NAMES, CallerFuture, RequestHead, Running, key_header};
 
 use crate::caller;
 
@@ -100,7 +100,7 @@ impl RequestHead for Seen {
         self.request.extensions().get::<Running>().cloned()
     }
 
-    fn caller(&self, hook: &dyn Fn(&Parts) -> Answering) -> Answering {
+    fn caller(&self, hook: &dyn Fn(&Parts) -> CallerFuture) -> CallerFuture {
         caller::looking_at(&self.request, || hook(&self.parts()))
     }
 }

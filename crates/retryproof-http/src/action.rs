@@ -14,7 +14,6 @@ use retryproof_core::observe::Phase;
 use retryproof_core::{HeldLease, Recorded};
 use tracing::Instrument as _;
 
-use crate::answer::strip_forged;
 use crate::body::{GuardedBody, ReplayBody};
 #[cfg(feature = "grpc")]
 use crate::capture::Undone;
@@ -23,7 +22,9 @@ use crate::catch::{Panic, catch_from};
 use crate::fate::AnswerFate;
 use crate::filter::FateHook;
 use crate::guard::Call;
-use crate::joined::{NoTx, Taken};
+use crate::header_map::strip_replay_mark;
+use crate::joined::Taken;
+use crate::protocol::decide::NoTx;
 use crate::then::{Either, then};
 
 /// The handler over the request, then its end: what a granted request does from here on. Boxed
@@ -139,7 +140,7 @@ where
 {
     let unstored = match ended {
         Ok(Ok(mut response)) => {
-            strip_forged(response.headers_mut());
+            strip_replay_mark(response.headers_mut());
             let marked = AnswerFate::take(response.extensions_mut());
             let (fate, way) = match (marked, &action.call.filter().fate) {
                 (Some(fate), _) => (fate, Way::Stored),
@@ -201,7 +202,8 @@ pub(crate) async fn leave<T: Ended<R>, R, E>(
 ) -> Result<T, E> {
     match unstored {
         Unstored::Released(mut response) => {
-            let own = NoTx::take(response.extensions_mut()).map(|what| action.call.no_tx(what));
+            let own =
+                response.extensions_mut().remove::<NoTx>().map(|what| action.call.no_tx(what));
             action.release(Phase::Released).await;
             Ok(match own {
                 Some(answer) => T::instead(answer),

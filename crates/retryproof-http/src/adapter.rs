@@ -22,24 +22,20 @@ use retryproof_core::{Error, JoinedEngine, Lease, Recorded, Scope};
 use crate::action::Ended;
 use crate::ask::{self, Asker, Asking, asked};
 use crate::body::{BoxError, GuardedBody, ReplayBody};
-use crate::caller::CallerHook;
+use crate::filter::CallerHook;
 use crate::filter::IdempotencyFilter;
 use crate::guard::{self, Guarded, Key, Keyed, admit_key, seen_through};
 use crate::joined::{GuardedTx, TxError};
 use crate::judge::Target;
-use crate::key;
+use crate::protocol::key;
 use crate::route::{Route, no_route};
 use crate::scope::default_scope;
-use crate::stored::Corrupt;
 
-mod record;
-
-pub use record::Record;
-
-pub use crate::caller::Answering;
-pub use crate::joined::NoTx;
+pub use crate::filter::CallerFuture;
 pub use crate::policy::AtHand;
-pub use crate::stored::COMMON_NAMES;
+pub use crate::protocol::decide::NoTx;
+pub use crate::protocol::stored::{COMMON_NAMES, StoredRecord};
+pub use crate::response::FrameworkResponse;
 pub use crate::then::{Either, Then, then};
 pub use crate::waiting::Waiting;
 
@@ -66,19 +62,7 @@ pub trait RequestHead {
 
     /// What a [caller hook](crate::FilterBuilder::caller) says of the request, given a head of the
     /// `http` crate.
-    fn caller(&self, hook: &dyn Fn(&Parts) -> Answering) -> Answering;
-}
-
-/// An answer without a run, as the framework takes it.
-pub trait FromRecord: Sized {
-    /// An answer of the filter's own.
-    fn own(answer: Response<ReplayBody>) -> Self;
-
-    /// The stored answer with the marks of a replay (HTTP-8).
-    ///
-    /// # Errors
-    /// [`Corrupt`] when it cannot be read, or has a field that cannot be sent.
-    fn replay(record: Record<'_>) -> Result<Self, Corrupt>;
+    fn caller(&self, hook: &dyn Fn(&Parts) -> CallerFuture) -> CallerFuture;
 }
 
 /// The name of the header that carries the key.
@@ -124,7 +108,7 @@ pub fn admit<'a>(
         return Admission::Pass;
     }
     let key = key::parse(key_lines);
-    let key = key.map(|key| key.map(|key| Key::Decoded(key.into_inner().into())));
+    let key = key.map(|key| key.map(|key| Key::Decoded(key.into())));
     if running.is_some_and(|Running(outer)| outer.is_under(filter, || key.clone())) {
         if is_guarded {
             filter.0.warn_layered(policy.scope());
@@ -136,7 +120,7 @@ pub fn admit<'a>(
     }
     let render = |problem: &_| {
         let (method, version) = head.asked();
-        filter.0.render(problem, &method, version)
+        filter.0.render_problem(problem, &method, version)
     };
     let is_unmatched = || head.is_unmatched();
     match admit_key(
@@ -182,7 +166,7 @@ impl Admitted {
         H: RequestHead,
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
-        A: FromRecord,
+        A: FrameworkResponse,
     {
         let (method, version) = head.asked();
         let asking = asked(Asker { keyed: self.0, head: Told { head, method, version } }, body);
@@ -217,7 +201,7 @@ impl<H: RequestHead> Asking for Told<H> {
         Scope::new(default_scope(self.method.as_str(), &template))
     }
 
-    fn caller(&self, hook: &CallerHook) -> Answering {
+    fn caller(&self, hook: &CallerHook) -> CallerFuture {
         self.head.caller(hook)
     }
 

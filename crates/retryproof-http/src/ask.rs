@@ -15,16 +15,18 @@ use retryproof_core::{
 use tokio::task::JoinHandle;
 
 use crate::action::{Ended, start};
-use crate::adapter::FromRecord;
 use crate::body::{
     BoxError, CollectError, Collected, FromReplay, GuardedBody, ReplayBody, collect, declares_more,
 };
-use crate::caller::{Absent, Answering, By, Caller, CallerHook, Callers};
-use crate::decide::{BodyRead, Finding};
-use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
-use crate::filter::{Fingerprinter, IdempotencyFilter};
+use crate::filter::{Absent, Caller, CallerFuture, CallerHook, CallerIdentity, Callers};
+use crate::filter::{FingerprintMethod, IdempotencyFilter};
 use crate::guard::{Awaited, Call, Guarded, Keyed};
 use crate::judge::{Asked, Judge, Target};
+use crate::protocol::decide::{Finding, OversizeBody};
+use crate::protocol::fingerprint::{
+    FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
+};
+use crate::response::FrameworkResponse;
 use crate::route::{Head, Route};
 use crate::scope::folded;
 
@@ -34,7 +36,7 @@ pub(crate) trait Asking {
     fn version(&self) -> Version;
     fn target(&self) -> Target<'_>;
     fn default_scope(&self) -> Result<Scope, Error>;
-    fn caller(&self, hook: &CallerHook) -> Answering;
+    fn caller(&self, hook: &CallerHook) -> CallerFuture;
     fn route(&self) -> Route;
 
     /// The limit on the request's body, which is at most `own`.
@@ -65,7 +67,7 @@ impl Asking for Box<Parts> {
         Head::of_parts(self).default_scope()
     }
 
-    fn caller(&self, hook: &CallerHook) -> Answering {
+    fn caller(&self, hook: &CallerHook) -> CallerFuture {
         hook(self)
     }
 
@@ -91,7 +93,7 @@ pub(crate) struct Asker<H> {
 /// Whose the request is.
 struct Named {
     scope: Scope,
-    by: By,
+    by: CallerIdentity,
 }
 
 /// A request that is ready to be acquired for.
@@ -131,21 +133,21 @@ where
     H: Asking,
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
-    A: FromRecord,
+    A: FrameworkResponse,
 {
     async move {
         let caller = match asker.caller() {
             None => None,
-            Some(Answering::Now(caller)) => Some(caller),
-            Some(Answering::Later(answering)) => Some(answering.await),
+            Some(CallerFuture::Now(caller)) => Some(caller),
+            Some(CallerFuture::Later(answering)) => Some(answering.await),
         };
         let named = match asker.named(caller) {
             Ok(named) => named,
-            Err(refusal) => return Err((A::own(*refusal), asker.head)),
+            Err(refusal) => return Err((A::from_refusal(*refusal), asker.head)),
         };
         let limit = asker.body_limit(&body);
         let mut collected = match declares_more(&body, limit) {
-            true => Err(CollectError::TooLarge(BodyRead::Declared)),
+            true => Err(CollectError::TooLarge(OversizeBody::Declared)),
             false => collect(body, limit, || asker.hasher()).await,
         };
         if let Ok(whole) = &mut collected
@@ -237,7 +239,7 @@ impl<H: Asking> Asker<H> {
     }
 
     /// What the hook says, if there is one.
-    fn caller(&self) -> Option<Answering> {
+    fn caller(&self) -> Option<CallerFuture> {
         self.keyed.filter.0.callers.hook().map(|hook| self.head.caller(hook))
     }
 
@@ -252,10 +254,12 @@ impl<H: Asking> Asker<H> {
             self.refuse(Finding::NoScope)
         })?;
         match (caller, &self.keyed.filter.0.callers) {
-            (None, _) => Ok(Named { scope, by: By::Anyone }),
-            (Some(Caller::Named(caller)), _) => Ok(Named { scope, by: By::Named(caller) }),
+            (None, _) => Ok(Named { scope, by: CallerIdentity::Anyone }),
+            (Some(Caller::Named(caller)), _) => {
+                Ok(Named { scope, by: CallerIdentity::Named(caller) })
+            }
             (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => {
-                Ok(Named { scope, by: By::Absent })
+                Ok(Named { scope, by: CallerIdentity::Absent })
             }
             (Some(Caller::Absent), _) => Err(self.refuse(Finding::NoCaller)),
             (Some(Caller::Refused(response)), _) => Err(Box::new(response.map(ReplayBody::from))),
@@ -263,12 +267,17 @@ impl<H: Asking> Asker<H> {
     }
 
     /// For a body that comes piece by piece.
-    fn hasher(&self) -> Option<Hasher> {
+    fn hasher(&self) -> Option<FingerprintHasher> {
         match &self.keyed.filter.0.fingerprint {
-            Fingerprinter::BuiltIn(algorithm @ (Algorithm::Request | Algorithm::Body)) => Some(
-                Hasher::new(*algorithm, self.head.method().as_str(), self.head.target().as_str()),
-            ),
-            Fingerprinter::BuiltIn(Algorithm::Json) | Fingerprinter::Custom(_) => None,
+            FingerprintMethod::BuiltIn(
+                algorithm @ (FingerprintAlgorithm::Request | FingerprintAlgorithm::Body),
+            ) => Some(FingerprintHasher::new(
+                *algorithm,
+                self.head.method().as_str(),
+                self.head.target().as_str(),
+            )),
+            FingerprintMethod::BuiltIn(FingerprintAlgorithm::Json)
+            | FingerprintMethod::Custom(_) => None,
         }
     }
 
@@ -277,7 +286,10 @@ impl<H: Asking> Asker<H> {
     fn is_slow(&self, body: &Collected) -> bool {
         body.digest.is_none()
             && body.data.len() > SLOW_JSON
-            && matches!(self.keyed.filter.0.fingerprint, Fingerprinter::BuiltIn(Algorithm::Json))
+            && matches!(
+                self.keyed.filter.0.fingerprint,
+                FingerprintMethod::BuiltIn(FingerprintAlgorithm::Json)
+            )
     }
 
     /// The fingerprint of canonical JSON, made on a thread of the runtime's for blocking work.
@@ -285,12 +297,12 @@ impl<H: Asking> Asker<H> {
         let (method, target) =
             (self.head.method().to_string(), self.head.target().as_str().to_owned());
         tokio::task::spawn_blocking(move || {
-            fingerprint(Algorithm::Json, &RequestParts::new(&method, &target, &body))
+            fingerprint(FingerprintAlgorithm::Json, &RequestParts::new(&method, &target, &body))
         })
     }
 
     /// Steps 7 to 10.
-    fn ask<A: FromRecord>(
+    fn ask<A: FrameworkResponse>(
         self,
         named: Named,
         collected: Result<Collected, CollectError>,
@@ -298,7 +310,7 @@ impl<H: Asking> Asker<H> {
     ) -> Step<H, A, impl Future<Output = Acquired<H, A>> + use<H, A>> {
         let prepared = match self.prepare(named, collected, limit) {
             Ok(prepared) => prepared,
-            Err(refusal) => return Step::Answered(A::own(*refusal), self.head),
+            Err(refusal) => return Step::Answered(A::from_refusal(*refusal), self.head),
         };
         match self.keyed.filter.0.engine.try_acquire_tracked_now(&prepared.ctx) {
             Ok(Ok(Acquisition::Granted(held))) => {
@@ -340,8 +352,8 @@ impl<H: Asking> Asker<H> {
             let target = self.head.target();
             let asked = RequestParts::new(self.head.method().as_str(), target.as_str(), &body);
             match &filter.0.fingerprint {
-                Fingerprinter::BuiltIn(algorithm) => fingerprint(*algorithm, &asked),
-                Fingerprinter::Custom(custom) => {
+                FingerprintMethod::BuiltIn(algorithm) => fingerprint(*algorithm, &asked),
+                FingerprintMethod::Custom(custom) => {
                     Fingerprint::tagged(custom.algorithm(), &custom.digest(&asked))
                 }
             }

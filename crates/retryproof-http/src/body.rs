@@ -14,11 +14,11 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::action::Action;
-use crate::answer::strip_forged;
+use crate::header_map::strip_replay_mark;
 
-mod collect;
+mod read;
 
-pub(crate) use collect::{CollectError, Collected, Gathered, collect, declares_more};
+pub(crate) use read::{CollectError, Collected, Gathered, collect, declares_more};
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -187,7 +187,7 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
                     && let Some(trailers) =
                         frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {
-                    strip_forged(trailers);
+                    strip_replay_mark(trailers);
                 }
                 Poll::Ready(frame)
             }

@@ -21,14 +21,17 @@ use retryproof_core::{
 use tokio::time::{Sleep, sleep};
 
 use crate::action::{Action, Ended, Unstored, leave};
-use crate::answer::{Sensitive, reframe, strip_forged, to_map};
 use crate::body::{Gathered, GuardedBody, ReplayBody};
 use crate::catch::catch;
-use crate::decide::{Finding, Uncommitted};
 use crate::guard::Call;
-use crate::headers::Exchange;
+use crate::header_map::strip_replay_mark;
 use crate::joined::{Record, Taken};
-use crate::stored::{Draft, Line, SCHEMA, encode_response, encode_tombstone};
+use crate::protocol::decide::{CommitFailure, Finding};
+use crate::protocol::stored::Exchange;
+use crate::protocol::stored::{
+    ResponseDraft, SCHEMA, StoredLine, encode_response, encode_tombstone,
+};
+use crate::response::{Sensitive, reframe, to_map};
 
 /// Records the answer of an action that returned, and hands it over only then, fit to be sent.
 ///
@@ -110,7 +113,7 @@ async fn joined(
     call: &Call,
     held: HeldLease,
     record: Record,
-) -> Result<CompletionResult, Uncommitted> {
+) -> Result<CompletionResult, CommitFailure> {
     let finished = match (call.take_tx(), record) {
         (Taken::Open(tx), record) => tx.commit(held, record).await,
         (Taken::None, Record::Response(payload)) => return Ok(held.complete(payload).await),
@@ -123,13 +126,13 @@ async fn joined(
                 "a guarded transaction was still in use after its handler had answered; it is rolled back"
             );
             let _ = held.release_after(Phase::RolledBack).await;
-            return Err(Uncommitted::RolledBack);
+            return Err(CommitFailure::RolledBack);
         }
     };
     match finished {
-        CompletionResult::NotOwner => Err(Uncommitted::LeaseLost),
-        CompletionResult::RolledBack(_) => Err(Uncommitted::RolledBack),
-        CompletionResult::Unconfirmed(_) => Err(Uncommitted::InDoubt),
+        CompletionResult::NotOwner => Err(CommitFailure::LeaseLost),
+        CompletionResult::RolledBack(_) => Err(CommitFailure::RolledBack),
+        CompletionResult::Unconfirmed(_) => Err(CommitFailure::InDoubt),
         committed => Ok(committed),
     }
 }
@@ -325,7 +328,7 @@ where
         }
     }
     if let Some(trailers) = &mut trailers {
-        strip_forged(trailers);
+        strip_replay_mark(trailers);
     }
     Gather::Whole(gathered.into_bytes(), trailers)
 }
@@ -347,7 +350,7 @@ fn encode(
             let trailers = trailers.map(|trailers| {
                 filter.stored_trailers(trailers, &parts.headers, exchange, sensitive)
             });
-            let draft = Draft {
+            let draft = ResponseDraft {
                 status: parts.status.as_u16(),
                 headers: headers.iter().copied(),
                 trailers: trailers.iter().flatten().copied(),
@@ -386,7 +389,11 @@ fn status_alone(status: StatusCode) -> Tombstone {
 }
 
 /// Hands over the fields to store: judged, then edited by the hook, if there is one (HTTP-9).
-fn with_stored_fields<T>(call: &Call, parts: &Parts, then: impl FnOnce(&[Line<'_>]) -> T) -> T {
+fn with_stored_fields<T>(
+    call: &Call,
+    parts: &Parts,
+    then: impl FnOnce(&[StoredLine<'_>]) -> T,
+) -> T {
     let filter = call.filter();
     let exchange = exchange_of(call);
     let scope = call.ctx.identity().scope().as_str();

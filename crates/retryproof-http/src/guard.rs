@@ -24,13 +24,14 @@ use tokio::task::JoinHandle;
 use crate::action::Ended;
 use crate::ask::{Asker, asked};
 use crate::body::{BoxError, FromReplay, GuardedBody, ReplayBody, declares_more};
-use crate::decide::{BodyRead, Decision, Finding, decide};
 use crate::filter::{IdempotencyFilter, Inner};
-use crate::joined::{HandlerTx, NoTx, Taken};
+use crate::joined::{HandlerTx, Taken};
 use crate::judge::{Asked, Judge, Target};
-use crate::key::{self, HeaderKey, KeyError};
 use crate::policy::AtHand;
-use crate::problem::Problem;
+use crate::protocol::decide::NoTx;
+use crate::protocol::decide::{Decision, Finding, OversizeBody, decide};
+use crate::protocol::key::{self, KeyError};
+use crate::protocol::problem::Problem;
 use crate::route::{Head, Route};
 
 /// A request extension of the running action: this very route is guarded already (HTTP-15), under
@@ -136,8 +137,7 @@ impl Key {
     fn of(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, KeyError> {
         let mut lines = headers.get_all(name).iter();
         let first = lines.next();
-        let key = key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?
-            .map(HeaderKey::into_inner);
+        let key = key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?;
         let (Some(key), Some(line)) = (key, first) else { return Ok(None) };
         Ok(Some(match key {
             Cow::Owned(key) => Self::Decoded(key.into()),
@@ -188,7 +188,7 @@ pub(crate) fn admit<B: Body>(
         Key::of(request.headers(), &filter.0.key_header),
         || Head::of(request).is_unmatched(),
         |limit| declares_more(request.body(), limit),
-        |problem| filter.0.render(problem, request.method(), request.version()),
+        |problem| filter.0.render_problem(problem, request.method(), request.version()),
     )
 }
 
@@ -214,14 +214,14 @@ pub(crate) fn admit_key(
             return Admission::Keyed(key);
         }
         Ok(Some(_)) => {
-            Finding::BodyTooLarge { read: BodyRead::Declared, limit: inner.web.max_body_bytes }
+            Finding::BodyTooLarge { read: OversizeBody::Declared, limit: inner.web.max_body_bytes }
         }
         Ok(None) => Finding::NoKey,
         Err(why) => Finding::BadKey(why),
     };
     match decide(finding, &inner.settings()) {
         Decision::Refuse(problem) => Admission::Refused(render(&problem)),
-        Decision::Pass | Decision::Replay => Admission::Pass,
+        Decision::Pass => Admission::Pass,
     }
 }
 

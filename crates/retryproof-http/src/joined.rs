@@ -15,10 +15,10 @@ use http::{Extensions, Response};
 use retryproof_core::{CompletionResult, Error, HeldLease, JoinedEngine, Payload, Tombstone};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
-use crate::answer::to_response;
-use crate::decide::no_tx;
 use crate::fate::{AnswerFate, Fate};
 use crate::guard::Guarded;
+use crate::protocol::decide::{NoTx, no_tx};
+use crate::response::problem_response;
 
 /// The transaction of a guarded handler. What is written in it commits with the record of the
 /// handler's answer, or not at all.
@@ -268,23 +268,6 @@ impl<T: Send + 'static> Ending for (JoinedEngine<T>, T) {
     }
 }
 
-/// A response extension: the answer is that of a [`TxError`], and the filter makes its own in the
-/// place of it, as of every other problem (HTTP-11, HTTP-14).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoTx {
-    /// The database gave none.
-    Unavailable,
-    /// The program asked for it at the wrong time.
-    Misused,
-}
-
-impl NoTx {
-    /// Takes the word off an answer.
-    pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
-        extensions.remove()
-    }
-}
-
 impl TxError {
     /// What the guard hears; the log hears why.
     fn told(&self) -> NoTx {
@@ -303,7 +286,7 @@ impl TxError {
     /// An answer for the guard, which makes the filter's own of it.
     pub(crate) fn answer(&self) -> Response<Bytes> {
         let told = self.told();
-        let mut answer = to_response(&no_tx(told, 0));
+        let mut answer = problem_response(&no_tx(told, 0));
         answer.extensions_mut().insert(told);
         self.fate().mark(answer)
     }

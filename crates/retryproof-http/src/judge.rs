@@ -11,14 +11,14 @@ use retryproof_core::{
     StoredResult,
 };
 
-use crate::adapter::{FromRecord, Record};
 use crate::body::ReplayBody;
-use crate::decide::{Decision, Finding, decide};
-use crate::digest::{Algorithm, RequestParts, fingerprint};
 use crate::filter::Inner;
-use crate::problem::Problem;
+use crate::protocol::decide::{Decision, Finding, decide};
+use crate::protocol::fingerprint::{FingerprintAlgorithm, RequestParts, fingerprint};
+use crate::protocol::problem::Problem;
+use crate::protocol::stored::{StoredRecord, StoredResponse, record_of, unreadable};
+use crate::response::FrameworkResponse;
 use crate::route::Head;
-use crate::stored::{StoredResponse, record_of, unreadable};
 
 /// What an answer of the filter's own has to know of its request.
 #[derive(Clone, Copy)]
@@ -32,20 +32,16 @@ impl Asked<'_> {
     /// The answer for a finding that is refused.
     #[cold]
     pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
-        match self.decide(finding) {
+        match decide(finding, &self.filter.settings()) {
             Decision::Refuse(problem) => self.render(&problem),
             // The findings that get here are refused by the table.
-            Decision::Pass | Decision::Replay => self.failed(ErrorKind::Unexpected),
+            Decision::Pass => self.failed(ErrorKind::Unexpected),
         }
-    }
-
-    fn decide(&self, finding: Finding) -> Decision {
-        decide(finding, &self.filter.settings())
     }
 
     #[cold]
     fn render(&self, problem: &Problem) -> Response<ReplayBody> {
-        self.filter.render(problem, self.method, self.version)
+        self.filter.render_problem(problem, self.method, self.version)
     }
 
     /// The answer for a failure of engine or store; said in the log, masked (ID-4, HTTP-14).
@@ -93,8 +89,11 @@ impl<'a> Target<'a> {
 
 impl Judge<'_> {
     /// The answer for an acquisition that is not a grant (steps 10a to 10d).
-    pub(crate) fn answer<A: FromRecord>(&self, acquisition: Result<Acquisition, Error>) -> A {
-        A::own(match acquisition {
+    pub(crate) fn answer<A: FrameworkResponse>(
+        &self,
+        acquisition: Result<Acquisition, Error>,
+    ) -> A {
+        A::from_refusal(match acquisition {
             Ok(Acquisition::Complete(stored)) => return self.repeat(&stored),
             Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
             // Dropped, the lease runs out; `asked` has taken every grant before.
@@ -105,27 +104,21 @@ impl Judge<'_> {
 
     /// A completed record, judged and then replayed (FP-2: the judgement comes before anything is
     /// opened).
-    pub(crate) fn repeat<A: FromRecord>(&self, stored: &StoredResult) -> A {
+    pub(crate) fn repeat<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
         let opened = self.judged_by(stored).and_then(|own| stored.open(own.as_ref()));
         let repeated = opened.and_then(|opened| match opened {
-            Opened::Mismatch => Ok(A::own(self.asked.refuse(Finding::Mismatch))),
+            Opened::Mismatch => Ok(A::from_refusal(self.asked.refuse(Finding::Mismatch))),
             Opened::Tombstone(tombstone) => {
-                Ok(A::own(self.asked.refuse(tombstone_finding(tombstone.detail()))))
+                Ok(A::from_refusal(self.asked.refuse(tombstone_finding(tombstone.detail()))))
             }
             Opened::Value(payload) => {
                 let record = record_of(payload)?;
-                match self.asked.decide(Finding::Response) {
-                    Decision::Replay => {
-                        let to_head = *self.asked.method == Method::HEAD;
-                        A::replay(Record { bytes: &record, to_head }).map_err(unreadable)
-                    }
-                    Decision::Refuse(problem) => Ok(A::own(self.asked.render(&problem))),
-                    Decision::Pass => Err(Error::corrupt("a completed record has no key")),
-                }
+                let to_head = *self.asked.method == Method::HEAD;
+                A::from_record(StoredRecord { bytes: &record, to_head }).map_err(unreadable)
             }
         });
         repeated.unwrap_or_else(|error| {
-            A::own(self.asked.fail(&error.for_identity(self.ctx.identity())))
+            A::from_refusal(self.asked.fail(&error.for_identity(self.ctx.identity())))
         })
     }
 
@@ -142,7 +135,7 @@ impl Judge<'_> {
         if mine.algorithm() == theirs.algorithm() {
             return Ok(own);
         }
-        let algorithm = Algorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
+        let algorithm = FingerprintAlgorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
             Error::corrupt(
                 "the record names a fingerprint algorithm that this filter does not have",
             )

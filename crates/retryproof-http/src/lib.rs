@@ -171,49 +171,42 @@
 mod action;
 #[doc(hidden)]
 pub mod adapter;
-mod answer;
 mod ask;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
-mod caller;
 mod capture;
 mod catch;
-mod decide;
-mod digest;
 mod fate;
 mod filter;
-mod future;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 mod guard;
-mod headers;
+mod header_map;
 mod joined;
 mod judge;
-mod key;
-mod layer;
 mod policy;
-mod problem;
+mod protocol;
+mod response;
 mod route;
 mod scope;
-mod service;
-mod stored;
 mod then;
+mod tower;
 mod waiting;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
-pub use caller::{Caller, CallersSaid, CallersShareKeys, CallersUnsaid, IntoCaller, SaysWhoCalls};
-pub use digest::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
 pub use fate::AnswerFate::{self, Hold, Release, Stream};
 pub use fate::Fate;
-pub use filter::{FilterBuilder, IdempotencyFilter};
-pub use future::ResponseFuture;
+pub use filter::{
+    Caller, CallerConfigured, CallerSet, CallersShareKeys, FilterBuilder, IdempotencyFilter,
+    IntoCaller, NoCaller,
+};
 pub use joined::{GuardedTx, OpenTx, TxError};
-pub use layer::IdempotencyLayer;
 pub use policy::{Methods, Policy};
-pub use problem::{Code, Problem};
-pub use service::IdempotencyService;
-pub use stored::{Corrupt, StoredResponse};
+pub use protocol::fingerprint::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
+pub use protocol::problem::{Code, Problem};
+pub use protocol::stored::{Corrupt, StoredResponse};
+pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 /// Whoever shares them between threads finds out here, not in a user's program.
 const _: () = {

@@ -4,8 +4,8 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::caller::By;
-use crate::key::MAX_KEY;
+use crate::filter::CallerIdentity;
+use crate::protocol::key::MAX_KEY;
 
 /// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 =
 /// 500 bytes.
@@ -44,10 +44,10 @@ pub(crate) fn default_scope(method: &str, template: &str) -> String {
 /// choice of keys makes two of them meet. Always with a prefix, so that `.caller(..)` added later
 /// meets no old record of another caller. The guide tells operators how it is made
 /// (`guide/operations.md`).
-pub(crate) fn folded<T>(by: &By, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
+pub(crate) fn folded<T>(by: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
     match by {
         // A UUID with room to spare.
-        By::Anyone | By::Absent if key.len() <= 60 => {
+        CallerIdentity::Anyone | CallerIdentity::Absent if key.len() <= 60 => {
             then(Folded { bytes: [0; 62], len: 0 }.fold(by, key))
         }
         _ => then(Folded { bytes: [0; MAX_FOLDED], len: 0 }.fold(by, key)),
@@ -63,18 +63,18 @@ struct Folded<const ROOM: usize> {
 const MAX_FOLDED: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
 
 impl<const ROOM: usize> Folded<ROOM> {
-    fn fold(&mut self, by: &By, key: &[u8]) -> &str {
+    fn fold(&mut self, by: &CallerIdentity, key: &[u8]) -> &str {
         match by {
-            By::Anyone => self.push(b"-"),
-            By::Absent => self.push(b"a"),
-            By::Named(caller)
+            CallerIdentity::Anyone => self.push(b"-"),
+            CallerIdentity::Absent => self.push(b"a"),
+            CallerIdentity::Named(caller)
                 if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
             {
                 self.push(caller.len().to_string().as_bytes());
                 self.push(b":");
                 self.push(caller.as_bytes());
             }
-            By::Named(caller) => {
+            CallerIdentity::Named(caller) => {
                 self.push(b"h:");
                 for byte in Sha256::digest(caller) {
                     self.push(format!("{byte:02x}").as_bytes());
@@ -117,13 +117,14 @@ mod tests {
     }
 
     fn folded(caller: Option<&str>, key: &str) -> String {
-        let by = caller.map_or(By::Absent, |caller| By::Named(caller.to_owned()));
+        let by = caller
+            .map_or(CallerIdentity::Absent, |caller| CallerIdentity::Named(caller.to_owned()));
         super::folded(&by, key.as_bytes(), str::to_owned)
     }
 
     #[test]
     fn http_16_shared_keys_absent_empty_and_named_callers_are_four() {
-        assert_eq!(super::folded(&By::Anyone, b"k", str::to_owned), "-:k");
+        assert_eq!(super::folded(&CallerIdentity::Anyone, b"k", str::to_owned), "-:k");
         assert_eq!(folded(None, "k"), "a:k");
         assert_eq!(folded(Some(""), "k"), "0::k");
         assert_eq!(folded(Some("a"), "k"), "1:a:k");

@@ -7,8 +7,10 @@ use std::pin::pin;
 use http_body_util::{BodyExt as _, Limited};
 
 use super::*;
-use crate::decide::BodyRead;
-use crate::digest::{Algorithm, Hasher, RequestParts, fingerprint};
+use crate::protocol::decide::OversizeBody;
+use crate::protocol::fingerprint::{
+    FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
+};
 
 /// A body of given frames, without a known length.
 struct Frames(VecDeque<Result<Frame<Bytes>, BoxError>>);
@@ -95,7 +97,7 @@ fn http_4_a_limit_outside_is_found_through_the_source_chain() {
     let body = limited.map_err(|error| Box::new(Wrapped(Box::new(Wrapped(error)))) as BoxError);
     assert_eq!(
         now(collect(body, 100, || None)).err(),
-        Some(CollectError::TooLarge(BodyRead::Partly))
+        Some(CollectError::TooLarge(OversizeBody::Partly))
     );
 }
 
@@ -123,7 +125,7 @@ fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
 
 #[test]
 fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
-    let hasher = || Some(Hasher::new(Algorithm::Request, "POST", "/a"));
+    let hasher = || Some(FingerprintHasher::new(FingerprintAlgorithm::Request, "POST", "/a"));
     let there = now(collect(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
     assert_eq!(there.digest, None, "it is hashed in one go");
     // Before each frame, and before the end.
@@ -145,7 +147,10 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     assert_eq!((polls, &collected.data[..]), (4, &b"abcdef"[..]));
     assert_eq!(
         collected.digest,
-        Some(fingerprint(Algorithm::Request, &RequestParts::new("POST", "/a", b"abcdef")))
+        Some(fingerprint(
+            FingerprintAlgorithm::Request,
+            &RequestParts::new("POST", "/a", b"abcdef")
+        ))
     );
 }
 
@@ -156,8 +161,9 @@ fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
     // body.
     let frames = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
     let body = Halting { frames, polls: 0, halts: |before| before == 0 };
-    let mut reading =
-        pin!(collect(body, 3, || -> Option<Hasher> { panic!("nothing came piece by piece") }));
+    let mut reading = pin!(collect(body, 3, || -> Option<FingerprintHasher> {
+        panic!("nothing came piece by piece")
+    }));
     let cx = &mut Context::from_waker(std::task::Waker::noop());
     assert!(reading.as_mut().poll(cx).is_pending());
     let Poll::Ready(collected) = reading.poll(cx) else { panic!("it is there") };

@@ -4,8 +4,8 @@
 use http::{HeaderMap, HeaderName};
 
 use super::FATE;
-use crate::answer::strip;
 use crate::fate::AnswerFate;
+use crate::header_map::remove_in_order;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
@@ -26,6 +26,6 @@ pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
             AnswerFate::Hold
         }
     };
-    strip(headers, &FATE_NAME);
+    remove_in_order(headers, &FATE_NAME);
     Some(fate)
 }

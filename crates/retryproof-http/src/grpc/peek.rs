@@ -16,10 +16,10 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
 use super::fate::{FATE_NAME, take_fate};
-use crate::answer::strip;
 use crate::body::{Gathered, ReplayBody};
 use crate::catch::{Panic, catch};
 use crate::fate::AnswerFate;
+use crate::header_map::remove_in_order;
 
 /// The body of a guarded call's answer.
 pub struct GrpcBody<B: Body> {
@@ -165,7 +165,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                 if let Some(trailers) =
                     frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {
-                    strip(trailers, &FATE_NAME);
+                    remove_in_order(trailers, &FATE_NAME);
                 }
                 Poll::Ready(frame)
             }

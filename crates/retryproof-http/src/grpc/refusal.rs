@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response};
 
-use crate::problem::{Code, Problem};
+use crate::protocol::problem::{Code, Problem};
 
 const ANY: &str = "type.googleapis.com/google.rpc.";
 const DOMAIN: &str = "retryproof";

@@ -23,12 +23,10 @@ use crate::body::{BoxError, GuardedBody, ReplayBody};
 use crate::capture::Undone;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::future::ResponseFuture;
 use crate::guard::Guarded;
-use crate::layer::IdempotencyLayer;
 use crate::policy::Policy;
 use crate::route::GrpcMethod;
-use crate::service::IdempotencyService;
+use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
     /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// HTTP-16: a filter is not built without a word on who the caller is
+// HTTP-16: a filter cannot be built before its callers are configured
 use retryproof::http::IdempotencyFilter;
 use retryproof::{IdempotencyEngine, MemoryStore};
 

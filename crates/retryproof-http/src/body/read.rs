@@ -13,8 +13,8 @@ use http_body_util::LengthLimitError;
 use retryproof_core::Fingerprint;
 
 use super::BoxError;
-use crate::decide::BodyRead;
-use crate::digest::Hasher;
+use crate::protocol::decide::OversizeBody;
+use crate::protocol::fingerprint::FingerprintHasher;
 
 /// Bytes gathered from frames: a single frame is kept as it came, more are copied together, so that
 /// a body in many tiny frames does not pin a read buffer for each.
@@ -62,7 +62,7 @@ pub(crate) struct Collected {
 /// Why a request body could not be had.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CollectError {
-    TooLarge(BodyRead),
+    TooLarge(OversizeBody),
     Unreadable,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
 pub(crate) fn collect<B>(
     body: B,
     limit: usize,
-    hasher: impl FnOnce() -> Option<Hasher>,
+    hasher: impl FnOnce() -> Option<FingerprintHasher>,
 ) -> impl Future<Output = Result<Collected, CollectError>>
 where
     B: Body<Data = Bytes>,
@@ -105,7 +105,7 @@ where
 struct Collecting {
     gathered: Gathered,
     trailers: Option<Box<HeaderMap>>,
-    hasher: Option<Hasher>,
+    hasher: Option<FingerprintHasher>,
     limit: usize,
     expected: usize,
 }
@@ -149,7 +149,7 @@ impl Collecting {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
                     if data.len() > self.limit - self.gathered.len() {
-                        return Poll::Ready(Err(CollectError::TooLarge(BodyRead::Partly)));
+                        return Poll::Ready(Err(CollectError::TooLarge(OversizeBody::Partly)));
                     }
                     if let Some(hasher) = &mut self.hasher {
                         hasher.update(&data);
@@ -163,7 +163,7 @@ impl Collecting {
                 }
                 Err(error) => {
                     return Poll::Ready(Err(match is_length_limit(&*error.into()) {
-                        true => CollectError::TooLarge(BodyRead::Partly),
+                        true => CollectError::TooLarge(OversizeBody::Partly),
                         false => CollectError::Unreadable,
                     }));
                 }
@@ -176,7 +176,7 @@ impl Collecting {
         Collected {
             data: self.gathered.into_bytes(),
             trailers: self.trailers,
-            digest: self.hasher.map(Hasher::finish),
+            digest: self.hasher.map(FingerprintHasher::finish),
         }
     }
 }

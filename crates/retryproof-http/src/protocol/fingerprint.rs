@@ -19,7 +19,7 @@ pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
 /// The built-in algorithms; the discriminants are stored and never change meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Algorithm {
+pub(crate) enum FingerprintAlgorithm {
     /// Method, path and query, body.
     Request = 1,
     /// The body alone.
@@ -28,7 +28,7 @@ pub(crate) enum Algorithm {
     Json = 3,
 }
 
-impl Algorithm {
+impl FingerprintAlgorithm {
     /// The algorithm that a record names; `None` for one that is not built in.
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [Self::Request, Self::Body, Self::Json].into_iter().find(|known| *known as u8 == byte)
@@ -99,18 +99,18 @@ pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Hashes a request while its body arrives, so that a large body is not hashed in one go. Not for
-/// [`Algorithm::Json`], which needs the body whole.
-pub(crate) struct Hasher {
-    algorithm: Algorithm,
+/// [`FingerprintAlgorithm::Json`], which needs the body whole.
+pub(crate) struct FingerprintHasher {
+    algorithm: FingerprintAlgorithm,
     sha: Sha256,
     body_len: u64,
 }
 
-impl Hasher {
-    pub(crate) fn new(algorithm: Algorithm, method: &str, target: &str) -> Self {
+impl FingerprintHasher {
+    pub(crate) fn new(algorithm: FingerprintAlgorithm, method: &str, target: &str) -> Self {
         let mut sha = Sha256::new();
         sha.update([algorithm as u8]);
-        if algorithm != Algorithm::Body {
+        if algorithm != FingerprintAlgorithm::Body {
             for part in [method, target] {
                 sha.update((part.len() as u64).to_be_bytes());
                 sha.update(part);
@@ -133,47 +133,50 @@ impl Hasher {
 }
 
 /// The fingerprint of a whole request under a built-in algorithm.
-pub(crate) fn fingerprint(algorithm: Algorithm, request: &RequestParts<'_>) -> Fingerprint {
+pub(crate) fn fingerprint(
+    algorithm: FingerprintAlgorithm,
+    request: &RequestParts<'_>,
+) -> Fingerprint {
     let canonical;
     let body = match algorithm {
-        Algorithm::Request | Algorithm::Body => request.body,
+        FingerprintAlgorithm::Request | FingerprintAlgorithm::Body => request.body,
         // A raw body never meets a canonical one: whatever is canonical is I-JSON, and then it is
         // not hashed raw.
-        Algorithm::Json => {
+        FingerprintAlgorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)
         }
     };
     let RequestParts { method, target, .. } = *request;
-    let mut line = Line { bytes: [0; LINE], len: 0 };
-    if let Some(whole) = line.write(algorithm, method, target, body) {
+    let mut short = ShortRequest { bytes: [0; SHORT_REQUEST], len: 0 };
+    if let Some(whole) = short.write(algorithm, method, target, body) {
         return Fingerprint::tagged(algorithm as u8, &Sha256::digest(whole).into());
     }
-    let mut hasher = Hasher::new(algorithm, method, target);
+    let mut hasher = FingerprintHasher::new(algorithm, method, target);
     hasher.update(body);
     hasher.finish()
 }
 
 /// What a short request is hashed as, all in one: piece by piece, each part is copied into the
 /// hasher's block first.
-struct Line {
-    bytes: [u8; LINE],
+struct ShortRequest {
+    bytes: [u8; SHORT_REQUEST],
     len: usize,
 }
 
-const LINE: usize = 512;
+const SHORT_REQUEST: usize = 512;
 
-impl Line {
-    /// The same bytes that a [`Hasher`] takes; `None` when they do not fit.
+impl ShortRequest {
+    /// The same bytes that a [`FingerprintHasher`] takes; `None` when they do not fit.
     fn write(
         &mut self,
-        algorithm: Algorithm,
+        algorithm: FingerprintAlgorithm,
         method: &str,
         target: &str,
         body: &[u8],
     ) -> Option<&[u8]> {
         self.push(&[algorithm as u8])?;
-        if algorithm != Algorithm::Body {
+        if algorithm != FingerprintAlgorithm::Body {
             for part in [method, target] {
                 self.push(&(part.len() as u64).to_be_bytes())?;
                 self.push(part.as_bytes())?;

@@ -26,9 +26,8 @@
 
 use retryproof_core::{ErrorKind, Recorded};
 
-use crate::joined::NoTx;
-use crate::key::KeyError;
-use crate::problem::{Code, Problem, retry_after_spread};
+use super::key::KeyError;
+use super::problem::{Code, Problem, retry_after_spread};
 
 /// What a request, its record or its completion was found to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +37,7 @@ pub(crate) enum Finding {
     /// A key header that is not one key.
     BadKey(KeyError),
     /// The body is over the limit.
-    BodyTooLarge { read: BodyRead, limit: usize },
+    BodyTooLarge { read: OversizeBody, limit: usize },
     /// The body's stream failed.
     BodyUnreadable,
     /// No valid scope can be made.
@@ -47,8 +46,6 @@ pub(crate) enum Finding {
     NoCaller,
     /// The record belongs to another request.
     Mismatch,
-    /// The record holds a response to this request.
-    Response,
     /// The record holds a tombstone.
     Tombstone { original_status: Option<u16>, location: Option<String> },
     /// Another holder is at work.
@@ -74,12 +71,12 @@ pub(crate) enum Finding {
     },
     /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No
     /// policy makes an answer of it.
-    NotCommitted(Uncommitted),
+    NotCommitted(CommitFailure),
 }
 
 /// What became of a joined transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Uncommitted {
+pub(crate) enum CommitFailure {
     /// Rolled back: the commit failed.
     RolledBack,
     /// Rolled back: the lease was lost.
@@ -88,9 +85,19 @@ pub(crate) enum Uncommitted {
     InDoubt,
 }
 
+/// A response extension: the response is that of a [`TxError`](crate::TxError), and the filter
+/// replaces it by its own problem, as it does for every refusal (HTTP-11, HTTP-14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoTx {
+    /// The database opened no transaction.
+    Unavailable,
+    /// The program began it at the wrong time.
+    Misused,
+}
+
 /// How far a body over the limit was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyRead {
+pub(crate) enum OversizeBody {
     /// Not at all: its declared length was enough. An HTTP/1.x connection cannot be used on.
     Declared,
     /// Up to the limit.
@@ -102,15 +109,13 @@ pub(crate) enum BodyRead {
 pub(crate) enum Decision {
     /// Hand the request on, untouched.
     Pass,
-    /// Answer with the stored response.
-    Replay,
     /// Answer with this; nothing runs.
     Refuse(Box<Problem>),
 }
 
 /// The settings that the table depends on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings<'a> {
+pub(crate) struct DecisionSettings<'a> {
     pub(crate) required: bool,
     pub(crate) key_header: &'a str,
     pub(crate) in_flight_status: u16,
@@ -118,15 +123,14 @@ pub(crate) struct Settings<'a> {
 }
 
 /// The table above.
-pub(crate) fn decide(finding: Finding, settings: &Settings<'_>) -> Decision {
+pub(crate) fn decide(finding: Finding, settings: &DecisionSettings<'_>) -> Decision {
     match finding {
         Finding::NoKey if !settings.required => Decision::Pass,
-        Finding::Response => Decision::Replay,
         refused => Decision::Refuse(Box::new(refuse(refused, settings))),
     }
 }
 
-fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
+fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
     let header = settings.key_header;
     match finding {
         Finding::NoKey => Problem::new(
@@ -141,10 +145,10 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
             ..Problem::new(
                 Code::BodyTooLarge,
                 match read {
-                    BodyRead::Declared => {
+                    OversizeBody::Declared => {
                         format!("the declared body is over the limit of {limit} bytes")
                     }
-                    BodyRead::Partly => {
+                    OversizeBody::Partly => {
                         format!("the body is over the limit of {limit} bytes")
                     }
                 },
@@ -197,12 +201,14 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
         Finding::NotCommitted(what) => Problem::new(
             Code::CompletionFailed,
             match what {
-                Uncommitted::RolledBack => "the request was rolled back as a whole; send it again",
-                Uncommitted::LeaseLost => {
+                CommitFailure::RolledBack => {
+                    "the request was rolled back as a whole; send it again"
+                }
+                CommitFailure::LeaseLost => {
                     "another run of the request took over, and this one was rolled back; send it \
                      again to get that answer"
                 }
-                Uncommitted::InDoubt => {
+                CommitFailure::InDoubt => {
                     "whether the request was carried out is not known yet; it was carried out \
                      whole or not at all; send it again"
                 }
@@ -219,9 +225,6 @@ fn refuse(finding: Finding, settings: &Settings<'_>) -> Problem {
                 "the request does not say who its caller is; nothing ran",
             )
         },
-        // Not refused: `decide` has taken it. Failing closed is right for whoever gets here all the
-        // same.
-        Finding::Response => failed(ErrorKind::Unexpected, 0),
     }
 }
 
@@ -275,7 +278,7 @@ fn no_scope() -> Problem {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings<'_> = Settings {
+    const SETTINGS: DecisionSettings<'_> = DecisionSettings {
         required: true,
         key_header: "Idempotency-Key",
         in_flight_status: 409,
@@ -292,15 +295,10 @@ mod tests {
     #[test]
     fn http_3_a_missing_key_is_refused_or_passed_by_one_switch() {
         assert_eq!(refused(Finding::NoKey).code, Code::KeyMissing);
-        let optional = Settings { required: false, ..SETTINGS };
+        let optional = DecisionSettings { required: false, ..SETTINGS };
         assert_eq!(decide(Finding::NoKey, &optional), Decision::Pass);
         // A key that is there is enforced in full all the same.
         assert!(matches!(decide(Finding::BadKey(KeyError::Empty), &optional), Decision::Refuse(_)));
-    }
-
-    #[test]
-    fn http_8_a_response_replays() {
-        assert_eq!(decide(Finding::Response, &SETTINGS), Decision::Replay);
     }
 
     #[test]
@@ -308,7 +306,7 @@ mod tests {
         use Finding as F;
         for (finding, code) in [
             (F::BadKey(KeyError::Malformed), Code::KeyInvalid),
-            (F::BodyTooLarge { read: BodyRead::Partly, limit: 1024 }, Code::BodyTooLarge),
+            (F::BodyTooLarge { read: OversizeBody::Partly, limit: 1024 }, Code::BodyTooLarge),
             (F::BodyUnreadable, Code::BodyUnreadable),
             (F::NoScope, Code::ScopeInvalid),
             (F::NoCaller, Code::CallerMissing),
@@ -334,7 +332,7 @@ mod tests {
 
     #[test]
     fn http_10_in_flight_has_its_own_status_and_retry_after() {
-        let settings = Settings { in_flight_status: 425, ..SETTINGS };
+        let settings = DecisionSettings { in_flight_status: 425, ..SETTINGS };
         let Decision::Refuse(problem) = decide(Finding::InFlight { retry_after: 9 }, &settings)
         else {
             panic!("refused")
@@ -355,7 +353,7 @@ mod tests {
     fn http_16_a_missing_caller_is_401_with_the_challenge_or_403() {
         let problem = refused(Finding::NoCaller);
         assert_eq!((problem.status, problem.retryable, problem.challenge), (403, false, None));
-        let settings = Settings { challenge: Some("Bearer"), ..SETTINGS };
+        let settings = DecisionSettings { challenge: Some("Bearer"), ..SETTINGS };
         let Decision::Refuse(problem) = decide(Finding::NoCaller, &settings) else {
             panic!("refused")
         };
@@ -387,7 +385,7 @@ mod tests {
 
     #[test]
     fn cmp_7_a_transaction_that_was_not_committed_may_be_retried() {
-        for what in [Uncommitted::RolledBack, Uncommitted::LeaseLost, Uncommitted::InDoubt] {
+        for what in [CommitFailure::RolledBack, CommitFailure::LeaseLost, CommitFailure::InDoubt] {
             let problem = refused(Finding::NotCommitted(what));
             assert_eq!(
                 (problem.code, problem.status, problem.retryable),
@@ -398,7 +396,7 @@ mod tests {
 
     #[test]
     fn http_4_the_limit_stands_in_the_detail_and_the_connection_closes() {
-        let problem = refused(Finding::BodyTooLarge { read: BodyRead::Declared, limit: 1024 });
+        let problem = refused(Finding::BodyTooLarge { read: OversizeBody::Declared, limit: 1024 });
         assert!(problem.detail.contains("1024") && problem.close);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers in `http` types: problems, replays, and what of a handler's answer is stored (HTTP-8,
+//! Responses in `http` types: problems, replays, and what of a handler's response is stored (HTTP-8,
 //! HTTP-9, HTTP-11).
 
 use std::sync::LazyLock;
@@ -11,23 +11,24 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 
-use crate::adapter::{FromRecord, Record};
 use crate::body::ReplayBody;
 use crate::filter::Inner;
-use crate::headers::{ConnectionNames, Exchange, IDEMPOTENT_REPLAYED, Verdict, trailer_field};
-use crate::problem::Problem;
-use crate::stored::{COMMON_NAMES, Corrupt, Line, Name, Reader};
+use crate::header_map::{REPLAYED, remove_in_order};
+use crate::protocol::problem::Problem;
+use crate::protocol::stored::{
+    COMMON_NAMES, ConnectionNames, Corrupt, Exchange, FieldVerdict, StoredLine, StoredName,
+    StoredReader, StoredRecord, trailer_field,
+};
 
-const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The common names by code, so that a replay parses none of them.
-static COMMON: LazyLock<Vec<HeaderName>> =
+/// The common names by code: a replay clones them, and parses no name.
+static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
 impl Inner {
-    /// Renders a problem. A HEAD request gets the fields without the body.
-    pub(crate) fn render(
+    /// Renders a problem. The response to a HEAD request has the fields without the body.
+    pub(crate) fn render_problem(
         &self,
         problem: &Problem,
         method: &Method,
@@ -35,10 +36,10 @@ impl Inner {
     ) -> Response<ReplayBody> {
         let mut response = match &self.format {
             Some(format) => format(problem),
-            None => to_response(problem),
+            None => problem_response(problem),
         };
-        // Without it HTTP/1.x would go on in the middle of the unread body; on HTTP/2 the field is
-        // malformed (HTTP-4).
+        // An HTTP/1.x connection cannot be used again after an unread body (HTTP-4). In HTTP/2 the
+        // field is malformed.
         if problem.close && version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -51,7 +52,7 @@ impl Inner {
     }
 }
 
-pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
+pub(crate) fn problem_response(problem: &Problem) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(problem.to_json()));
     *response.status_mut() =
         StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -69,20 +70,32 @@ pub(crate) fn to_response(problem: &Problem) -> Response<Bytes> {
     response
 }
 
-impl FromRecord for Response<ReplayBody> {
-    fn own(answer: Self) -> Self {
-        answer
+/// A response without a run, in the type of a web framework.
+pub trait FrameworkResponse: Sized {
+    /// A response that the filter made itself.
+    fn from_refusal(response: Response<ReplayBody>) -> Self;
+
+    /// The stored response with the marks of a replay (HTTP-8).
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the record cannot be read, or has a field that cannot be sent.
+    fn from_record(record: StoredRecord<'_>) -> Result<Self, Corrupt>;
+}
+
+impl FrameworkResponse for Response<ReplayBody> {
+    fn from_refusal(response: Self) -> Self {
+        response
     }
 
-    fn replay(record: Record<'_>) -> Result<Self, Corrupt> {
-        replay(record)
+    fn from_record(record: StoredRecord<'_>) -> Result<Self, Corrupt> {
+        replay_response(record)
     }
 }
 
-/// The stored answer with the marks of a replay (HTTP-8), in one pass over its record.
-fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
+/// The stored response with the marks of a replay (HTTP-8), in one pass over its record.
+fn replay_response(stored: StoredRecord<'_>) -> Result<Response<ReplayBody>, Corrupt> {
     let record = stored.bytes;
-    let (mut reader, status, tombstone) = Reader::open(record)?;
+    let (mut reader, status, tombstone) = StoredReader::open(record)?;
     if tombstone {
         return Err(Corrupt::bad_field());
     }
@@ -92,7 +105,7 @@ fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
     let body_len = reader.varint()?;
     reader.ends_after(body_len)?;
     let full = |_| Corrupt::too_many_fields();
-    // In the place of a stored one, if there was one.
+    // Replaces a stored value.
     headers.try_insert(CACHE_CONTROL, NO_STORE).map_err(full)?;
     headers.try_insert(REPLAYED, HeaderValue::from_static("true")).map_err(full)?;
     let trailers = match trailers.is_empty() {
@@ -111,19 +124,24 @@ fn replay(stored: Record<'_>) -> Result<Response<ReplayBody>, Corrupt> {
     Ok(response)
 }
 
-/// The next section of lines as fields, with room for some more.
-fn map_of(stored: Record<'_>, reader: &mut Reader<'_>, spare: usize) -> Result<HeaderMap, Corrupt> {
+/// The next section of lines as fields, with capacity for `spare` more.
+fn map_of(
+    stored: StoredRecord<'_>,
+    reader: &mut StoredReader<'_>,
+    spare: usize,
+) -> Result<HeaderMap, Corrupt> {
     let count = reader.count()?;
     let mut map =
         HeaderMap::try_with_capacity(count + spare).map_err(|_| Corrupt::too_many_fields())?;
     for _ in 0..count {
         let (name, value) = reader.named_line()?;
         let name = match name {
-            Name::Common(code) if stored.drops(code) => continue,
-            Name::Common(code) => {
-                COMMON.get(usize::from(code)).cloned().ok_or_else(Corrupt::bad_field)?
-            }
-            Name::Literal(name) => {
+            StoredName::Common(code) if stored.drops(code) => continue,
+            StoredName::Common(code) => COMMON_HEADER_NAMES
+                .get(usize::from(code))
+                .cloned()
+                .ok_or_else(Corrupt::bad_field)?,
+            StoredName::Literal(name) => {
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| Corrupt::bad_field())?
             }
         };
@@ -134,38 +152,16 @@ fn map_of(stored: Record<'_>, reader: &mut Reader<'_>, spare: usize) -> Result<H
     Ok(map)
 }
 
-/// Takes a forged replay mark off an answer (HTTP-8).
-pub(crate) fn strip_forged(headers: &mut HeaderMap) {
-    strip(headers, &REPLAYED);
-}
-
 /// Makes an answer's framing fit a body that was put together from its pieces: hyper trusts the
 /// fields that it finds, so a `Transfer-Encoding` of another server or a wrong `Content-Length`
 /// would break the connection (HTTP-6, HTTP-9). An empty body may stand for a longer one (HEAD,
 /// 304).
 pub(crate) fn reframe(headers: &mut HeaderMap, length: usize) {
-    strip(headers, &TRANSFER_ENCODING);
+    remove_in_order(headers, &TRANSFER_ENCODING);
     let mut said = headers.get_all(CONTENT_LENGTH).iter();
     let fits = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse() == Ok(length));
     if length > 0 && !said.all(fits) {
-        strip(headers, &CONTENT_LENGTH);
-    }
-}
-
-/// Takes a field off. The map is rebuilt: `remove` would swap the last field into the gap.
-pub(crate) fn strip(headers: &mut HeaderMap, gone: &HeaderName) {
-    if !headers.contains_key(gone) {
-        return;
-    }
-    let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
-    let mut last = None;
-    for (name, value) in old {
-        // A further line of one field comes without its name.
-        let name = name.or_else(|| last.take()).filter(|name| name != gone);
-        if let Some(name) = &name {
-            headers.append(name.clone(), value);
-        }
-        last = name;
+        remove_in_order(headers, &CONTENT_LENGTH);
     }
 }
 
@@ -185,7 +181,7 @@ impl Inner {
         headers: &'a HeaderMap,
         exchange: Exchange,
         sensitive: Sensitive<'_>,
-    ) -> Vec<Line<'a>> {
+    ) -> Vec<StoredLine<'a>> {
         let connection = ConnectionNames::parse(connection_lines(headers));
         self.judged_lines(headers, &connection, exchange, sensitive)
     }
@@ -198,7 +194,7 @@ impl Inner {
         headers: &HeaderMap,
         exchange: Exchange,
         sensitive: Sensitive<'_>,
-    ) -> Vec<Line<'a>> {
+    ) -> Vec<StoredLine<'a>> {
         let connection =
             ConnectionNames::parse(connection_lines(headers).chain(connection_lines(trailers)));
         self.judged_lines(trailers, &connection, exchange, sensitive)
@@ -210,15 +206,15 @@ impl Inner {
         connection: &ConnectionNames,
         exchange: Exchange,
         sensitive: Sensitive<'_>,
-    ) -> Vec<Line<'a>> {
+    ) -> Vec<StoredLine<'a>> {
         let is_stored =
             |name: &str| match (self.fields.judge(name, connection, exchange), sensitive) {
-                (Verdict::Store, _) | (Verdict::Sensitive, Sensitive::Stored) => true,
-                (Verdict::Sensitive, Sensitive::Unstored { scope }) => {
+                (FieldVerdict::Store, _) | (FieldVerdict::Sensitive, Sensitive::Stored) => true,
+                (FieldVerdict::Sensitive, Sensitive::Unstored { scope }) => {
                     self.warn_unstored(scope, name);
                     false
                 }
-                (Verdict::Drop | Verdict::Forged, _) => false,
+                (FieldVerdict::Drop | FieldVerdict::Forged, _) => false,
             };
         let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         lines.filter(|(name, _)| is_stored(name)).collect()
@@ -230,7 +226,7 @@ fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Stored lines as a map, for a hook to edit.
-pub(crate) fn to_map(lines: &[Line<'_>]) -> HeaderMap {
+pub(crate) fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines {
         // They came out of a map, so they go into one.

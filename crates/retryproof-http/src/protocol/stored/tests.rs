@@ -2,18 +2,19 @@
 //! HTTP-8 and CMP-8: what is stored comes back byte for byte, and anything else is refused.
 
 use super::*;
+use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-type Lines = Vec<(String, Vec<u8>)>;
+type OwnedLines = Vec<(String, Vec<u8>)>;
 
-fn lines(of: &Lines) -> impl Iterator<Item = Line<'_>> + Clone {
+fn lines(of: &OwnedLines) -> impl Iterator<Item = StoredLine<'_>> + Clone {
     of.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
 }
 
-fn response(status: u16, headers: &Lines, trailers: &Lines, body: &[&[u8]]) -> Bytes {
+fn response(status: u16, headers: &OwnedLines, trailers: &OwnedLines, body: &[&[u8]]) -> Bytes {
     let mut out = Vec::new();
-    let draft = Draft {
+    let draft = ResponseDraft {
         status,
         headers: lines(headers),
         trailers: lines(trailers),
@@ -24,13 +25,13 @@ fn response(status: u16, headers: &Lines, trailers: &Lines, body: &[&[u8]]) -> B
     out.into()
 }
 
-fn tombstone(status: u16, headers: &Lines) -> StoredResponse {
+fn tombstone(status: u16, headers: &OwnedLines) -> StoredResponse {
     let mut out = Vec::new();
     encode_tombstone(status, lines(headers), &mut out);
     StoredResponse::decode(out.into()).expect("what was encoded is read")
 }
 
-fn owned<'a>(lines: impl Iterator<Item = (&'a str, &'a [u8])>) -> Lines {
+fn owned<'a>(lines: impl Iterator<Item = (&'a str, &'a [u8])>) -> OwnedLines {
     lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
@@ -151,7 +152,7 @@ fn id_4_debug_of_a_stored_response_shows_no_content() {
     assert!(!shown.contains("canary"), "{shown}");
 }
 
-fn any_lines() -> impl Strategy<Value = Lines> {
+fn any_lines() -> impl Strategy<Value = OwnedLines> {
     let name = prop_oneof![
         (0..COMMON_NAMES.len()).prop_map(|code| COMMON_NAMES[code].to_owned()),
         "[a-z0-9!#$%&'*+.^_`|~-]{1,12}",
@@ -198,7 +199,7 @@ proptest! {
         let at = at.index(record.len());
         record[at] = to;
         if let Ok(stored) = StoredResponse::decode(record.into()) {
-            prop_assert_eq!(stored.headers().count() , stored.headers.count);
+            prop_assert_eq!(stored.headers().count(), stored.header_lines().len());
             let _ = (stored.trailers().count(), stored.body());
         }
     }
@@ -209,8 +210,92 @@ proptest! {
         let mut out = Vec::new();
         put_varint(number, &mut out);
         prop_assert_eq!(out.len(), varint_len(number));
-        let mut reader = Reader { rest: &out };
+        let mut reader = StoredReader { rest: &out };
         prop_assert_eq!(reader.varint(), Ok(number));
         prop_assert!(reader.rest.is_empty());
     }
+}
+
+fn judge(rules: &FieldRules, name: &str) -> FieldVerdict {
+    rules.judge(name, &ConnectionNames::default(), Exchange::Other)
+}
+
+#[test]
+fn http_9_connection_bound_fields_are_never_stored() {
+    let mut rules = FieldRules::default();
+    for name in [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+        "date",
+        "trailer",
+        "content-length",
+    ] {
+        rules.store(name);
+        assert_eq!(judge(&rules, name), FieldVerdict::Drop, "{name}");
+    }
+    for name in ["content-type", "cache-control", "age", "expires", "pragma", "location", "x-date"]
+    {
+        assert_eq!(judge(&rules, name), FieldVerdict::Store, "{name}");
+    }
+}
+
+#[test]
+fn http_9_fields_named_by_connection_are_not_stored() {
+    let connection =
+        ConnectionNames::parse([&b"close, X-Hop"[..], b" , x-other\t,\xff"].into_iter());
+    for (name, verdict) in [
+        ("x-hop", FieldVerdict::Drop),
+        ("x-other", FieldVerdict::Drop),
+        ("close", FieldVerdict::Drop),
+        ("x", FieldVerdict::Store),
+    ] {
+        assert_eq!(
+            FieldRules::default().judge(name, &connection, Exchange::Other),
+            verdict,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn http_9_content_length_is_kept_for_head_alone() {
+    let judge = |exchange| {
+        FieldRules::default().judge("content-length", &ConnectionNames::default(), exchange)
+    };
+    assert_eq!(judge(Exchange::Head), FieldVerdict::Store);
+    assert_eq!(judge(Exchange::Other), FieldVerdict::Drop);
+}
+
+#[test]
+fn http_9_sensitive_fields_have_one_switch_each_way() {
+    let mut rules = FieldRules::default();
+    for name in SENSITIVE {
+        assert_eq!(judge(&rules, name), FieldVerdict::Sensitive, "{name}");
+    }
+    rules.store("Set-Cookie");
+    assert_eq!(judge(&rules, "set-cookie"), FieldVerdict::Store);
+    rules.skip("Set-Cookie");
+    rules.skip("X-Request-Id");
+    assert_eq!(judge(&rules, "set-cookie"), FieldVerdict::Drop);
+    assert_eq!(judge(&rules, "x-request-id"), FieldVerdict::Drop);
+    rules.store("x-request-id");
+    assert_eq!(judge(&rules, "x-request-id"), FieldVerdict::Store);
+}
+
+#[test]
+fn http_8_a_handler_cannot_mark_its_answer_as_a_replay() {
+    let mut rules = FieldRules::default();
+    rules.store("Idempotent-Replayed");
+    assert_eq!(judge(&rules, "idempotent-replayed"), FieldVerdict::Forged);
+}
+
+#[test]
+fn http_9_the_trailer_field_is_made_anew() {
+    assert_eq!(trailer_field(["x-a", "x-b", "x-a"].into_iter()), "x-a, x-b");
+    assert_eq!(trailer_field(std::iter::empty()), "");
 }

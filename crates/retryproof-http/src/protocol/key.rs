@@ -6,29 +6,11 @@
 //! when they begin with a digit.
 
 use std::borrow::Cow;
-use std::fmt;
 
 /// The longest header line looked at, in bytes, white space and escapes included (HTTP-2).
 pub(crate) const MAX_RAW: usize = 1024;
 /// The longest key after decoding, in bytes (HTTP-2).
 pub(crate) const MAX_KEY: usize = 255;
-
-/// A key as the client spelled it, decoded. Its `Debug` shows the length alone (ID-4).
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct HeaderKey<'a>(Cow<'a, str>);
-
-impl<'a> HeaderKey<'a> {
-    /// The decoded key: 1 to 255 bytes of printable ASCII, not blank.
-    pub(crate) fn into_inner(self) -> Cow<'a, str> {
-        self.0
-    }
-}
-
-impl fmt::Debug for HeaderKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HeaderKey({} bytes)", self.0.len())
-    }
-}
 
 /// Why a key header was refused. Never carries the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +39,11 @@ impl KeyError {
     }
 }
 
-/// Reads the key out of all lines of the key header; `None` when there is no line.
+/// Reads the key from all lines of the key header; `None` when there is no line. The key is decoded:
+/// 1 to 255 bytes of printable ASCII, not blank.
 pub(crate) fn parse<'a>(
     lines: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Option<HeaderKey<'a>>, KeyError> {
+) -> Result<Option<Cow<'a, str>>, KeyError> {
     let mut lines = lines.into_iter();
     let Some(line) = lines.next() else { return Ok(None) };
     if lines.next().is_some() {
@@ -69,7 +52,7 @@ pub(crate) fn parse<'a>(
     parse_line(line).map(Some)
 }
 
-fn parse_line(raw: &[u8]) -> Result<HeaderKey<'_>, KeyError> {
+fn parse_line(raw: &[u8]) -> Result<Cow<'_, str>, KeyError> {
     if raw.len() > MAX_RAW {
         return Err(KeyError::TooLong);
     }
@@ -86,7 +69,7 @@ fn parse_line(raw: &[u8]) -> Result<HeaderKey<'_>, KeyError> {
     if key.bytes().all(|b| b == b' ') {
         return Err(KeyError::Empty);
     }
-    Ok(HeaderKey(key))
+    Ok(key)
 }
 
 /// Drops optional white space (RFC 9110 section 5.6.3) on both sides.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the caller of a request is: what the builder of a filter was told about it, and what a hook
-//! answers (HTTP-16).
+//! The caller of a request: how a filter tells callers apart, and what a caller hook returns
+//! (HTTP-16).
 
 use std::fmt;
 use std::future::Future;
@@ -13,17 +13,17 @@ use http::{HeaderValue, Response};
 use retryproof_core::{Error, ErrorKind};
 
 /// A caller hook of either form.
-pub(crate) type CallerHook = dyn Fn(&Parts) -> Answering + Send + Sync;
+pub(crate) type CallerHook = dyn Fn(&Parts) -> CallerFuture + Send + Sync;
 
-/// The answer of a caller hook, at hand or to be awaited.
-pub enum Answering {
-    /// At hand.
+/// What a caller hook returned: a caller, or a future of one.
+pub enum CallerFuture {
+    /// Of a synchronous hook.
     Now(Caller),
-    /// Of a hook that is asynchronous.
+    /// Of an asynchronous hook.
     Later(Pin<Box<dyn Future<Output = Caller> + Send>>),
 }
 
-impl fmt::Debug for Answering {
+impl fmt::Debug for CallerFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(caller) => f.debug_tuple("Now").field(caller).finish(),
@@ -66,9 +66,9 @@ impl Callers {
     }
 }
 
-/// Whose key it is.
+/// The caller that a key belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum CallerIdentity {
     /// Callers share keys.
     Anyone,
     /// The hook found no caller, and absent callers share.
@@ -76,22 +76,22 @@ pub(crate) enum By {
     Named(String),
 }
 
-/// The builder has no word yet on who the caller is.
+/// State of a [`FilterBuilder`](crate::FilterBuilder) without a caller setting: it cannot be built.
 #[derive(Debug)]
-pub struct CallersUnsaid(pub(crate) ());
+pub struct NoCaller(pub(crate) ());
 
-/// The builder was told that callers share keys.
+/// State of a [`FilterBuilder`](crate::FilterBuilder) whose callers share keys.
 #[derive(Debug)]
 pub struct CallersShareKeys(pub(crate) ());
 
-/// The builder has a hook that tells callers apart.
-pub struct CallersSaid {
+/// State of a [`FilterBuilder`](crate::FilterBuilder) with a hook that tells callers apart.
+pub struct CallerSet {
     hook: Arc<CallerHook>,
     absent_share: bool,
     challenge: Option<String>,
 }
 
-impl CallersSaid {
+impl CallerSet {
     pub(crate) fn new(hook: Arc<CallerHook>) -> Self {
         Self { hook, absent_share: false, challenge: None }
     }
@@ -105,45 +105,46 @@ impl CallersSaid {
     }
 }
 
-impl fmt::Debug for CallersSaid {
+impl fmt::Debug for CallerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { hook: _, absent_share, challenge } = self;
-        f.debug_struct("CallersSaid")
+        f.debug_struct("CallerSet")
             .field("absent_share", absent_share)
             .field("challenge", challenge)
             .finish_non_exhaustive()
     }
 }
 
-/// Whether a [`FilterBuilder`](crate::FilterBuilder) has a word on who the caller is. Sealed.
+/// The state of a [`FilterBuilder`](crate::FilterBuilder) that can be built: its callers are told
+/// apart, or share keys. Sealed.
 #[diagnostic::on_unimplemented(
-    message = "a filter is not built without a word on who the caller is",
-    label = "say `.caller(hook)` or `.callers_share_keys()` first",
-    note = "two callers that choose the same key must not see each other's answers: \
-         `.caller(hook)` folds the principal or tenant into every key; `.callers_share_keys()` \
-         says that the application sees to it"
+    message = "a filter cannot be built before its callers are configured",
+    label = "call `.caller(hook)` or `.callers_share_keys()` first",
+    note = "two callers that choose the same key must not see each other's responses: \
+         `.caller(hook)` folds the principal or tenant into every key; with \
+         `.callers_share_keys()` the application ensures that their keys differ"
 )]
-pub trait SaysWhoCalls: sealed::Sealed {
+pub trait CallerConfigured: sealed::Sealed {
     #[doc(hidden)]
-    fn said(self) -> Result<sealed::Said, Error>;
+    fn into_callers(self) -> Result<sealed::Configured, Error>;
 }
 
 pub(crate) mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::CallersSaid {}
+    impl Sealed for super::CallerSet {}
     impl Sealed for super::CallersShareKeys {}
-    #[expect(missing_debug_implementations, reason = "never seen outside of the builder")]
-    pub struct Said(pub(crate) super::Callers);
+    #[expect(missing_debug_implementations, reason = "never visible outside of the builder")]
+    pub struct Configured(pub(crate) super::Callers);
 }
 
-impl SaysWhoCalls for CallersShareKeys {
-    fn said(self) -> Result<sealed::Said, Error> {
-        Ok(sealed::Said(Callers::ShareKeys))
+impl CallerConfigured for CallersShareKeys {
+    fn into_callers(self) -> Result<sealed::Configured, Error> {
+        Ok(sealed::Configured(Callers::ShareKeys))
     }
 }
 
-impl SaysWhoCalls for CallersSaid {
-    fn said(self) -> Result<sealed::Said, Error> {
+impl CallerConfigured for CallerSet {
+    fn into_callers(self) -> Result<sealed::Configured, Error> {
         let Self { hook, absent_share, challenge } = self;
         let absent = match (absent_share, challenge) {
             (true, None) => Absent::Shares,
@@ -152,29 +153,30 @@ impl SaysWhoCalls for CallersSaid {
                 let value =
                     HeaderValue::from_str(&challenge).ok().filter(|value| value.to_str().is_ok());
                 Absent::Refused(Some(value.ok_or_else(|| {
-                    Error::new(ErrorKind::Config, "the challenge is not the value of a header")
+                    Error::new(ErrorKind::Config, "the challenge is not a valid header value")
                         .with("challenge", &challenge)
                 })?))
             }
             (true, Some(_)) => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "absent callers share, so none of them is sent a challenge; say one of the two",
+                    "absent callers share keys, so no challenge is ever sent; configure one of the two",
                 ));
             }
         };
-        Ok(sealed::Said(Callers::Hook(hook, absent)))
+        Ok(sealed::Configured(Callers::Hook(hook, absent)))
     }
 }
 
-/// What a caller hook says (HTTP-16).
+/// What a caller hook returns (HTTP-16).
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Caller {
     /// The hook found no caller. The request is refused, unless
     /// [absent callers share](crate::FilterBuilder::absent_callers_share).
     Absent,
-    /// The principal or tenant. Any text; over 240 bytes, or with control characters, it is hashed.
+    /// The principal or tenant, any text. It is hashed if it is over 240 bytes long or has control
+    /// characters.
     Named(String),
     /// The hook refuses the request with this response: nothing runs and nothing is stored.
     Refused(Box<Response<Bytes>>),
@@ -190,14 +192,14 @@ impl Caller {
 /// What a caller hook may return: a [`Caller`], a `String`, an `Option<String>`, or a `Result` of
 /// these whose error is the response to refuse with.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say who the caller is",
+    message = "`{Self}` is not the result of a caller hook",
     label = "a caller hook returns a `String`, an `Option<String>`, a `Caller`, or a `Result` of \
          one of these and a response",
-    note = "the response of a `Result` refuses the request; a hook that has to wait goes into \
+    note = "the response of a `Result` refuses the request; an asynchronous hook goes into \
          `.caller_async(hook)`"
 )]
 pub trait IntoCaller {
-    /// Converts.
+    /// The caller.
     fn into_caller(self) -> Caller;
 }
 

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`FilterBuilder`]: the settings and hooks of a filter, checked by `build`.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Response, StatusCode, response};
+use retryproof_core::{
+    Error, ErrorKind, FingerprintMode, IdempotencyEngine, IdempotencyStore as _, WebConfig,
+};
+
+use super::caller::{
+    CallerConfigured, CallerFuture, CallerSet, CallersShareKeys, IntoCaller, NoCaller,
+};
+use super::{EditHook, FateHook, FingerprintMethod, FormatHook, IdempotencyFilter, Inner, Warned};
+use crate::fate::AnswerFate;
+use crate::protocol::fingerprint::{
+    FIRST_CUSTOM_ALGORITHM, FingerprintAlgorithm, FingerprintRequest,
+};
+use crate::protocol::problem::Problem;
+use crate::protocol::stored::FieldRules;
+
+/// Builds an [`IdempotencyFilter`]. `C` is the state of the caller setting: [`NoCaller`],
+/// [`CallerSet`] or [`CallersShareKeys`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct FilterBuilder<C> {
+    engine: IdempotencyEngine,
+    web: WebConfig,
+    fingerprint: Option<Box<dyn FingerprintRequest>>,
+    fields: FieldRules,
+    edit: Option<Arc<EditHook>>,
+    fate: Option<Arc<FateHook>>,
+    release_on_rollback: bool,
+    format: Option<Arc<FormatHook>>,
+    callers: C,
+}
+
+impl FilterBuilder<NoCaller> {
+    pub(super) fn new(engine: IdempotencyEngine) -> Self {
+        let web = engine.config().web.clone();
+        Self {
+            engine,
+            web,
+            fingerprint: None,
+            fields: FieldRules::default(),
+            edit: None,
+            fate: None,
+            release_on_rollback: false,
+            format: None,
+            callers: NoCaller(()),
+        }
+    }
+
+    /// Folds the caller that the hook returns into every key (HTTP-16). An empty text is a caller
+    /// too. A request whose hook finds no caller is refused with the problem `caller-missing`: see
+    /// [`challenge`](FilterBuilder::challenge).
+    ///
+    /// The hook sees the request's head, including what outer layers (and, at an annotated endpoint,
+    /// its own extractors) put into the extensions. It may refuse the request with a response. It
+    /// runs inline, on every guarded request with a key.
+    pub fn caller<R: IntoCaller>(
+        self,
+        hook: impl Fn(&Parts) -> R + Send + Sync + 'static,
+    ) -> FilterBuilder<CallerSet> {
+        self.with_callers(CallerSet::new(Arc::new(move |request| {
+            CallerFuture::Now(hook(request).into_caller())
+        })))
+    }
+
+    /// As [`caller`](Self::caller), with an asynchronous hook: one that reads a session store, or
+    /// fetches the key to check a token by. The hook copies what it needs of the head before its
+    /// first wait. It runs before the body is read and before anything is acquired, and costs each
+    /// request an allocation. When the client disconnects, its future is dropped.
+    ///
+    /// ```
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::IdempotencyFilter;
+    ///
+    /// async fn tenant_of(token: &str) -> Option<String> {
+    ///     Some(format!("the tenant of {token}"))
+    /// }
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .caller_async(|request: &http::request::Parts| {
+    ///         let token = request.headers.get("authorization").cloned();
+    ///         async move { tenant_of(token?.to_str().ok()?).await }
+    ///     })
+    ///     .challenge("Bearer")
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    pub fn caller_async<Fut>(
+        self,
+        hook: impl Fn(&Parts) -> Fut + Send + Sync + 'static,
+    ) -> FilterBuilder<CallerSet>
+    where
+        Fut: Future<Output: IntoCaller> + Send + 'static,
+    {
+        self.with_callers(CallerSet::new(Arc::new(move |request| {
+            let caller = hook(request);
+            CallerFuture::Later(Box::pin(async move { caller.await.into_caller() }))
+        })))
+    }
+
+    /// Uses keys as they are, for all callers. The application ensures that callers do not meet:
+    /// keys are unguessable, or there is one caller.
+    pub fn callers_share_keys(self) -> FilterBuilder<CallersShareKeys> {
+        self.with_callers(CallersShareKeys(()))
+    }
+
+    fn with_callers<C>(self, callers: C) -> FilterBuilder<C> {
+        let Self {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers: _,
+        } = self;
+        FilterBuilder {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers,
+        }
+    }
+}
+
+impl FilterBuilder<CallerSet> {
+    /// Treats all requests whose hook finds no caller as one caller: they share keys, and see each
+    /// other's responses. That caller differs from every named one, and from the callers of a filter
+    /// with [`callers_share_keys`](FilterBuilder::callers_share_keys). By default such a request is
+    /// refused.
+    pub fn absent_callers_share(mut self) -> Self {
+        self.callers.absent_share();
+        self
+    }
+
+    /// Sets the `WWW-Authenticate` value, such as `Bearer realm="payments"`, of a refusal because the
+    /// hook found no caller. The refusal is 401 with a challenge, and 403 without one (HTTP-16).
+    pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
+        self.callers.challenge(challenge.into());
+        self
+    }
+}
+
+impl<C> FilterBuilder<C> {
+    /// Uses these `web` settings instead of the engine's.
+    pub fn config(mut self, web: WebConfig) -> Self {
+        self.web = web;
+        self
+    }
+
+    /// Fingerprints requests with this algorithm instead of `web.fingerprint` (FP-3).
+    pub fn fingerprint(mut self, fingerprint: impl FingerprintRequest) -> Self {
+        self.fingerprint = Some(Box::new(fingerprint));
+        self
+    }
+
+    /// Stores a field that is not stored by default: Set-Cookie, WWW-Authenticate,
+    /// Authentication-Info or Clear-Site-Data (HTTP-9). Every retry then gets the first caller's
+    /// cookie or challenge again.
+    pub fn store_header(mut self, name: &'static str) -> Self {
+        self.fields.store(name);
+        self
+    }
+
+    /// Does not store a field, and logs no warning about it (HTTP-9). The first response still
+    /// carries it.
+    pub fn skip_header(mut self, name: &'static str) -> Self {
+        self.fields.skip(name);
+        self
+    }
+
+    /// Edits the header fields that are about to be stored (HTTP-9). The first response keeps its
+    /// fields. `HeaderMap::remove` may reorder the other fields. If the hook panics, the response
+    /// counts as a value that cannot be encoded (CMP-9).
+    pub fn edit_stored(
+        mut self,
+        hook: impl Fn(StatusCode, &mut HeaderMap) + Send + Sync + 'static,
+    ) -> Self {
+        self.edit = Some(Arc::new(hook));
+        self
+    }
+
+    /// Decides the fate of responses without a mark, by status and fields (HTTP-7). They are stored
+    /// if there is no hook, or if the hook panics.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::{AnswerFate, IdempotencyFilter};
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .fate(|response| match response.status {
+    ///         // This service answers 429 before it does anything.
+    ///         StatusCode::TOO_MANY_REQUESTS => AnswerFate::Release,
+    ///         // It is not known what happened behind the gateway.
+    ///         StatusCode::GATEWAY_TIMEOUT => AnswerFate::Hold,
+    ///         _ => AnswerFate::Store,
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    /// [`AnswerFate::Release`] frees the key: the next request runs the work again. Return it only
+    /// for responses that prove that nothing happened. In actix-web the hook sees status and fields,
+    /// and no extensions. Over gRPC the status is the field `grpc-status` of a response without a
+    /// message.
+    pub fn fate(
+        mut self,
+        hook: impl Fn(&response::Parts) -> AnswerFate + Send + Sync + 'static,
+    ) -> Self {
+        self.fate = Some(Arc::new(hook));
+        self
+    }
+
+    /// Frees the key when the guard has rolled the handler's transaction back because its response
+    /// has a status of 400 or above and no mark. The response is then sent and not stored (CMP-7).
+    ///
+    /// By default it is stored and replayed, because the handler may have done something besides its
+    /// writes. Use this where handlers do all of their work in the transaction. It has no effect on
+    /// a handler that did not begin its [`GuardedTx`](crate::GuardedTx).
+    pub fn release_on_rollback(mut self) -> Self {
+        self.release_on_rollback = true;
+        self
+    }
+
+    /// Renders the responses that the filter makes itself, instead of RFC 9457 problems (HTTP-11).
+    /// The hook sets status, `Retry-After` and `Cache-Control`; the filter adds `Connection: close`
+    /// where an HTTP/1.x connection has to be closed. The hook runs inline, for each of the filter's
+    /// own responses and for no other. They are never stored.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Response, header::RETRY_AFTER};
+    /// use retryproof_core::{IdempotencyEngine, MemoryStore};
+    /// use retryproof_http::{IdempotencyFilter, Problem};
+    ///
+    /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
+    ///     .callers_share_keys()
+    ///     .rejections(|problem: &Problem| {
+    ///         let mut response = Response::new(Bytes::from(format!("refused: {}\n", problem.code)));
+    ///         *response.status_mut() = problem.status.try_into().unwrap_or_default();
+    ///         if let Some(seconds) = problem.retry_after {
+    ///             response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    ///         }
+    ///         response
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), retryproof_core::Error>(())
+    /// ```
+    pub fn rejections(
+        mut self,
+        format: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.format = Some(Arc::new(format));
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] naming the key and the value, or the challenge.
+    pub fn build(self) -> Result<IdempotencyFilter, Error>
+    where
+        C: CallerConfigured,
+    {
+        let Self {
+            engine,
+            web,
+            fingerprint,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            callers,
+        } = self;
+        web.validate()?;
+        let callers = callers.into_callers()?.0;
+        let key_header = HeaderName::from_bytes(web.key_header.as_bytes()).map_err(|_| {
+            Error::new(ErrorKind::Config, "`web.key-header` is not a valid header name")
+                .with("value", &web.key_header)
+        })?;
+        let fingerprint = match fingerprint {
+            None => FingerprintMethod::BuiltIn(match web.fingerprint {
+                FingerprintMode::Request => FingerprintAlgorithm::Request,
+                FingerprintMode::Body => FingerprintAlgorithm::Body,
+                FingerprintMode::Json => FingerprintAlgorithm::Json,
+            }),
+            Some(custom) if custom.algorithm() >= FIRST_CUSTOM_ALGORITHM => {
+                FingerprintMethod::Custom(custom.into())
+            }
+            Some(custom) => {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "a custom fingerprint needs an algorithm byte from 128 to 255",
+                )
+                .with("algorithm", custom.algorithm()));
+            }
+        };
+        let max_value = engine.store().profile().max_value;
+        Ok(IdempotencyFilter(Arc::new(Inner {
+            max_response: web.max_response_bytes.min(max_value),
+            max_value,
+            key_header,
+            fingerprint,
+            callers,
+            fields,
+            edit,
+            fate,
+            release_on_rollback,
+            format,
+            ticket: AtomicU32::new(0),
+            warned: Warned::default(),
+            web,
+            engine,
+        })))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for FilterBuilder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilterBuilder")
+            .field("engine", &self.engine)
+            .field("web", &self.web)
+            .field("callers", &self.callers)
+            .finish_non_exhaustive()
+    }
+}

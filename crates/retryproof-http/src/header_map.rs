@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fields removed from a map without reordering the others (HTTP-8).
+
+use http::{HeaderMap, HeaderName};
+
+use crate::protocol::stored::IDEMPOTENT_REPLAYED;
+
+/// The field that marks a replay.
+pub(crate) const REPLAYED: HeaderName = HeaderName::from_static(IDEMPOTENT_REPLAYED);
+
+/// Removes the replay mark from a handler's fields: only the guard sets it (HTTP-8).
+pub(crate) fn strip_replay_mark(headers: &mut HeaderMap) {
+    remove_in_order(headers, &REPLAYED);
+}
+
+/// Removes a field. The map is rebuilt, because `HeaderMap::remove` would swap the last field into
+/// the gap.
+pub(crate) fn remove_in_order(headers: &mut HeaderMap, removed: &HeaderName) {
+    if !headers.contains_key(removed) {
+        return;
+    }
+    let old = std::mem::replace(headers, HeaderMap::with_capacity(headers.len()));
+    let mut last = None;
+    for (name, value) in old {
+        // A further line of the same field comes without its name.
+        let name = name.or_else(|| last.take()).filter(|name| name != removed);
+        if let Some(name) = &name {
+            headers.append(name.clone(), value);
+        }
+        last = name;
+    }
+}

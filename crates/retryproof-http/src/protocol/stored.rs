@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What of a response is stored (HTTP-8, HTTP-9), and its encoding: one flat, versioned record
+//! (CMP-8).
+//!
+//! ```text
+//! version(1) kind(1: 0 response, 1 tombstone) status(2, big endian)
+//! count {name value_len value}*                 header lines, in order
+//! count {name value_len value}* body_len body   trailers and body, of a response alone
+//! name: code of a common name (0 to 63), or 64 + length and the lower-case name
+//! ```
+//! Counts, lengths and name codes are varints (LEB128, shortest form). The record is one buffer and
+//! no slice of the wire: a record that kept `Bytes` of the connection would pin its whole read
+//! buffer.
+//!
+//! Field names are lower case throughout. HTTP-8 promises the order of the first response, so
+//! fields are walked in that order and never removed from a map, which may reorder the rest.
+
+use std::borrow::Cow;
+
+mod names;
+mod reader;
+
+pub use names::COMMON_NAMES;
+pub(crate) use names::code_of;
+pub use reader::{Corrupt, StoredRecord, StoredResponse};
+pub(crate) use reader::{StoredName, StoredReader, record_of, unreadable};
+
+/// Marks a replay (HTTP-8). A handler cannot set it.
+pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+
+/// Not stored unless switched on: a stored one would hand one client's session or challenge to
+/// another (HTTP-9).
+pub(crate) const SENSITIVE: [&str; 4] =
+    ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
+
+/// What becomes of one field of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldVerdict {
+    /// Stored and replayed.
+    Store,
+    /// Belongs to the connection or the moment, or was switched off: sent with the first answer,
+    /// not stored.
+    Drop,
+    /// One of [`SENSITIVE`]: as `Drop`, and worth a warning.
+    Sensitive,
+    /// Never sent and never stored: the handler tried to mark its answer as a replay.
+    Forged,
+}
+
+/// The answer's kind, for the one field whose fate depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// To a HEAD request: the length of a body that is not there is kept.
+    Head,
+    /// To any other: the length is made anew.
+    Other,
+}
+
+/// The switches of HTTP-9: fields stored though sensitive, and fields not stored though harmless.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FieldRules {
+    stored: Vec<Cow<'static, str>>,
+    skipped: Vec<Cow<'static, str>>,
+}
+
+impl FieldRules {
+    /// Stores a field of [`SENSITIVE`] from now on. Hop-by-hop fields stay unstored.
+    pub(crate) fn store(&mut self, name: impl Into<Cow<'static, str>>) {
+        let name = lower(name.into());
+        self.skipped.retain(|skipped| *skipped != name);
+        self.stored.push(name);
+    }
+
+    /// Stores a field no more, without a warning.
+    pub(crate) fn skip(&mut self, name: impl Into<Cow<'static, str>>) {
+        let name = lower(name.into());
+        self.stored.retain(|stored| *stored != name);
+        self.skipped.push(name);
+    }
+
+    /// Judges one field by its lower-case name.
+    pub(crate) fn judge(
+        &self,
+        name: &str,
+        connection: &ConnectionNames,
+        exchange: Exchange,
+    ) -> FieldVerdict {
+        if name == IDEMPOTENT_REPLAYED {
+            FieldVerdict::Forged
+        } else if is_hop_by_hop(name)
+            || matches!(name, "date" | "trailer")
+            || (name == "content-length" && exchange == Exchange::Other)
+            || connection.names(name)
+            || self.skipped.iter().any(|skipped| skipped == name)
+        {
+            FieldVerdict::Drop
+        } else if SENSITIVE.contains(&name) && !self.stored.iter().any(|stored| stored == name) {
+            FieldVerdict::Sensitive
+        } else {
+            FieldVerdict::Store
+        }
+    }
+}
+
+fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
+    if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        name.to_ascii_lowercase().into()
+    } else {
+        name
+    }
+}
+
+/// Fields that speak of the connection and not of the answer (RFC 9110 section 7.6.1, and what
+/// older peers send).
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
+        || name.starts_with("proxy-")
+}
+
+/// The fields that an answer's `Connection` lines name, lower case. Nothing is allocated for an
+/// answer without.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConnectionNames(Vec<String>);
+
+impl ConnectionNames {
+    pub(crate) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
+        let options = values.flat_map(|value| value.split(|b| *b == b','));
+        let names = options.filter_map(|option| str::from_utf8(option).ok());
+        Self(
+            names
+                .map(|name| name.trim().to_ascii_lowercase())
+                .filter(|name| !name.is_empty())
+                .collect(),
+        )
+    }
+
+    fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|named| named == name)
+    }
+}
+
+/// The value of the `Trailer` field of a replay: each name once, in order. Without it HTTP/1.1
+/// sends no trailers.
+pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut unique: Vec<&str> = Vec::new();
+    for name in names {
+        if !unique.contains(&name) {
+            unique.push(name);
+        }
+    }
+    unique.join(", ")
+}
+
+/// The schema version in the engine's envelope. The record has one of its own; this one never
+/// moves.
+pub(crate) const SCHEMA: u16 = 1;
+const VERSION: u8 = 1;
+const RESPONSE: u8 = 0;
+const TOMBSTONE: u8 = 1;
+/// Name codes below this are common names; the rest is a length.
+const FIRST_LITERAL: usize = 64;
+/// Header bytes that a tombstone keeps at most, names and values (HTTP-13).
+const TOMBSTONE_HEADERS: usize = 8 * 1024;
+
+/// One header or trailer line: lower-case name and raw value.
+pub(crate) type StoredLine<'a> = (&'a str, &'a [u8]);
+
+/// What is to be stored of a response. The iterators are walked twice: for the size, then for the
+/// bytes.
+pub(crate) struct ResponseDraft<H, T, B> {
+    pub(crate) status: u16,
+    pub(crate) headers: H,
+    pub(crate) trailers: T,
+    /// The body in pieces.
+    pub(crate) body: B,
+}
+
+impl<'a, H, T, B> ResponseDraft<H, T, B>
+where
+    H: Iterator<Item = StoredLine<'a>> + Clone,
+    T: Iterator<Item = StoredLine<'a>> + Clone,
+    B: Iterator<Item = &'a [u8]> + Clone,
+{
+    /// The length of its record, exactly.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.body_len();
+        4 + lines_len(self.headers.clone())
+            + lines_len(self.trailers.clone())
+            + varint_len(body)
+            + body
+    }
+
+    fn body_len(&self) -> usize {
+        self.body.clone().map(<[u8]>::len).sum()
+    }
+}
+
+/// Appends the record of a whole response, [`ResponseDraft::len`] bytes.
+pub(crate) fn encode_response<'a, H, T, B>(draft: &ResponseDraft<H, T, B>, out: &mut Vec<u8>)
+where
+    H: Iterator<Item = StoredLine<'a>> + Clone,
+    T: Iterator<Item = StoredLine<'a>> + Clone,
+    B: Iterator<Item = &'a [u8]> + Clone,
+{
+    put_head(RESPONSE, draft.status, out);
+    put_lines(draft.headers.clone(), out);
+    put_lines(draft.trailers.clone(), out);
+    put_varint(draft.body_len(), out);
+    for piece in draft.body.clone() {
+        out.extend_from_slice(piece);
+    }
+}
+
+/// Appends the record of a response that cannot be replayed: its status, `Location` first, and then
+/// the other header lines that fit into 8 KiB (HTTP-13).
+pub(crate) fn encode_tombstone<'a>(
+    status: u16,
+    headers: impl Iterator<Item = StoredLine<'a>> + Clone,
+    out: &mut Vec<u8>,
+) {
+    let is_location = |(name, _): &StoredLine<'_>| *name == "location";
+    let ordered =
+        headers.clone().filter(is_location).chain(headers.filter(|line| !is_location(line)));
+    let mut left = TOMBSTONE_HEADERS;
+    let kept: Vec<StoredLine<'a>> = ordered
+        .filter(|(name, value)| match left.checked_sub(name.len() + value.len()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        })
+        .collect();
+    put_head(TOMBSTONE, status, out);
+    put_lines(kept.into_iter(), out);
+}
+
+fn put_head(kind: u8, status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[VERSION, kind]);
+    out.extend_from_slice(&status.to_be_bytes());
+}
+
+fn put_lines<'a>(lines: impl Iterator<Item = StoredLine<'a>> + Clone, out: &mut Vec<u8>) {
+    put_varint(lines.clone().count(), out);
+    for (name, value) in lines {
+        match code_of(name) {
+            Some(code) => out.push(code),
+            None => {
+                put_varint(FIRST_LITERAL + name.len(), out);
+                out.extend_from_slice(name.as_bytes());
+            }
+        }
+        put_varint(value.len(), out);
+        out.extend_from_slice(value);
+    }
+}
+
+fn lines_len<'a>(lines: impl Iterator<Item = StoredLine<'a>>) -> usize {
+    let (count, bytes) = lines.fold((0, 0), |(count, bytes), (name, value)| {
+        let name = if code_of(name).is_some() {
+            1
+        } else {
+            varint_len(FIRST_LITERAL + name.len()) + name.len()
+        };
+        (count + 1, bytes + name + varint_len(value.len()) + value.len())
+    });
+    varint_len(count) + bytes
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "masked to the low seven bits")]
+fn put_varint(mut number: usize, out: &mut Vec<u8>) {
+    while number > 0x7f {
+        out.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+const fn varint_len(number: usize) -> usize {
+    (usize::BITS - (number | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+#[cfg(test)]
+mod tests;

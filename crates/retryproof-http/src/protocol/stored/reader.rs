@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`StoredResponse`]: a record read in place, and checked while it is read (CMP-8).
+
+use std::fmt;
+
+use bytes::Bytes;
+use retryproof_core::{CodecId, Error, Payload};
+
+use super::names::{COMMON_NAMES, code_of};
+use super::{FIRST_LITERAL, RESPONSE, SCHEMA, TOMBSTONE, VERSION};
+
+/// A record that this version cannot read (CMP-8). It says what is wrong, never what is stored
+/// (ID-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt(&'static str);
+
+impl Corrupt {
+    pub(crate) fn bad_field() -> Self {
+        Self("has a field that cannot be sent")
+    }
+
+    pub(crate) fn too_many_fields() -> Self {
+        Self("has more fields than an answer can carry")
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the stored response {}", self.0)
+    }
+}
+
+impl std::error::Error for Corrupt {}
+
+/// A header name in a record: one of the common names, or spelled out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoredName<'a> {
+    Common(u8),
+    Literal(&'a str),
+}
+
+impl<'a> StoredName<'a> {
+    pub(crate) fn as_str(self) -> &'a str {
+        match self {
+            Self::Common(code) => COMMON_NAMES.get(usize::from(code)).copied().unwrap_or_default(),
+            Self::Literal(name) => name,
+        }
+    }
+}
+
+/// A response as it was stored, read in place. `Debug` shows status and lengths alone (ID-4).
+#[derive(Clone)]
+pub struct StoredResponse {
+    record: Bytes,
+    status: u16,
+    tombstone: bool,
+    headers: LineSection,
+    trailers: LineSection,
+    body: usize,
+}
+
+/// Where the lines of one kind stand in the record.
+#[derive(Clone, Copy, Default)]
+struct LineSection {
+    start: usize,
+    count: usize,
+}
+
+impl StoredResponse {
+    /// Reads a record; everything in it is checked here, so that the rest cannot fail.
+    ///
+    /// # Errors
+    /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record
+    /// exactly, and for bytes that no response of ours has (CMP-8).
+    pub fn decode(record: Bytes) -> Result<Self, Corrupt> {
+        let (mut reader, status, tombstone) = StoredReader::open(&record)?;
+        let headers = reader.section(record.len())?;
+        let trailers =
+            if tombstone { LineSection::default() } else { reader.section(record.len())? };
+        let body_len = if tombstone { 0 } else { reader.varint()? };
+        reader.ends_after(body_len)?;
+        let body = record.len() - body_len;
+        Ok(Self { status, tombstone, headers, trailers, body, record })
+    }
+
+    /// Reads what the engine's envelope holds.
+    pub(crate) fn from_payload(payload: Payload) -> Result<Self, Error> {
+        Self::decode(record_of(payload)?).map_err(unreadable)
+    }
+
+    /// The status code, 100 to 999.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether this is a tombstone: the work is done, the response cannot be replayed (HTTP-13).
+    #[must_use]
+    pub fn is_tombstone(&self) -> bool {
+        self.tombstone
+    }
+
+    /// The header lines in order: lower-case name, raw value.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.header_lines().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The trailer lines in order; none in a tombstone.
+    pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.trailer_lines().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The body, sharing the record's allocation; empty in a tombstone.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.record.slice(self.body..)
+    }
+
+    pub(crate) fn header_lines(&self) -> StoredLines<'_> {
+        self.lines(self.headers)
+    }
+
+    pub(crate) fn trailer_lines(&self) -> StoredLines<'_> {
+        self.lines(self.trailers)
+    }
+
+    fn lines(&self, section: LineSection) -> StoredLines<'_> {
+        StoredLines {
+            reader: StoredReader { rest: &self.record[section.start..] },
+            left: section.count,
+        }
+    }
+}
+
+/// The record that the engine's envelope holds.
+pub(crate) fn record_of(payload: Payload) -> Result<Bytes, Error> {
+    if payload.codec() != CodecId::HTTP || payload.schema() != SCHEMA {
+        return Err(Error::corrupt("the stored value is not an HTTP response")
+            .with("codec", payload.codec().0)
+            .with("schema", payload.schema()));
+    }
+    Ok(payload.into_body().into_bytes())
+}
+
+/// The failure of a record that cannot be read.
+pub(crate) fn unreadable(corrupt: Corrupt) -> Error {
+    Error::corrupt("the stored HTTP response cannot be read").because(corrupt)
+}
+
+impl fmt::Debug for StoredResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredResponse")
+            .field("status", &self.status)
+            .field("tombstone", &self.tombstone)
+            .field("headers", &self.headers.count)
+            .field("trailers", &self.trailers.count)
+            .field("body_len", &(self.record.len() - self.body))
+            .finish()
+    }
+}
+
+/// The lines of a record whose layout was checked.
+#[derive(Clone)]
+pub(crate) struct StoredLines<'a> {
+    reader: StoredReader<'a>,
+    left: usize,
+}
+
+impl<'a> Iterator for StoredLines<'a> {
+    type Item = (StoredName<'a>, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        self.reader.line().ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for StoredLines<'_> {}
+
+/// Reads a record from its beginning.
+#[derive(Clone)]
+pub(crate) struct StoredReader<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> StoredReader<'a> {
+    /// The status, and whether it is a tombstone; the lines come next.
+    pub(crate) fn open(record: &'a [u8]) -> Result<(Self, u16, bool), Corrupt> {
+        let mut reader = Self { rest: record };
+        let [version, kind, high, low] = *reader.take_array::<4>()?;
+        if version != VERSION {
+            return Err(Corrupt("has an unknown version; a newer retryproof wrote it"));
+        }
+        let tombstone = match kind {
+            RESPONSE => false,
+            TOMBSTONE => true,
+            _ => return Err(Corrupt("is of an unknown kind")),
+        };
+        let status = u16::from_be_bytes([high, low]);
+        if !(100..=999).contains(&status) {
+            return Err(Corrupt("has no valid status"));
+        }
+        Ok((reader, status, tombstone))
+    }
+
+    /// How many lines follow. A line has two bytes at least, so a false count makes nobody reserve
+    /// much.
+    pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
+        let count = self.varint()?;
+        if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
+    }
+
+    /// Checks that a body of the length that the record says is all that is left.
+    pub(crate) fn ends_after(&self, body_len: usize) -> Result<(), Corrupt> {
+        if self.rest.len() == body_len {
+            Ok(())
+        } else {
+            Err(Corrupt("has another length than it says"))
+        }
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Corrupt("is cut short"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn take_array<const N: usize>(&mut self) -> Result<&'a [u8; N], Corrupt> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(Corrupt("is cut short"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<usize, Corrupt> {
+        // Most are short.
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(usize::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<usize, Corrupt> {
+        let mut number = 0_usize;
+        for shift in (0..usize::BITS).step_by(7) {
+            let [byte] = *self.take_array()?;
+            let bits = usize::from(byte & 0x7f);
+            if (bits << shift) >> shift != bits || (byte == 0 && shift > 0) {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Corrupt("has a malformed number"))
+    }
+
+    /// Checks a section of lines and steps over it.
+    fn section(&mut self, record: usize) -> Result<LineSection, Corrupt> {
+        let count = self.count()?;
+        let start = record - self.rest.len();
+        for _ in 0..count {
+            let (_, value) = self.named_line()?;
+            // Without an early exit, so that it is done on many bytes at once.
+            if !value
+                .iter()
+                .fold(true, |legal, &b| legal & ((b == b'\t') | ((b >= 0x20) & (b != 0x7f))))
+            {
+                return Err(Corrupt("has a malformed field value"));
+            }
+        }
+        Ok(LineSection { start, count })
+    }
+
+    /// A line whose name is one that we write. Its value is checked by whoever makes a field of it.
+    pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
+        let line = self.line()?;
+        if let StoredName::Literal(name) = line.0
+            && (name.is_empty() || !name.bytes().all(is_name_byte) || code_of(name).is_some())
+        {
+            return Err(Corrupt("has a malformed field name"));
+        }
+        Ok(line)
+    }
+
+    fn line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
+        let tag = self.varint()?;
+        let name = match tag.checked_sub(FIRST_LITERAL) {
+            None => match u8::try_from(tag) {
+                Ok(code) if tag < COMMON_NAMES.len() => StoredName::Common(code),
+                _ => return Err(Corrupt("has an unknown field name code")),
+            },
+            Some(len) => {
+                let name = str::from_utf8(self.take(len)?);
+                StoredName::Literal(name.map_err(|_| Corrupt("has a malformed field name"))?)
+            }
+        };
+        let len = self.varint()?;
+        Ok((name, self.take(len)?))
+    }
+}
+
+/// RFC 9110 `tchar`, lower case as HTTP/2 and the `http` crate keep it.
+fn is_name_byte(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+}
+
+/// A stored response, read in one pass and without a copy of its bytes.
+#[derive(Clone, Copy)]
+pub struct StoredRecord<'a> {
+    pub(crate) bytes: &'a Bytes,
+    /// Whether the request's method is HEAD: only then a length is sent without its bytes.
+    pub(crate) to_head: bool,
+}
+
+impl StoredRecord<'_> {
+    /// Reads it in one pass: calls `start` with the status and the number of fields, then `field`
+    /// with the name of each, as its index in [`COMMON_NAMES`] or as text, and its value. Returns
+    /// the body last. Trailers are skipped. Values and body share the record's allocation.
+    ///
+    /// # Errors
+    /// [`Corrupt`], also when `field` returns `None`.
+    pub fn read<T>(
+        self,
+        start: impl FnOnce(u16, usize) -> T,
+        mut field: impl FnMut(&mut T, Result<usize, &str>, Bytes) -> Option<()>,
+    ) -> Result<(T, Bytes), Corrupt> {
+        let record = self.bytes;
+        let (mut reader, status, tombstone) = StoredReader::open(record)?;
+        if tombstone {
+            return Err(Corrupt::bad_field());
+        }
+        let count = reader.count()?;
+        let mut response = start(status, count);
+        for _ in 0..count {
+            let (name, value) = reader.named_line()?;
+            let name = match name {
+                StoredName::Common(code) if self.drops(code) => continue,
+                StoredName::Common(code) => Ok(usize::from(code)),
+                StoredName::Literal(name) => Err(name),
+            };
+            field(&mut response, name, record.slice_ref(value)).ok_or_else(Corrupt::bad_field)?;
+        }
+        for _ in 0..reader.count()? {
+            reader.named_line()?;
+        }
+        let body_len = reader.varint()?;
+        reader.ends_after(body_len)?;
+        Ok((response, record.slice(record.len() - body_len..)))
+    }
+
+    /// Whether this request does not get a field: the length of a HEAD response, whose body is not
+    /// stored, is sent only to HEAD.
+    pub(crate) fn drops(&self, code: u8) -> bool {
+        !self.to_head && COMMON_NAMES[usize::from(code)] == "content-length"
+    }
+}
+
+impl fmt::Debug for StoredRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredRecord({} bytes)", self.bytes.len())
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guard as a `tower` layer: [`IdempotencyLayer`], its service and the service's future.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::body::{BoxError, FromReplay, GuardedBody};
+use crate::fate::AnswerFate;
+use crate::filter::IdempotencyFilter;
+use crate::guard::{Admission, Keyed, admit, guarded};
+use crate::policy::{AtHand, Policy};
+
+impl IdempotencyFilter {
+    /// The layer that guards a route under `policy`:
+    /// `post(refund).route_layer(filter.guard(Policy::new("refunds")))`. [`Policy::methods`] and
+    /// [`Policy::with_unmatched`] decide which requests it guards (HTTP-1).
+    #[must_use]
+    pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
+        IdempotencyLayer { filter: self.clone(), policy: AtHand::Shared(Arc::new(policy)) }
+    }
+}
+
+/// Guards the services that it wraps under one policy; made by [`IdempotencyFilter::guard`].
+///
+/// Requests that change nothing, and requests that the router matched no route for, pass unguarded:
+/// see [`Policy::methods`] and [`Policy::with_unmatched`] (HTTP-1). The position among other layers
+/// decides what is stored: see the [crate's page](crate#layer-order).
+#[derive(Clone)]
+pub struct IdempotencyLayer {
+    filter: IdempotencyFilter,
+    policy: AtHand,
+}
+
+#[cfg(feature = "grpc")]
+impl IdempotencyLayer {
+    pub(crate) fn filter(&self) -> &IdempotencyFilter {
+        &self.filter
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService { inner, filter: self.filter.clone(), policy: self.policy.clone() }
+    }
+}
+
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer").field("policy", &*self.policy).finish_non_exhaustive()
+    }
+}
+
+/// A service whose requests are guarded. A request that passes unguarded costs neither an allocation
+/// nor a buffered byte.
+#[derive(Clone)]
+pub struct IdempotencyService<S> {
+    inner: S,
+    filter: IdempotencyFilter,
+    policy: AtHand,
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: FromReplay + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<GuardedBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let state = match admit(&self.filter, &self.policy, &request) {
+            Admission::Pass => ResponseState::Passed { future: self.inner.call(request) },
+            Admission::Inside => ResponseState::Inside { future: self.inner.call(request) },
+            Admission::Refused(response) => {
+                ResponseState::Refused { response: Some(response.map(GuardedBody::replay)) }
+            }
+            Admission::Keyed(key) => {
+                let keyed = Keyed { filter: self.filter.clone(), policy: self.policy.clone(), key };
+                // The service that was polled ready handles this request; its clone stays behind
+                // for the next one (tower's contract).
+                let next = self.inner.clone();
+                let mut ready = std::mem::replace(&mut self.inner, next);
+                let (parts, body) = request.into_parts();
+                let run = move |request| ready.call(request);
+                let parts = Box::new(parts);
+                ResponseState::Guarded { future: Box::pin(guarded(keyed, parts, body, None, run)) }
+            }
+        };
+        ResponseFuture { state }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for IdempotencyService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService")
+            .field("inner", &self.inner)
+            .field("policy", &*self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+type BoxedResponse<R, E> =
+    Pin<Box<dyn Future<Output = Result<Response<GuardedBody<R>>, E>> + Send>>;
+
+pin_project! {
+    /// The future of [`IdempotencyService`].
+    ///
+    /// If it is dropped before the lease was granted, nothing ran. If it is dropped later, the
+    /// handler goes on in its own task and its response is there for the retry (HTTP-12).
+    pub struct ResponseFuture<F, R, E> {
+        #[pin]
+        state: ResponseState<F, R, E>,
+    }
+}
+
+pin_project! {
+    // Only a guarded call is boxed.
+    #[project = ResponseStateProjection]
+    enum ResponseState<F, R, E> {
+        Passed { #[pin] future: F },
+        Inside { #[pin] future: F },
+        Refused { response: Option<Response<GuardedBody<R>>> },
+        Guarded { future: BoxedResponse<R, E> },
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<GuardedBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            ResponseStateProjection::Passed { future } => {
+                Poll::Ready(ready!(future.poll(cx)).map(|mut response| {
+                    AnswerFate::take(response.extensions_mut());
+                    response.map(GuardedBody::inner)
+                }))
+            }
+            ResponseStateProjection::Inside { future } => Poll::Ready(
+                ready!(future.poll(cx)).map(|response| response.map(GuardedBody::inner)),
+            ),
+            // Polled again after it was ready, it stays pending, as a fused future would.
+            ResponseStateProjection::Refused { response } => {
+                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
+            }
+            ResponseStateProjection::Guarded { future } => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
