@@ -85,7 +85,7 @@ pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Args {
             }
             first = false;
             if !input.is_empty() && input.parse::<Token![,]>().is_err() {
-                errors.push(input.error("a comma is wanted between two arguments"));
+                errors.push(input.error("expected `,` between two arguments"));
                 skip_to_comma(input);
                 let _ = input.parse::<Token![,]>();
             }
@@ -116,7 +116,7 @@ fn argument(
     }
     input.parse::<Token![=]>()?;
     if input.is_empty() || input.peek(Token![,]) {
-        return Err(syn::Error::new(name.span(), format!("`{name} =` wants a value")));
+        return Err(syn::Error::new(name.span(), format!("`{name} =` needs a value")));
     }
     let value = input.parse()?;
     if !NAMES.iter().any(|known| name == known) {
@@ -132,14 +132,14 @@ fn argument(
 fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
     let message = if name != "http" {
         if NAMES.iter().any(|known| name == known) {
-            format!("`{name}` wants a value: `{name} = ..`")
+            format!("`{name}` needs a value: `{name} = ..`")
         } else {
             unknown(&name)
         }
     } else if args.http.is_some() {
         "`http` is given twice; keep the first".to_owned()
     } else if !first {
-        "`http` stands first: `#[idempotent(http, ..)]`".to_owned()
+        "`http` comes first: `#[idempotent(http, ..)]`".to_owned()
     } else {
         args.http = Some(name.span());
         return Ok(());

@@ -36,7 +36,7 @@ pub(crate) fn idempotent(
                 true => error,
                 false => syn::Error::new(
                     error.span(),
-                    "`#[idempotent]` stands on a function or a method",
+                    "`#[idempotent]` belongs on a function or a method",
                 ),
             });
             return refused(errors, item);

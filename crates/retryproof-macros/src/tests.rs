@@ -64,16 +64,20 @@ fn ann_1_every_argument_is_taken() {
 
 #[test]
 fn ann_2_endpoints_refuse_what_functions_take() {
-    refuses("http, key = order.id", ENDPOINT, "`key` is not taken on an HTTP endpoint");
-    refuses("http, fingerprint = body", ENDPOINT, "`fingerprint` is not taken on an HTTP endpoint");
-    refuses("http, codec = JsonCodec", ENDPOINT, "`codec` is not taken on an HTTP endpoint");
+    refuses("http, key = order.id", ENDPOINT, "`key` cannot be used on an HTTP endpoint");
+    refuses(
+        "http, fingerprint = body",
+        ENDPOINT,
+        "`fingerprint` cannot be used on an HTTP endpoint",
+    );
+    refuses("http, codec = JsonCodec", ENDPOINT, "`codec` cannot be used on an HTTP endpoint");
     refuses(
         "http, completion = \"propagate\"",
         ENDPOINT,
-        "`completion` is not taken on an HTTP endpoint",
+        "`completion` cannot be used on an HTTP endpoint",
     );
-    refuses("http, hold_when = E::is_unknown", ENDPOINT, "by its `AnswerFate`");
-    refuses("http, engine = x", ENDPOINT, "`engine` is not taken on an HTTP endpoint");
+    refuses("http, hold_when = E::is_unknown", ENDPOINT, "the answer's `AnswerFate`");
+    refuses("http, engine = x", ENDPOINT, "`engine` cannot be used on an HTTP endpoint");
 }
 
 #[test]
@@ -135,13 +139,13 @@ fn ann_2_unknown_repeated_and_misplaced_arguments() {
     refuses("http, colour = \"red\"", ENDPOINT, "unknown argument `colour`; known are");
     refuses("http, waitTimeout = \"PT1S\"", ENDPOINT, "did you mean `wait_timeout`?");
     refuses("http, blue", ENDPOINT, "unknown argument `blue`");
-    refuses("http, ttl", ENDPOINT, "`ttl` wants a value");
-    refuses("http, ttl = ", ENDPOINT, "`ttl =` wants a value");
+    refuses("http, ttl", ENDPOINT, "`ttl` needs a value");
+    refuses("http, ttl = ", ENDPOINT, "`ttl =` needs a value");
     refuses("http, ttl = \"PT1S\", ttl = \"PT2S\"", ENDPOINT, "`ttl` is given twice");
     refuses("http, http", ENDPOINT, "`http` is given twice");
-    refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` stands first");
+    refuses("ttl = \"PT1S\", http", ENDPOINT, "`http` comes first");
     refuses("http, \"PT1S\"", ENDPOINT, "an argument is `http` or `name = value`");
-    refuses("http, ttl = \"PT1S\" lease = \"PT1S\"", ENDPOINT, "a comma is wanted");
+    refuses("http, ttl = \"PT1S\" lease = \"PT1S\"", ENDPOINT, "expected `,`");
 }
 
 #[test]
@@ -167,7 +171,11 @@ fn ann_2_a_function_that_cannot_report_in_flight() {
     // What `async_trait` makes of a method.
     let boxed = "fn f(&self) -> Pin<Box<dyn Future<Output = Result<(), E>>>> {}";
     refuses("key = id", boxed, "returns a `Result`");
-    refuses("key = id", "async fn f(&self) -> Result<impl Serialize, E> {}", "its type is named");
+    refuses(
+        "key = id",
+        "async fn f(&self) -> Result<impl Serialize, E> {}",
+        "its type must be named",
+    );
     takes("key = id", "async fn f(&self) -> io::Result<()> {}");
     takes("key = id", "async fn f(&self) -> AliasThatMayBeOne {}");
 }
@@ -211,7 +219,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses("key = order.id, completion = propagate", METHOD, "`completion` is a string literal");
     // CMP-7: without a transaction there is nothing to join, and a transaction joins nothing by
     // itself.
-    refuses("key = order.id, completion = \"joined\"", METHOD, "wants a transaction argument");
+    refuses("key = order.id, completion = \"joined\"", METHOD, "needs a transaction argument");
     let with = |tx: &str| {
         format!("async fn on(&self, order: &Order, {tx}) -> Result<(), Failure> {{ Ok(()) }}")
     };
@@ -236,7 +244,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
     refuses(lease, &with("#[lease] a: &Lease, #[lease] b: &Lease"), "a second `#[lease]`");
     refuses(lease, &with("#[lease] lease: impl Leases"), "is `&Lease` or `Lease`");
     refuses(joined, &with("#[lease] #[tx] tx: &mut Tx"), "mark one with `#[lease]`");
-    refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is no lease");
+    refuses(lease, "async fn on(#[lease] self) -> Result<(), E> {}", "`self` is not a lease");
     refuses(
         "http",
         "async fn pay(#[lease] lease: Lease) -> String { String::new() }",
@@ -253,7 +261,7 @@ fn ann_2_arguments_of_functions_with_values_that_cannot_be() {
 
 #[test]
 fn ann_2_handlers_that_are_no_plain_async_functions() {
-    let layer = "guard its route by the layer instead";
+    let layer = "guard its route with the layer instead";
     refuses("http", "async fn pay<T: Extract>(t: T) {}", layer);
     refuses("http", "async fn pay<'a>(t: Json<u8>) {}", layer);
     refuses("http", "async fn pay(t: impl Extract) {}", layer);
@@ -261,15 +269,15 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
     refuses("http", "fn pay() {}", "an HTTP endpoint is an `async fn`");
     refuses("http", "async unsafe fn pay() {}", "neither `unsafe` nor `extern`");
     refuses("http", "async extern \"C\" fn pay() {}", "neither `unsafe` nor `extern`");
-    refuses("http", "async fn pay(&self) {}", "a method is no endpoint");
+    refuses("http", "async fn pay(&self) {}", "a method cannot be an endpoint");
     refuses("http", "async fn pay(order: Self) {}", "`Self` has no meaning");
-    refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments are owned");
+    refuses("http", "async fn pay(order: &Order) {}", "a handler's arguments must be owned");
     refuses(
         "http",
         "async fn pay(order: Json<Cow<'_, str>>) {}",
-        "a handler's arguments are owned",
+        "a handler's arguments must be owned",
     );
-    refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "is not conditional");
+    refuses("http", "async fn pay(#[cfg(unix)] a: Method) {}", "cannot be conditional");
     takes("http", "async fn pay(Json(pay): Json<Order>) {}");
     takes("http", "async fn pay(order: Json<&'static str>) {}");
     let arguments =
@@ -280,13 +288,13 @@ fn ann_2_handlers_that_are_no_plain_async_functions() {
 
 #[test]
 fn ann_2_items_that_cannot_be_guarded() {
-    refuses("http", "struct Pay;", "stands on a function or a method");
-    refuses("http", "impl Pay {}", "stands on a function or a method");
+    refuses("http", "struct Pay;", "belongs on a function or a method");
+    refuses("http", "impl Pay {}", "belongs on a function or a method");
     refuses("http", "fn fn", "expected identifier");
     refuses(
         "key = id",
         "async fn f(&self) -> Result<(), E>;",
-        "a declaration has nothing to guard",
+        "a declaration has no body to guard",
     );
     refuses("key = id", "const fn f(&self) -> Result<(), E> {}", "a `const fn` cannot wait");
     refuses(

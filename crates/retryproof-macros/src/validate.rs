@@ -106,7 +106,7 @@ pub(crate) fn validate(
     if function.body.is_none() {
         errors.at(
             &function.sig,
-            "a declaration has nothing to guard; annotate the function that has the body",
+            "a declaration has no body to guard; annotate the function that has one",
         );
     }
     if let Some(token) = &function.sig.constness {
@@ -126,10 +126,11 @@ pub(crate) fn validate(
 fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut Errors) {
     let layer = match framework {
         Framework::Axum => {
-            "guard its route by the layer instead: `.route_layer(filter.guard(Policy::new(\"..\")))`"
+            "guard its route with the layer instead: \
+             `.route_layer(filter.guard(Policy::new(\"..\")))`"
         }
         Framework::Actix => {
-            "guard its resource by the middleware instead: `.wrap(Idempotency::new(&filter, \
+            "guard its resource with the middleware instead: `.wrap(Idempotency::new(&filter, \
              Policy::new(\"..\")))`"
         }
     };
@@ -138,23 +139,23 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         Framework::Actix => "struct",
     };
     let engine = match framework {
-        Framework::Axum => "the filter in the router's state brings its own",
-        Framework::Actix => "the filter that the handler is mounted with brings its own",
+        Framework::Axum => "the filter in the router's state has one",
+        Framework::Actix => "the filter that the handler is mounted with has one",
     };
     for (name, reason) in [
         ("key", "the client sends the key in a header"),
-        ("fingerprint", "the filter takes that of the request (`web.fingerprint`)"),
+        ("fingerprint", "the filter fingerprints the request (`web.fingerprint`)"),
         ("codec", "the response is stored as it is"),
         ("completion", "the filter's configuration decides (`completion-failure-policy`)"),
-        ("hold_when", "the answer says it, by its `AnswerFate`"),
+        ("hold_when", "the answer's `AnswerFate` decides"),
         ("engine", engine),
     ] {
         if let Some(arg) = args.get(name) {
             errors.at(
                 &arg.name,
                 format!(
-                    "`{name}` is not taken on an HTTP endpoint: {reason}; remove it, or \
-                     remove `http` if this is no endpoint"
+                    "`{name}` cannot be used on an HTTP endpoint: {reason}; remove it, or \
+                     remove `http` if this is not an endpoint"
                 ),
             );
         }
@@ -163,7 +164,7 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         errors.at(
             marked,
             "`#[tx]` is for functions with a `key`; an endpoint takes its transaction as an \
-             argument of the type `GuardedTx<..>`, and joins by that alone",
+             argument of the type `GuardedTx<..>`, which is enough to join",
         );
     }
     for marked in function.marked(LEASE_MARK) {
@@ -198,7 +199,8 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         errors.at(
             sig.inputs.iter().nth(MOST_ARGUMENTS),
             format!(
-                "a handler takes at most {MOST_ARGUMENTS} arguments; put some of them into one extractor"
+                "a handler takes at most {MOST_ARGUMENTS} arguments; put some of them into one \
+                 extractor"
             ),
         );
     }
@@ -206,8 +208,8 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
         match input {
             FnArg::Receiver(receiver) => errors.at(
                 receiver,
-                "a method is no endpoint: `self` is not extracted from a request; annotate a \
-                 free function, or use `key` instead of `http`",
+                "a method cannot be an endpoint: `self` is not extracted from a request; annotate \
+                 a free function, or use `key` instead of `http`",
             ),
             FnArg::Typed(input) if mentions(&input.ty, "impl") => errors.at(
                 &input.ty,
@@ -220,12 +222,16 @@ fn endpoint(framework: Framework, args: &Args, function: &Function, errors: &mut
                 errors.at(&input.ty, "an endpoint is a free function; `Self` has no meaning there");
             }
             FnArg::Typed(input) if elides_a_lifetime(&input.ty) => {
-                errors.at(&input.ty, "a handler's arguments are owned: an extractor lends nothing");
+                errors.at(
+                    &input.ty,
+                    "a handler's arguments must be owned: an extractor cannot \
+                     lend",
+                );
             }
             FnArg::Typed(input) if input.attrs.iter().any(|attr| attr.path().is_ident("cfg")) => {
                 errors.at(
                     &input.ty,
-                    "an argument of an endpoint is not conditional; write the \
+                    "an argument of an endpoint cannot be conditional; write the \
                      function twice",
                 );
             }
@@ -242,7 +248,8 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
         other => {
             errors.at(
                 other,
-                "`crate` is the path of the crate `retryproof`, as in `crate = my_framework::retryproof`",
+                "`crate` is the path of the crate `retryproof`, as in `crate = \
+                 my_framework::retryproof`",
             );
             None
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine for programs without a runtime: the same names, the same semantics, blocking.
+//! The engine for programs without a runtime: the same names and semantics, with blocking calls.
 //!
-//! An [`Engine`] brings a small runtime of its own, on which heartbeats, the connections of its
-//! store and other background work run while an action blocks its caller's thread. Inside a runtime
-//! every call is refused with a clear error, since it would stall it.
+//! An [`Engine`] contains a small runtime for heartbeats, the connections of its store and other
+//! background work, which runs while an action blocks its caller's thread. Inside another runtime
+//! every call returns an error, because it would stall that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")] {
@@ -28,11 +28,10 @@
 pub use retryproof_core::blocking::*;
 use retryproof_core::{IdempotencyConfig, IdempotencyEngine, Result};
 
-/// An engine with every setting at its default, on the store that `url` names:
+/// Opens the store that `url` names and returns an engine with default settings:
 /// [`connect`](crate::connect()) for programs without a runtime.
 ///
-/// The store is connected in the runtime that the engine keeps, so its connections live for as long
-/// as the engine does.
+/// The store connects in the engine's runtime, so its connections live as long as the engine.
 ///
 /// # Errors
 /// As [`connect`](crate::connect()) and [`Engine::new`]; `Unsupported` inside a runtime.
@@ -40,7 +39,7 @@ pub fn connect(url: &str) -> Result<Engine> {
     Engine::make(async { Ok(IdempotencyEngine::new(crate::connect(url).await?)) })
 }
 
-/// As [`connect()`], with the store and all settings of a configuration; see
+/// Like [`connect()`], with the store and all settings of a configuration; see
 /// [`connect_with`](crate::connect_with).
 ///
 /// # Errors
@@ -62,7 +61,7 @@ pub fn migrate(url: &str) -> Result<()> {
     run(crate::migrate(url))
 }
 
-/// As [`migrate()`], for the store that the configuration names; see
+/// Like [`migrate()`], for the store that the configuration names; see
 /// [`migrate_with`](crate::migrate_with).
 ///
 /// # Errors

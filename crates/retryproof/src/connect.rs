@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a store URL to a store, by the features that are on (STO-1).
+//! Opens the store that a URL names, if its feature is enabled (STO-1).
 
 use retryproof_core::{
     Error, ErrorKind, IdempotencyConfig, MemoryStore, MemoryStoreBuilder, Result, SharedStore,
@@ -7,27 +7,27 @@ use retryproof_core::{
 
 mod settings;
 
-/// How long a server may take to be connected, whatever it does: at start-up somebody waits for it.
+/// The time limit for connecting to a server, whatever delays it: the application's start-up waits
+/// for this.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 const CONNECTED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
-/// A migration may have to wait for one of another process, which the stores give a minute.
+/// A migration may wait for another process's migration; the stores allow that a minute.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Opens the store that `url` names, with every capability that it has.
+/// Opens the store that `url` names, with all its capabilities.
 ///
 /// | URL | store | feature |
 /// |---|---|---|
-/// | `memory:` | [`MemoryStore`], gone with the process | – |
+/// | `memory:` | [`MemoryStore`]; its records end with the process | – |
 /// | `sqlite:FILE` | `SqliteStore` on that file; `?table=NAME` and `&synchronous=normal` may follow | `sqlite` or `sqlite-bundled` |
 /// | `postgres://USER:PASSWORD@HOST:PORT/DATABASE` | `PostgresStore`; `?table=`, `max-connections=`, `pooler=` and the parameters of libpq may follow. `postgresql://` too | `postgres`, `postgres-tls` |
 /// | `mysql://USER:PASSWORD@HOST:PORT/DATABASE` | `MysqlStore`; `?table=`, `max-connections=`, `ssl-mode=` … may follow. `mariadb://` too | `mysql`, `mysql-tls` |
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | `RedisStore`; `?prefix=`, `wait=`, `wait-timeout=` may follow. `rediss://` over TLS | `redis`, `redis-tls` |
 /// | `redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB` | the same on the primary of a Sentinel group; `sentinel-user=` and `sentinel-password=` may follow. `rediss+sentinel://` over TLS | `redis`, `redis-tls` |
-///
-/// It creates no table: see [`migrate`] (STO-3). No store is picked by itself: an empty URL is an
-/// error. Opening a SQLite file blocks for some milliseconds, so do it at start-up. A server is
-/// connected within seconds, 30 at the most, and needs a tokio runtime with IO and time.
+/// This function never creates tables; [`migrate`] does (STO-3). There is no default store: an
+/// empty URL is an error. Opening a SQLite file blocks for some milliseconds, so do it at start-up.
+/// Connecting to a server takes at most 30 s and needs a tokio runtime with IO and time.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -37,48 +37,47 @@ const MIGRATED_WITHIN: std::time::Duration = std::time::Duration::from_secs(120)
 /// ```
 ///
 /// # Errors
-/// [`Config`](ErrorKind::Config) for a URL that names no store,
-/// [`Unsupported`](ErrorKind::Unsupported) for a store whose feature is off,
-/// [`Unavailable`](ErrorKind::Unavailable) for a server that does not answer, and what the store
-/// says when it cannot be opened. No message shows a password (ID-4).
+/// [`Config`](ErrorKind::Config) if the URL names no store, [`Unsupported`](ErrorKind::Unsupported)
+/// if the store's feature is off, [`Unavailable`](ErrorKind::Unavailable) if the server does not
+/// answer, and the store's own error if it cannot be opened. No message shows a password (ID-4).
 ///
 /// # Cancel safety
-/// A drop leaves nothing behind.
+/// Dropping the future leaves nothing behind.
 pub async fn connect(url: &str) -> Result<SharedStore> {
     Named::parse(url)?.open().await
 }
 
-/// As [`connect`], to the store that the configuration names (`idempotency.store`), with the
-/// store's own keys (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). What
-/// the stores bound by themselves follows `idempotency.operation-timeout`.
+/// Like [`connect`], for the store that the configuration names (`idempotency.store`), with the
+/// store's own keys (`idempotency.memory.*`, `sqlite.*`, `postgres.*`, `mysql.*`, `redis.*`). The
+/// stores' own time limits follow `idempotency.operation-timeout`.
 ///
 /// # Errors
-/// As [`connect`]; `Config` too when no store is configured, or when the URL and a key both say the
-/// same thing.
+/// As [`connect`]; also `Config` if no store is configured, or if the URL and a key set the same
+/// option.
 ///
 /// # Cancel safety
-/// A drop leaves nothing behind.
+/// Dropping the future leaves nothing behind.
 pub async fn connect_with(config: &IdempotencyConfig) -> Result<SharedStore> {
     Named::configured(config)?.open().await
 }
 
-/// Creates or updates the tables of the store that `url` names; for a store without tables, nothing
-/// (STO-3). Run it where your other migrations run. Idempotent, and safe from several processes at
-/// once. It ends within two minutes, of which it waits one at most for another process that
-/// migrates.
+/// Creates or updates the tables of the store that `url` names; does nothing for a store without
+/// tables (STO-3). Run it where your other migrations run. It may run repeatedly, and in several
+/// processes at once. It ends within two minutes, including at most one minute of waiting for
+/// another process's migration.
 ///
 /// # Errors
-/// As [`connect`], and [`Schema`](ErrorKind::Schema) when the tables are newer than this version
-/// knows.
+/// As [`connect`], and [`Schema`](ErrorKind::Schema) if a newer version of this crate created the
+/// tables.
 ///
 /// # Cancel safety
-/// A drop leaves the schema as it was, or migrated; on MySQL, which commits each statement by
-/// itself, perhaps half-way: call it again.
+/// Dropping the future leaves the schema either unchanged or migrated. MySQL commits each statement
+/// separately, so there the migration may be incomplete: call it again.
 pub async fn migrate(url: &str) -> Result<()> {
     Named::parse(url)?.migrate().await
 }
 
-/// As [`migrate`], for the store that the configuration names.
+/// Like [`migrate`], for the store that the configuration names.
 ///
 /// # Errors
 /// As [`migrate`] and [`connect_with`].
@@ -89,7 +88,7 @@ pub async fn migrate_with(config: &IdempotencyConfig) -> Result<()> {
     Named::configured(config)?.migrate().await
 }
 
-/// What a URL names.
+/// The store that a URL names, with its settings.
 enum Named {
     Memory(MemoryStoreBuilder),
     #[cfg(feature = "sqlite")]
@@ -108,7 +107,7 @@ impl Named {
             Some(("memory", "")) => Ok(Self::Memory(MemoryStore::builder())),
             Some(("memory", _)) => Err(Error::new(
                 ErrorKind::Config,
-                "a memory store is named `memory:`, with nothing after it",
+                "the URL of the memory store is `memory:`, with nothing after it",
             )),
             #[cfg(feature = "sqlite")]
             Some(("sqlite", _)) => retryproof_sqlite::SqliteConfig::from_url(url).map(Self::Sqlite),
@@ -190,14 +189,14 @@ impl Named {
             Self::Postgres(server) => within(MIGRATED_WITHIN, server.migrate()).await,
             #[cfg(feature = "mysql")]
             Self::Mysql(server) => within(MIGRATED_WITHIN, server.migrate()).await,
-            // Nothing to make, and nothing to ask for: `connect` says whether the server is there.
+            // Redis has no tables, and `connect` reports whether the server is up.
             #[cfg(feature = "redis")]
             Self::Redis(_) => Ok(()),
         }
     }
 }
 
-/// The stores bound each of their steps; this bounds them together.
+/// Limits all steps together; the stores limit each step.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 async fn within<T>(most: std::time::Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Error::unavailable("the server of the store did not answer in time");
@@ -212,34 +211,34 @@ fn without(feature: &str, scheme: &str) -> Error {
     )
 }
 
-/// Names the facade's feature where a store names its own.
+/// Replaces the feature name of the store's crate by the facade's.
 #[cfg(any(feature = "mysql", feature = "redis"))]
 fn encrypted(error: Error, is_on: bool, feature: &str) -> Error {
     if is_on || error.kind() != ErrorKind::Unsupported {
         return error;
     }
-    let says =
+    let message =
         format!("encrypted connections need the feature `{feature}` of the crate `retryproof`");
-    Error::new(ErrorKind::Unsupported, says).because(error)
+    Error::new(ErrorKind::Unsupported, message).because(error)
 }
 
-/// Nothing of it is repeated: what has no scheme may be a mistyped secret (ID-4).
+/// The message does not repeat the URL: text without a scheme may be a mistyped secret (ID-4).
 fn unnamed(is_empty: bool) -> Error {
     let what = if is_empty { "no store is named" } else { "the URL of the store has no scheme" };
-    let message = format!("{what}; write for example `sqlite:records.db`: {}", forms());
+    let message = format!("{what}; use for example `sqlite:records.db`: {}", forms());
     Error::new(ErrorKind::Config, message)
 }
 
 fn unknown(scheme: &str) -> Error {
-    // Whatever stands before the first colon may be a mistyped secret: only a plain word is
-    // repeated (ID-4).
+    // Text before the first colon may be a mistyped secret: the message repeats only a plain word
+    // (ID-4).
     let plain =
         scheme.len() <= 16 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
     let scheme = if plain { scheme } else { "(hidden)" };
-    Error::new(ErrorKind::Config, format!("store scheme `{scheme}` is not known here; {}", forms()))
+    Error::new(ErrorKind::Config, format!("unknown store scheme `{scheme}`; {}", forms()))
 }
 
-/// What a URL looks like, and which of them this build takes.
+/// Lists the forms of a URL, and which of them this build supports.
 fn forms() -> String {
     let all = [
         ("`memory:`", true, ""),
@@ -253,9 +252,9 @@ fn forms() -> String {
     let known: Vec<_> = of(true).map(|(form, ..)| *form).collect();
     let off: Vec<_> =
         of(false).map(|(form, _, feature)| format!("{form} with the feature {feature}")).collect();
-    let mut said = format!("this build takes {}", known.join(", "));
+    let mut message = format!("this build supports {}", known.join(", "));
     if !off.is_empty() {
-        said.push_str(&format!("; the crate `retryproof` takes also {}", off.join(", ")));
+        message.push_str(&format!("; `retryproof` also supports {}", off.join(", ")));
     }
-    said
+    message
 }

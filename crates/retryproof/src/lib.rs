@@ -2,11 +2,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(feature = "full"),
-    doc = "Runs a unit of work once per key. The manual is in the documentation that is built \
-         with the feature `full`."
+    doc = "Runs a unit of work once per key. Documentation built with the feature `full` \
+         contains the manual."
 )]
-// The front page is the repository's README. Its links are defined here once more, and the first
-// definition counts: they lead to this documentation instead of to files.
+// The front page is the repository's README. Its links are defined here again, so that they lead to
+// this documentation and not to files: the first definition of a link counts.
 #![cfg_attr(
     feature = "full",
     doc = "[guide-start]: guide::getting_started",
@@ -50,7 +50,7 @@ pub use retryproof_core::{clock, codec, config, listener, observe, store};
 
 pub use connect::{connect, connect_with, migrate, migrate_with};
 
-/// The caller's half: a middleware for reqwest.
+/// The client side: a middleware for reqwest.
 #[cfg(feature = "client")]
 pub use retryproof_client as client;
 
@@ -93,15 +93,16 @@ pub use retryproof_rabbitmq as rabbitmq;
 #[cfg(feature = "redis")]
 pub use retryproof_redis as redis;
 
-/// The embedded store.
+/// The SQLite store.
 #[cfg(feature = "sqlite")]
 pub use retryproof_sqlite as sqlite;
 
-/// Any tower service, once per key.
+/// A layer that runs any tower service once per key.
 #[cfg(feature = "tower")]
 pub use retryproof_tower as tower;
 
-/// What the expansion of `#[idempotent]` names. Not for use by hand: it changes without notice.
+/// Items that the expansion of `#[idempotent]` uses. Do not use them directly: they change without
+/// notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{__blocking as blocking, __endpoint as endpoint};

@@ -39,7 +39,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     quote! {
         #(#cfgs)*
         #(#structure)*
-        #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+        #[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
         #[derive(::core::clone::Clone, ::core::fmt::Debug)]
         #vis struct #name(#vis #rp::http::IdempotencyFilter);
 
@@ -48,7 +48,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
         #(#cfgs)*
         #quiet
         impl #name {
-            /// What the attribute says. A duration that is `None` is the configured default.
+            /// The attribute's settings. A duration that is `None` is the configured default.
             #vis const POLICY: #rp::http::Policy = #policy;
         }
 

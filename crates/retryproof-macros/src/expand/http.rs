@@ -28,7 +28,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     quote! {
         #(#cfgs)*
         #(#structure)*
-        #[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+        #[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
         #vis struct #name;
 
@@ -38,7 +38,7 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
         #rp::endpoint! {
             #quiet
             impl #name {
-                /// What the attribute says. A duration that is `None` is the configured default.
+                /// The attribute's settings. A duration that is `None` is the configured default.
                 #vis const POLICY: #rp::http::Policy = #policy;
             }
 
@@ -71,8 +71,7 @@ pub(super) fn guarded(
 
             #quiet
             impl #name {
-                /// The function itself, without a guard: for unit tests, and for callers that are
-                /// guarded already.
+                /// The function itself, unguarded, for unit tests and for guarded callers.
                 #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
                 #vis fn call(#(#names: #types),*) -> impl ::core::future::Future<Output = #answer> {
                     #name(#(#names),*)

@@ -19,8 +19,8 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
         ),
         Some(key) if is_literal(key) => errors.at(
             key,
-            "a literal key is the same for every call, which would run once in all; write an \
-             expression over the parameters, without quotes, as in `key = order.id`",
+            "a literal key is the same for every call, so the function would run only once; write \
+             an expression over the parameters, without quotes, as in `key = order.id`",
         ),
         Some(_) => {}
     }
@@ -28,8 +28,8 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     if let Some(text) = fingerprint.as_ref().filter(|value| is_literal(value)) {
         errors.at(
             text,
-            "a literal fingerprint is the same for every call, and tells none apart; write an \
-             expression over the parameters, without quotes, as in `fingerprint = (order.amount, \
+            "a literal fingerprint is the same for every call, so it distinguishes nothing; write \
+             an expression over the parameters, without quotes, as in `fingerprint = (order.amount, \
              &order.currency)`",
         );
     }
@@ -45,7 +45,7 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
         if completion == Completion::Joined && function.marked(TX_MARK).next().is_none() {
             errors.at(
                 &arg.value,
-                "`completion = \"joined\"` wants a transaction argument: mark one with `#[tx]`, \
+                "`completion = \"joined\"` needs a transaction argument: mark one with `#[tx]`, \
                  as in `#[tx] tx: &mut SqliteTx`; the engine opens it after the grant, and \
                  callers do not pass it",
             );
@@ -67,7 +67,7 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
     if engine.is_none() && sig.receiver().is_none() {
         errors.at(
             &sig.ident,
-            "a function without `self` has no engine at hand; name it, as in `engine = \
+            "a function without `self` has no engine; name one, as in `engine = \
              ctx.engine`, an expression that is `AsRef<IdempotencyEngine>`",
         );
     }
@@ -82,8 +82,8 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
 /// generic `impl` or trait are told apart by `Self`; lifetimes make no instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
     const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
-         name the scope, as in `scope = \"orders.consume\"`, and put into the key what tells \
-         them apart";
+         name the scope, as in `scope = \"orders.consume\"`, and put what distinguishes them into \
+         the key";
     for param in &sig.generics.params {
         match param {
             GenericParam::Type(param) => errors.at(&param.ident, ONE_SCOPE),
@@ -119,11 +119,12 @@ fn transaction(
     if !given || completion.is_some_and(|completion| completion != Completion::Joined) {
         errors.at(
             tx,
-            "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the mark",
+            "`#[tx]` marks the transaction of `completion = \"joined\"`; write that, or drop the \
+             mark",
         );
     }
     let FnArg::Typed(argument) = tx else {
-        errors.at(tx, "`self` is no transaction; mark another argument with `#[tx]`");
+        errors.at(tx, "`self` is not a transaction; mark another argument with `#[tx]`");
         return;
     };
     match &*argument.ty {
@@ -131,16 +132,16 @@ fn transaction(
             if mentions(&lent.elem, "impl") {
                 errors.at(
                     &lent.elem,
-                    "name the type of the transaction: it says which joined engine is wanted",
+                    "name the type of the transaction: it determines which joined engine is used",
                 );
             } else if elides_a_lifetime(&lent.elem) {
                 errors.at(
                     &lent.elem,
-                    "the engine owns the transaction, so that its type borrows nothing: write `'static`",
+                    "the engine owns the transaction, so its type cannot borrow: write `'static`",
                 );
             }
         }
-        other => errors.at(other, "the transaction is lent by the engine: its type is `&mut ..`"),
+        other => errors.at(other, "the engine lends the transaction: its type is `&mut ..`"),
     }
 }
 
@@ -153,7 +154,7 @@ fn lease(function: &Function, errors: &mut Errors) {
     }
     match lease {
         FnArg::Receiver(_) => {
-            errors.at(lease, "`self` is no lease; mark another argument with `#[lease]`")
+            errors.at(lease, "`self` is not a lease; mark another argument with `#[lease]`")
         }
         FnArg::Typed(_) if is_marked(lease, TX_MARK) => {
             errors.at(
@@ -171,15 +172,18 @@ fn lease(function: &Function, errors: &mut Errors) {
 
 /// The return type, unless it surely is no `Result`; an alias of one is left to the type checker.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
-    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can say that a \
-         call is in flight; its error type implements `From<retryproof::Rejected>`";
+    const RESULT: &str = "a function with a `key` returns a `Result`, so that it can report a \
+        call in flight; its error type implements `From<retryproof::Rejected>`";
     let ReturnType::Type(_, ty) = output else {
         errors.at_span(name, RESULT);
         return None;
     };
     if mentions(ty, "impl") {
-        errors
-            .at(ty, "a replay returns the stored value, so its type is named: write it instead of `impl ..`");
+        errors.at(
+            ty,
+            "a replay returns the stored value, so its type must be named: write it \
+             instead of `impl ..`",
+        );
         return None;
     }
     let possible = match &**ty {

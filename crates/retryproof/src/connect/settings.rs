@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores' own keys, added to what a URL says (CFG-1).
+//! Adds the configuration keys of a store to the options in its URL (CFG-1).
 
 use retryproof_core::{IdempotencyConfig, Result};
 
 use super::Named;
 
 impl Named {
-    /// Adds what the keys say to what the `url` says.
+    /// Adds the configuration keys to the options of the `url`.
     ///
-    /// A bound of a store's own follows `operation-timeout`, in the proportion of the defaults:
-    /// below it, so that the store can say what it waited for, and no call is cut short that the
-    /// engine still waits for (STO-5).
+    /// A store's own time limits scale with `operation-timeout`, in the proportion of the defaults.
+    /// A limit below it lets the store report what it waited for; a limit above it does not cut
+    /// short a call that the engine still waits for (STO-5).
     pub(super) fn with(self, config: &IdempotencyConfig, url: &str) -> Result<Self> {
-        // Without any other store nobody asks.
+        // Unused if no other store is enabled.
         let _ = url;
         Ok(match self {
             Self::Memory(mut store) => {
@@ -36,7 +36,7 @@ impl Named {
     }
 }
 
-/// Refuses what is said by the URL and by a key: which of the two wins would be a guess.
+/// Refuses an option that both the URL and a key set, because either precedence would be a guess.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -46,7 +46,7 @@ fn once(url: &str, parameter: &str, key: &str) -> Result<()> {
     }
     Err(retryproof_core::Error::new(
         retryproof_core::ErrorKind::Config,
-        "the URL of the store and a key say the same thing; drop one of them",
+        "an option is set both in the URL of the store and by a key; remove one of them",
     )
     .with("parameter", parameter)
     .with("key", key))
@@ -71,7 +71,7 @@ fn sqlite(
             Synchronous::Normal => retryproof_sqlite::Synchronous::Normal,
         });
     }
-    // A call that asks for a locked file for longer has been given up by the engine (STO-5).
+    // The engine has given up a call that waits longer for a locked file (STO-5).
     Ok(file.with_busy_timeout(config.operation_timeout))
 }
 
@@ -115,7 +115,7 @@ fn mysql(
         once(url, "max-connections", "idempotency.mysql.max-connections")?;
         server = server.with_max_connections(connections);
     }
-    // The second bounds what goes on behind a call that was given up.
+    // The second limit applies to a statement that still runs after its call was given up.
     Ok(server
         .with_connect_timeout(config.operation_timeout * 3 / 5)
         .with_statement_timeout(config.operation_timeout * 2))
@@ -141,7 +141,7 @@ fn redis(
     }
     match config.redis.wait_replicas {
         Some(replicas) => {
-            // One without the other in the URL is refused there already.
+            // `from_url` has already refused one without the other in the URL.
             once(url, "wait", "idempotency.redis.wait-replicas")?;
             let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
             server = server.with_wait(replicas, time.unwrap_or(Duration::from_secs(1)));

@@ -2,7 +2,7 @@
 use super::prelude::*;
 #[cfg(not(miri))]
 #[doc = " Takes a payment."]
-#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub(crate) struct pay(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
 #[cfg(not(miri))]
@@ -17,7 +17,7 @@ const _: () = {
         Ok(web::Json(ledger.charge(&order, tenant)))
     }
     impl pay {
-        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
         #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
         pub(crate) fn call(
             retryproof_argument_1: web::Data<Ledger>,
@@ -30,7 +30,7 @@ const _: () = {
 };
 #[cfg(not(miri))]
 impl pay {
-    #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+    #[doc = r" The attribute's settings. A duration that is `None` is the configured default."]
     pub(crate) const POLICY: ::retryproof::__private::http::Policy =
         ::retryproof::__private::http::Policy::new("payments")
             .with_ttl(::core::time::Duration::new(86400u64, 0u32))
@@ -65,7 +65,7 @@ impl
     }
 }
 #[doc = " Nothing to extract."]
-#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub(crate) struct ping(pub(crate) ::retryproof::__private::http::IdempotencyFilter);
 const _: () = {
@@ -73,7 +73,7 @@ const _: () = {
         "pong"
     }
     impl ping {
-        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
         #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
         pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
             ping()
@@ -81,7 +81,7 @@ const _: () = {
     }
 };
 impl ping {
-    #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+    #[doc = r" The attribute's settings. A duration that is `None` is the configured default."]
     pub(crate) const POLICY: ::retryproof::__private::http::Policy =
         ::retryproof::__private::http::Policy::unnamed();
 }

@@ -2,7 +2,7 @@
 use super::prelude::*;
 #[cfg(not(miri))]
 #[doc = " Takes a payment."]
-#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct pay;
 #[cfg(not(miri))]
@@ -17,7 +17,7 @@ const _: () = {
         ledger.charge(&order, tenant).map(Json)
     }
     impl pay {
-        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
         #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
         pub(crate) fn call(
             retryproof_argument_1: State<Ledger>,
@@ -31,7 +31,7 @@ const _: () = {
 #[cfg(not(miri))]
 ::retryproof::__private::endpoint! {
     impl pay {
-        #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+        #[doc = r" The attribute's settings. A duration that is `None` is the configured default."]
         pub(crate) const POLICY: ::retryproof::__private::http::Policy = ::retryproof::__private::http::Policy::new("payments").with_ttl(::core::time::Duration::new(86400u64, 0u32)).with_lease(::core::time::Duration::new(30u64, 0u32)).with_wait_timeout(::core::time::Duration::new(2u64, 500000000u32));
     }
     impl<__State, __Via> ::retryproof::__private::http::axum::Handler<(__Via, State<Ledger>, HeaderMap, Json<Order>), __State> for pay

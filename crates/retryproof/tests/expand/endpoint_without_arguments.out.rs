@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#[allow(non_camel_case_types, reason = "it is mounted under the name of the function that it was")]
+#[allow(non_camel_case_types, reason = "it keeps the name of the annotated function")]
 #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
 pub(crate) struct tick;
 const _: () = {
@@ -7,7 +7,7 @@ const _: () = {
         "tock"
     }
     impl tick {
-        #[doc = r" The function itself, without a guard: for unit tests, and for callers that are guarded already."]
+        #[doc = r" The function itself, unguarded, for unit tests and for guarded callers."]
         #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
         pub(crate) fn call() -> impl ::core::future::Future<Output = &'static str> {
             tick()
@@ -16,7 +16,7 @@ const _: () = {
 };
 ::retryproof::__private::endpoint! {
     impl tick {
-        #[doc = r" What the attribute says. A duration that is `None` is the configured default."]
+        #[doc = r" The attribute's settings. A duration that is `None` is the configured default."]
         pub(crate) const POLICY: ::retryproof::__private::http::Policy = ::retryproof::__private::http::Policy::unnamed();
     }
     impl<__State> ::retryproof::__private::http::axum::Handler<((),), __State> for tick
