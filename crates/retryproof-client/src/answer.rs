@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An answer whose body has arrived: a line that is cut in the middle of it is a failed attempt,
-//! not the caller's surprise.
+//! Collects the body of an answer, so that a connection cut in the middle of it is a failed attempt
+//! and not an error for the caller.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use reqwest::{Body, Response, ResponseBuilderExt as _};
 
 use crate::problem::{self, Problem};
 
-/// What has arrived, then what is still under way.
+/// A body: first the collected part, then the rest that still arrives.
 struct HeldBody {
     data: Bytes,
     trailers: Option<HeaderMap>,
@@ -55,12 +55,12 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// Whether the attempt should last until this answer's body is there. Bodies that no server could
-/// replay go on as streams.
+/// Whether the attempt lasts until this answer's body has arrived. Bodies that no server could
+/// replay stay streams.
 pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) -> bool {
     let headers = response.headers();
     let is_events = problem::is_of_type(headers, "text/event-stream");
-    // By the header: a decompressed body is longer than it says, and is counted while it is read.
+    // The header's length: a decompressed body may be longer, and `hold` counts its bytes.
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared: Option<u64> = declared.and_then(|value| value.parse().ok());
     let is_large = declared.is_some_and(|length| length > limit as u64);
@@ -68,11 +68,11 @@ pub(crate) fn is_holdable(response: &Response, method: &Method, limit: usize) ->
     !is_events && !is_large && !is_upgrade
 }
 
-/// Reads the body, up to `limit` bytes; what is beyond them stays a stream. With it, what it says
-/// as a problem.
+/// Reads up to `limit` bytes of the body; the rest stays a stream. Also returns the body's problem
+/// members, if it is a problem.
 ///
 /// # Errors
-/// When the body breaks off before its end or the limit.
+/// If the body breaks off before its end or the limit.
 pub(crate) async fn hold(
     response: Response,
     limit: usize,
@@ -94,7 +94,7 @@ pub(crate) async fn hold(
     let data = data.freeze();
     let is_problem = rest.is_none() && problem::is_problem(&head.headers);
     let problem = is_problem.then(|| problem::read(&data));
-    // The one way to give a response its URL back.
+    // The only way to restore the URL of a response.
     if let Ok(named) = http::Response::builder().url(url).body(()) {
         head.extensions.extend(named.into_parts().0.extensions);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exponential back-off with full jitter: anything from nothing up to a ceiling that doubles, and
-//! is capped.
+//! Exponential backoff with full jitter: a random pause between zero and a ceiling that doubles up
+//! to a cap.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) fn ceiling(base: Duration, cap: Duration, attempt: u32) -> Duration {
     doubled.unwrap_or(cap).min(cap)
 }
 
-/// A wait between nothing and `ceiling`, by 64 random bits.
+/// A pause between zero and `ceiling`, from 64 random bits.
 pub(crate) fn jitter(ceiling: Duration, bits: u64) -> Duration {
     let nanos = (ceiling.as_nanos() * (u128::from(bits) + 1)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

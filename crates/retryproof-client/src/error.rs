@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a call has no answer.
+//! The errors of a call that got no answer.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::key::IdempotencyKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The middleware's settings contradict themselves. Nothing was sent.
+    /// The middleware's settings contradict each other. Nothing was sent.
     Config,
-    /// The key that was given cannot be one. Nothing was sent.
+    /// The given key is not a valid key. Nothing was sent.
     InvalidKey,
     /// No key was given, and [`given_keys_only`](crate::Builder::given_keys_only) is on. Nothing
     /// was sent.
@@ -20,8 +20,8 @@ pub enum ErrorKind {
     BodyNotReplayable,
     /// The operating system had no random bits for a key. Nothing was sent.
     NoRandom,
-    /// Attempts or time ran out, and the last attempt had no answer. **It may have been carried
-    /// out**: call again with the [`key`](CallError::key), then and only then is it sure.
+    /// Attempts or time ran out, and the last attempt had no answer. **The request may have been
+    /// carried out.** To find out, call again with the same [`key`](CallError::key).
     GaveUp,
 }
 
@@ -44,8 +44,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A call that got no answer. It never shows a key, a body or a URL; its source may name the URL,
-/// which reqwest keeps free of passwords.
+/// A call that got no answer. The message never shows a key, a body or a URL. The source may show
+/// the URL; reqwest removes passwords from it.
 #[derive(Debug)]
 pub struct CallError {
     kind: ErrorKind,
@@ -73,7 +73,7 @@ impl CallError {
         self
     }
 
-    /// The one inside of what a call through reqwest-middleware failed with, if it is ours.
+    /// Returns the `CallError` inside a reqwest-middleware error, if there is one.
     #[must_use]
     pub fn of(error: &reqwest_middleware::Error) -> Option<&Self> {
         match error {
@@ -82,14 +82,14 @@ impl CallError {
         }
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// What the last attempt failed with, as reqwest said it. None where it timed out by the
-    /// middleware's own clock, or nothing was sent.
+    /// The reqwest error of the last attempt. `None` if the attempt timed out by the middleware's
+    /// own clock, or if nothing was sent.
     #[must_use]
     pub fn transport(&self) -> Option<&reqwest::Error> {
         match self.source.as_deref()?.downcast_ref()? {
@@ -98,14 +98,14 @@ impl CallError {
         }
     }
 
-    /// How often the request was sent, or tried to.
+    /// How many times the middleware tried to send the request.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The call's key, by which it can be taken up again, now or after a restart. None where there
-    /// is none, or the caller wrote the header itself.
+    /// The call's key, with which the call can be repeated, now or after a restart. `None` if the
+    /// call has no key, or if the caller set the header itself.
     #[must_use]
     pub fn key(&self) -> Option<&IdempotencyKey> {
         self.key.as_ref()

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The key of a logical call: drawn once or chosen by the caller, and how it is spelled in a header
+//! The key of a logical call, drawn once or chosen by the caller, and its form in a header
 //! (HTTP-2).
 
 use std::fmt;
 
 use http::HeaderValue;
 
-/// The longest key that a server takes, in bytes (HTTP-2).
+/// The longest key that a server accepts, in bytes (HTTP-2).
 const MAX: usize = 255;
 
-/// The key of one logical call, the same on each of its attempts.
-///
-/// Its `Debug` shows the length alone (ID-4): whoever knows a key can ask for its answer.
+/// The key of one logical call, the same on each of its attempts. Its `Debug` shows only the length
+/// (ID-4), because anyone who knows a key can request its answer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(String);
 
@@ -19,18 +18,18 @@ impl IdempotencyKey {
     /// Draws a key of 128 random bits from the operating system, as 32 hex digits.
     ///
     /// # Errors
-    /// When the operating system has no random bits to give.
+    /// If the operating system has no random bits.
     pub fn random() -> Result<Self, NoRandom> {
         let mut bits = [0; 16];
         getrandom::fill(&mut bits).map_err(NoRandom)?;
         Ok(Self(bits.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Takes the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). Spaces
-    /// and commas are sent quoted.
+    /// Accepts the caller's own key: 1 to 255 bytes of printable ASCII, not blank (HTTP-2). A key
+    /// with spaces or commas is sent quoted.
     ///
     /// # Errors
-    /// When it is anything else.
+    /// If the key is anything else.
     pub fn new(key: impl Into<String>) -> Result<Self, InvalidKey> {
         let key = key.into();
         if key.bytes().all(|byte| byte == b' ') {
@@ -45,15 +44,15 @@ impl IdempotencyKey {
         Ok(Self(key))
     }
 
-    /// The key itself, to be stored beside what it was used for. Not for logs.
+    /// The key itself, for storing it with the work it belongs to. Do not log it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Bare where every server takes it so, unless it is to be `quoted`; else as an RFC 9651
-    /// String. Marked as sensitive: `Debug` of a request hides it, and HTTP/2 keeps it out of its
-    /// tables.
+    /// Bare if every server accepts that form and `quoted` is false, otherwise as an RFC 9651
+    /// String. The value is marked sensitive: `Debug` of a request hides it, and HTTP/2 keeps it
+    /// out of its tables.
     pub(crate) fn to_header(&self, quoted: bool) -> Option<HeaderValue> {
         let bare = !quoted && !self.0.starts_with('"') && !self.0.contains([' ', ',']);
         let mut value = if bare {
@@ -64,15 +63,15 @@ impl IdempotencyKey {
                 self.0.replace('\\', "\\\\").replace('"', "\\\"")
             ))
         }
-        // Printable ASCII always is one.
+        // Printable ASCII is always a valid value.
         .ok()?;
         value.set_sensitive(true);
         Some(value)
     }
 }
 
-/// As [`expose`](IdempotencyKey::expose): the key of a [`CallError`](crate::CallError) or a
-/// [`CallReport`](crate::CallReport) is the key of the next call, `idempotency_key(key)`.
+/// Same as [`expose`](IdempotencyKey::expose). It lets `idempotency_key(key)` take the key of a
+/// [`CallError`](crate::CallError) or a [`CallReport`](crate::CallReport) for the next call.
 impl AsRef<str> for IdempotencyKey {
     fn as_ref(&self) -> &str {
         self.expose()
@@ -85,15 +84,15 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// Why a text cannot be a key. Never carries the text.
+/// Why a text is not a valid key. Does not contain the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// Nothing, or nothing but spaces.
+    /// Empty, or only spaces.
     Blank,
-    /// Over 255 bytes.
+    /// Longer than 255 bytes.
     TooLong,
-    /// Something beside printable ASCII.
+    /// Contains bytes other than printable ASCII.
     Unprintable,
 }
 

@@ -19,10 +19,10 @@ pub use middleware::IdempotencyMiddleware;
 pub use middleware::builder::Builder;
 pub use redirect::same_origin_redirects;
 pub use report::{CallReport, GaveUp, IdempotentRequest, IdempotentResponse, SendOnce, WithoutKey};
-/// Of the versions that this crate speaks.
+/// The versions that this crate builds on.
 pub use {reqwest, reqwest_middleware};
 
-/// Whoever shares them between threads finds out here, not in a user's program.
+/// Checks at compile time that these types can be shared between threads.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<IdempotencyMiddleware>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One logical call: its key once, then attempts until an answer is final or something runs out.
+//! One logical call: sets its key once, then makes attempts until an answer is final or a limit is
+//! reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(crate) mod builder;
 /// it has an answer. See the [crate's page](crate).
 ///
 /// # Cancel safety
-/// Dropping a call drops the attempt that is under way. What the server has begun goes on there; a
-/// later call with the same key gets its answer.
+/// Dropping a call drops the current attempt. The server may continue the work; a later call with
+/// the same key gets its answer.
 #[derive(Debug, Clone)]
 pub struct IdempotencyMiddleware {
     settings: Arc<Builder>,
@@ -39,7 +40,7 @@ impl Default for IdempotencyMiddleware {
 }
 
 impl IdempotencyMiddleware {
-    /// Settings other than the default ones.
+    /// Starts with the default settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -49,27 +50,27 @@ impl IdempotencyMiddleware {
     }
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 enum Attempt {
-    /// An answer; whether it asks for another attempt, and what it says.
+    /// An answer, whether it is retryable, and its details.
     Answered {
         response: Response,
         retryable: bool,
         after: Option<Duration>,
         problem: Option<Problem>,
     },
-    /// No answer, and another attempt may bring one.
+    /// No answer; another attempt may succeed.
     Failed(reqwest_middleware::Error),
     /// No answer in time.
     TimedOut,
-    /// No answer, and none to be had.
+    /// No answer, and another attempt would fail too.
     Refused(reqwest_middleware::Error),
 }
 
-/// What stays the same over all attempts of a call.
+/// The state that all attempts of a call share.
 struct Call<'a> {
     settings: &'a Builder,
-    /// The request carries a key, drawn, given or written by hand.
+    /// The request carries a key: drawn, given, or set as a header by the caller.
     has_key: bool,
     key: Option<IdempotencyKey>,
     once: bool,
@@ -94,7 +95,7 @@ impl Middleware for IdempotencyMiddleware {
 }
 
 impl<'a> Call<'a> {
-    /// Puts the key into the request, and refuses what could not be repeated.
+    /// Puts the key into the request, and refuses a request that could not be repeated.
     fn prepare(
         settings: &'a Builder,
         request: &mut Request,
@@ -102,18 +103,18 @@ impl<'a> Call<'a> {
     ) -> Result<Self, CallError> {
         let once = extensions.get::<SendOnce>().is_some();
         if !once && request.body().is_some_and(|body| body.as_bytes().is_none()) {
-            let way_out = "collect it into bytes, or say `send_once()`";
+            let way_out = "collect it into bytes, or use `send_once()`";
             return Err(CallError::new(ErrorKind::BodyNotReplayable, way_out));
         }
         if let Some(why) = extensions.get::<InvalidKey>() {
             return Err(CallError::new(ErrorKind::InvalidKey, "").because(*why));
         }
         let mut key = extensions.get::<IdempotencyKey>().cloned();
-        // Written by hand: the caller knows what it does. A safe request needs none.
+        // A header set by the caller stays as it is. A safe request needs no key.
         let by_hand = request.headers().contains_key(&settings.header);
         if key.is_none() && !by_hand && !request.method().is_safe() {
             if settings.given_keys_only {
-                let way_out = "give it one with `idempotency_key(..)`";
+                let way_out = "set one with `idempotency_key(..)`";
                 return Err(CallError::new(ErrorKind::KeyMissing, way_out));
             }
             let drawn = IdempotencyKey::random();
@@ -137,8 +138,7 @@ impl<'a> Call<'a> {
         loop {
             attempts += 1;
             let copy = if self.once { None } else { kept.as_ref().and_then(Request::try_clone) };
-            // A body that says that it is bytes can be copied, so the request goes out whole only
-            // where there is one attempt.
+            // A body of bytes can be copied, so `take` runs only if there is a single attempt.
             let Some(request) = copy.or_else(|| kept.take()) else {
                 return Err(self.gave_up(attempts - 1, "the request cannot be sent again", None));
             };
@@ -189,8 +189,7 @@ impl<'a> Call<'a> {
                      with `redirect(same_origin_redirects())`"
                 );
             }
-            // Without a key an answer may be a download; what it says as a problem is wanted all
-            // the same.
+            // Without a key an answer may be a large download, so only a problem is collected.
             let wanted = self.has_key || crate::problem::is_problem(response.headers());
             if wanted && answer::is_holdable(&response, &method, self.settings.held_bytes) {
                 return Ok(answer::hold(response, self.settings.held_bytes).await?);
@@ -228,7 +227,7 @@ impl<'a> Call<'a> {
             Attempt::Answered { after, .. } => after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        // On top of what the server asked for: those whom it turned away together do not come back
+        // Added to the server's `Retry-After`, so that clients refused together do not return
         // together.
         let ceiling = backoff::ceiling(settings.backoff_base, settings.backoff_cap, attempts);
         let pause = asked.saturating_add(backoff::jitter(ceiling, (settings.bits)()));
@@ -270,7 +269,7 @@ impl<'a> Call<'a> {
 }
 
 impl Attempt {
-    /// Without the URL, whose query may hold what is nobody's business.
+    /// Leaves out the URL, because its query may contain private data.
     fn why(&self) -> &str {
         match self {
             Self::Answered { response, .. } => {
@@ -278,7 +277,7 @@ impl Attempt {
             }
             Self::Failed(error) if error.is_connect() => "no connection",
             Self::Failed(error) if error.is_timeout() => "no answer in time",
-            Self::Failed(_) | Self::Refused(_) => "the line broke",
+            Self::Failed(_) | Self::Refused(_) => "the connection broke",
             Self::TimedOut => "no answer in time",
         }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an `application/problem+json` says about retrying (HTTP-11).
+//! Reads the members of an `application/problem+json` that concern retrying (HTTP-11).
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
 
-/// A problem is a few hundred bytes; nobody's error page is parsed.
+/// A problem is a few hundred bytes long; longer bodies are not parsed.
 const LIMIT: usize = 64 << 10;
 
 /// The two members that a client may rely on.
@@ -15,7 +15,7 @@ pub(crate) struct Problem {
     pub(crate) retryable: Option<bool>,
 }
 
-/// Whether the answer says that it is a problem.
+/// Whether the answer declares itself a problem.
 pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
     is_of_type(headers, "application/problem+json")
 }
@@ -23,11 +23,11 @@ pub(crate) fn is_problem(headers: &HeaderMap) -> bool {
 /// Whether the body is of that media type, in any case and with any parameters.
 pub(crate) fn is_of_type(headers: &HeaderMap, essence: &str) -> bool {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let said = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
-    said.trim().eq_ignore_ascii_case(essence)
+    let declared = media_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    declared.trim().eq_ignore_ascii_case(essence)
 }
 
-/// Reads a whole body. What is no JSON object, or has members of other types, says nothing.
+/// Reads a whole body. A body that is not a JSON object, and members of other types, are ignored.
 pub(crate) fn read(body: &[u8]) -> Problem {
     let parsed =
         (body.len() <= LIMIT).then(|| serde_json::from_slice::<Value>(body).ok()).flatten();

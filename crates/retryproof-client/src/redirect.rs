@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which redirects a client may follow with a key in its requests.
+//! A redirect policy that keeps keys within their origin.
 
 use reqwest::redirect::Policy;
 
 /// Follows redirects as reqwest does by default, up to ten, but only within the origin (scheme,
 /// host and port) that the request was made for. A redirect to another origin is the answer of the
-/// call, with its status and its `Location`.
-///
-/// reqwest takes `Authorization` and cookies out of a request that is redirected to another origin,
-/// and knows nothing of `Idempotency-Key`: the other side would learn the key, with which it can
-/// ask for the call's answer (ID-4). Redirects are followed below all middleware, so the client has
-/// to be built with this policy. The middleware logs a warning where a key has gone to another
-/// origin.
+/// call, with its status and its `Location`. reqwest removes `Authorization` and cookies from a
+/// request that is redirected to another origin, but not `Idempotency-Key`. The other origin would
+/// learn the key and could use it to request the call's answer (ID-4). reqwest follows redirects
+/// below all middleware, so the client must be built with this policy. The middleware logs a
+/// warning if a key was sent to another origin.
 ///
 /// ```
 /// use retryproof_client::{IdempotencyMiddleware, same_origin_redirects};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the caller may ask of an answer, and say with a request.
+//! What a caller can read from an answer and set on a request.
 
 use reqwest::Response;
 use reqwest_middleware::RequestBuilder;
 
 use crate::key::IdempotencyKey;
 
-/// How a call came to its answer; an extension of every answer that the middleware has handled.
+/// How a call got its answer; an extension of every answer that the middleware has handled.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallReport {
@@ -15,34 +15,33 @@ pub struct CallReport {
     /// Whether this is the stored answer of an earlier attempt or call, marked
     /// `Idempotent-Replayed: true` (HTTP-8).
     pub replayed: bool,
-    /// Why this answer, which asks for another attempt, is nevertheless the last one. None for an
-    /// answer that is final.
+    /// Why no further attempt follows although the answer is retryable. `None` for a final answer.
     pub gave_up: Option<GaveUp>,
     /// The `code` of its problem (HTTP-11).
     pub code: Option<String>,
-    /// The call's key. None where there is none, or the caller wrote the header itself.
+    /// The call's key. `None` if the call has no key, or if the caller set the header itself.
     pub key: Option<IdempotencyKey>,
 }
 
-/// What ran out.
+/// The limit that ended a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GaveUp {
-    /// The attempts.
+    /// The number of attempts.
     Attempts,
     /// The time: the next attempt would have been after the deadline.
     Deadline,
-    /// Nothing: its body can be sent only once.
+    /// The request could be sent only once.
     SentOnce,
 }
 
-/// What an answer says about its call.
+/// What an answer tells about its call.
 pub trait IdempotentResponse {
-    /// Whether this is the stored answer of an earlier attempt or call: the work was not done now,
-    /// but before.
+    /// Whether this is the stored answer of an earlier attempt or call, so that the work was done
+    /// earlier and not now.
     fn is_replay(&self) -> bool;
 
-    /// All about the call. None for an answer that did not come through the middleware, or whose
+    /// The report on the call. `None` if the answer did not come through the middleware, or if its
     /// request was sent [without a key](IdempotentRequest::without_key).
     fn call(&self) -> Option<&CallReport>;
 }
@@ -61,20 +60,20 @@ pub(crate) fn is_replay(headers: &http::HeaderMap) -> bool {
     headers.get("idempotent-replayed").is_some_and(|value| value == "true")
 }
 
-/// What a request says about its call.
+/// Settings of a call, on its request.
 pub trait IdempotentRequest: Sized {
-    /// The key of this call, chosen by the caller: an order's number, or inside of a guarded action
-    /// `lease.downstream_key("charge")`, which is the same for whoever takes over from it. What
-    /// cannot be a key fails the call before anything is sent.
+    /// Sets the key of this call: an order number, or inside a guarded action
+    /// `lease.downstream_key("charge")`, which stays the same after a takeover. An invalid key
+    /// fails the call before anything is sent.
     #[must_use]
     fn idempotency_key(self, key: impl AsRef<str>) -> Self;
 
-    /// No key and no retry: the request is passed on as it is, for a service that does not know
+    /// Sends the request unchanged, without key and retry, for a service that does not support
     /// keys.
     #[must_use]
     fn without_key(self) -> Self;
 
-    /// The request is sent with its key, once, whatever becomes of it: for a body that is a stream.
+    /// Sends the request with its key, but only once, for a body that is a stream.
     #[must_use]
     fn send_once(self) -> Self;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which answers and which failures are worth another attempt: one pure function each.
+//! Decides which answers and which failures are worth another attempt, in one pure function each.
 
 use http::StatusCode;
 
 use crate::problem::Problem;
 
-/// What is known of an answer when it is judged.
+/// The facts about an answer that the decision uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) status: StatusCode,
@@ -13,32 +13,32 @@ pub(crate) struct Seen<'a> {
     pub(crate) replayed: bool,
     /// The members of its problem, if it is one.
     pub(crate) problem: Option<&'a Problem>,
-    /// It has a `Retry-After` that can be read.
+    /// It has a valid `Retry-After`.
     pub(crate) retry_after: bool,
 }
 
 /// Whether the same request, sent again with the same key, may get another answer.
 pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
-    // What was replayed is what every retry gets.
+    // Every retry would get the same replay.
     if seen.replayed {
         return false;
     }
     let code = seen.problem.and_then(|problem| problem.code.as_deref());
     let said = seen.problem.and_then(|problem| problem.retryable);
     match (code, said) {
-        // Whatever else they say: the one is refused for good, the other is done.
+        // Final whatever the other members are: the first is refused for good, the second is done.
         (Some("fingerprint-mismatch" | "result-not-replayable"), _) | (_, Some(false)) => {
             return false;
         }
         // The status of this one is a setting of the server (HTTP-10).
         (Some("in-flight"), _) => return true,
-        // The one 400 that the same bytes may mend: they did not arrive whole.
+        // The only 400 that a retry can fix: the body did not arrive whole.
         (Some("body-unreadable"), Some(true)) => return true,
         _ => {}
     }
     match seen.status.as_u16() {
         400 | 422 => false,
-        // A conflict without a word on retrying is one of the application's.
+        // A conflict that does not mention retrying comes from the application.
         409 => said == Some(true) || seen.retry_after,
         408 | 425 | 429 | 502 | 503 | 504 => true,
         status => status >= 400 && said == Some(true),
@@ -46,7 +46,7 @@ pub(crate) fn is_retryable(seen: Seen<'_>) -> bool {
 }
 
 /// Whether a request that got no answer may get one at the next attempt. A request that cannot be
-/// built, an endless redirect and what another middleware refused stay what they are.
+/// built, an endless redirect and an error of another middleware are final.
 pub(crate) fn is_passing(error: &reqwest_middleware::Error) -> bool {
     match error {
         reqwest_middleware::Error::Middleware(_) => false,

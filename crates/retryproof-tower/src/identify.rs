@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Identify`]: which unit of work a request is.
+//! [`Identify`]: finds the unit of work that a request stands for.
 
 use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Lease};
 
-/// Says which unit of work a request is. Any `Fn(&Req) -> impl IntoContext` does; implement it by
-/// hand to hand the lease to the inner service as well.
+/// Identifies the unit of work of a request. Every `Fn(&Req) -> impl IntoContext` implements this
+/// trait. Implement it yourself to pass the lease to the inner service too.
 ///
 /// ```
 /// use retryproof_core::Lease;
@@ -23,27 +23,27 @@ use retryproof_core::{ContextBuilder, Error, IdempotencyContext, IntoScope, Leas
 ///     }
 ///
 ///     fn granted(&self, charge: &mut Charge, lease: &Lease) {
-///         // The same for whoever takes over.
+/// Stays the same after a takeover.
 ///         charge.provider_key = Some(lease.downstream_key("charge"));
 ///     }
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name the scope and the key of a `{Req}`",
-    label = "a function of the request is wanted here",
-    note = "give a closure `|request: &{Req}| (scope, key)`, or implement `Identify<{Req}>`"
+    label = "expected a function of the request",
+    note = "pass a closure `|request: &{Req}| (scope, key)`, or implement `Identify<{Req}>`"
 )]
 pub trait Identify<Req> {
     /// A scope and a key, a context, or a `Result` of these.
     type Context: IntoContext;
 
-    /// The unit of work. Called once per call, before anything is acquired; it must not block. A
-    /// panic is the caller's.
+    /// Returns the unit of work. Called once per call, before the acquire; it must not block. A
+    /// panic propagates to the caller.
     fn identify(&self, request: &Req) -> Self::Context;
 
-    /// Called after the grant and before the inner service, with the lease of this run: for its
-    /// downstream keys, its fencing token, or whether it is a takeover. Does nothing unless
-    /// implemented. A panic counts as one of the service (RUN-4).
+    /// Called after the grant and before the inner service, with the lease of this run. Use it for
+    /// downstream keys, the fencing token, or to see whether the run is a takeover. The default
+    /// does nothing. A panic counts as a panic of the service (RUN-4).
     fn granted(&self, request: &mut Req, lease: &Lease) {
         let _ = (request, lease);
     }
@@ -65,7 +65,7 @@ where
 /// `Result` of these whose error refuses the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` names no scope and key",
-    label = "not what identifies a call",
+    label = "this does not identify a call",
     note = "return `(scope, key)` with a scope that is code, a `ContextBuilder`, or a `Result` \
             of these"
 )]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`EngineLayer`]: an engine, an extractor and the terms of its calls, as a `tower` layer.
+//! [`EngineLayer`]: an engine, an extractor and call settings, as a `tower` layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use retryproof_core::{CompletionFailurePolicy, IdempotencyEngine, JsonCodec, OnDrop};
 
-/// Runs the services that it wraps once per (scope, key): the first request runs the service, every
-/// other one gets its stored response. See the [crate's page](crate).
+/// Runs the wrapped service once per (scope, key): the first request runs the service, every other
+/// request gets the stored response. See the [crate's page](crate).
 ///
-/// Cheap to clone. Its durations, where given, are those of every call; what is left out is the
-/// extractor's, or the configured default (CTX-3).
+/// Cheap to clone. A duration set here applies to every call; a duration that is not set comes from
+/// the extractor, or else from the configured default (CTX-3).
 pub struct EngineLayer<I, C = JsonCodec> {
     pub(crate) engine: IdempotencyEngine,
     pub(crate) identify: Arc<I>,
@@ -19,7 +19,7 @@ pub struct EngineLayer<I, C = JsonCodec> {
     pub(crate) terms: Terms,
 }
 
-/// What the calls of a layer have in common.
+/// Settings that apply to every call of a layer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
     pub(crate) ttl: Option<Duration>,
@@ -31,7 +31,7 @@ pub(crate) struct Terms {
 }
 
 impl<I> EngineLayer<I> {
-    /// A layer on `engine`; `identify` says which unit of work a request is, see
+    /// A layer on `engine`; `identify` finds the unit of work of a request, see
     /// [`Identify`](crate::Identify).
     pub fn new(engine: IdempotencyEngine, identify: I) -> Self {
         Self { engine, identify: Arc::new(identify), codec: JsonCodec, terms: Terms::default() }
@@ -39,33 +39,33 @@ impl<I> EngineLayer<I> {
 }
 
 impl<I, C> EngineLayer<I, C> {
-    /// Stores responses by another codec; [`NoCodec`](retryproof_core::NoCodec) for services that
-    /// return `()`.
+    /// Stores responses with another codec; use [`NoCodec`](retryproof_core::NoCodec) for services
+    /// that return `()`.
     #[must_use]
     pub fn codec<D>(self, codec: D) -> EngineLayer<I, D> {
         let Self { engine, identify, codec: _, terms } = self;
         EngineLayer { engine, identify, codec, terms }
     }
 
-    /// How long a response is kept, from completion: 1 ms to 3,650 days. Out of bounds, each call
-    /// is refused (CTX-2).
+    /// How long a response is kept, from completion: 1 ms to 3,650 days. A value out of bounds
+    /// makes every call fail (CTX-2).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.terms.ttl = Some(ttl);
         self
     }
 
-    /// How long a holder that went silent keeps the key: 10 ms to 24 h. Out of bounds, each call is
-    /// refused (CTX-2).
+    /// How long a silent holder keeps the key: 10 ms to 24 h. A value out of bounds makes every
+    /// call fail (CTX-2).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.terms.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder, up to 24 h; zero looks once and never blocks,
-    /// which is right where whoever sent the request sends it again. Out of bounds, each call is
-    /// refused (CTX-2).
+    /// How long a duplicate waits for the holder, up to 24 h. Zero checks once and never blocks;
+    /// use it if the sender repeats its requests anyway. A value out of bounds makes every call
+    /// fail (CTX-2).
     #[must_use]
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.terms.wait = Some(wait);
@@ -86,10 +86,10 @@ impl<I, C> EngineLayer<I, C> {
         self
     }
 
-    /// Runs the inner service on a tracked task of its own, once the lease is granted: a caller
-    /// that goes away, say by a time-out outside of this layer, changes nothing, and its retry gets
-    /// the response. The engine's `shutdown` waits for such tasks and `max-running` bounds them
-    /// (RUN-5). Task-locals of the caller are not there.
+    /// Runs the inner service on a separate, tracked task after the grant. The work then continues
+    /// if its caller goes away, for example because of a timeout outside this layer, and the retry
+    /// gets the response. The engine's `shutdown` waits for such tasks, and `max-running` limits
+    /// them (RUN-5). The caller's task-locals are not available on that task.
     #[must_use]
     pub fn on_own_task(mut self) -> Self {
         self.terms.own_task = true;

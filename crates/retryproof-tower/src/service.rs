@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`EngineService`]: a service whose requests run once per key.
+//! [`EngineService`]: runs each request once per key.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -77,7 +77,8 @@ where
             // The inner service stays ready for the next request.
             Err(error) => return EngineFuture(Box::pin(ready(Err(Rejected::Store(error).into())))),
         };
-        // The one that was polled ready goes along; its clone takes the place (tower's contract).
+        // This call takes the service that was polled ready, and a clone replaces it (tower's
+        // contract).
         let next = self.inner.clone();
         let mut inner = replace(&mut self.inner, next);
         let EngineLayer { engine, identify, codec, terms } = self.layer.clone();
@@ -115,10 +116,11 @@ impl<S: fmt::Debug, I, C: fmt::Debug> fmt::Debug for EngineService<S, I, C> {
 /// The future of an [`EngineService`].
 ///
 /// # Cancel safety
-/// Dropped before the inner service's future was first polled, the key is free. Dropped later, the
-/// lease runs out and the next run is a takeover; [`on_drop`](EngineLayer::on_drop) and
-/// [`on_own_task`](EngineLayer::on_own_task) choose otherwise. Dropped while the response is being
-/// recorded, that is finished in the background (RUN-5).
+/// If the future is dropped before the inner service's future was first polled, the key is free. If
+/// it is dropped later, the lease runs out and the next run is a takeover;
+/// [`on_drop`](EngineLayer::on_drop) and [`on_own_task`](EngineLayer::on_own_task) change this. If
+/// it is dropped while the response is being recorded, the recording finishes in the background
+/// (RUN-5).
 #[must_use = "a future does nothing until it is polled"]
 pub struct EngineFuture<T, E>(Pin<Box<dyn Future<Output = Result<T, E>> + Send>>);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware's settings, refused as a whole where they make no sense.
+//! The middleware's settings; `build` refuses values that make no sense.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use http::HeaderName;
 use super::IdempotencyMiddleware;
 use crate::error::{CallError, ErrorKind};
 
-/// No call is waited for longer.
+/// The upper bound of every duration.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) type Bits = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -50,36 +50,36 @@ impl Builder {
         }
     }
 
-    /// How often a request is sent at most, the first time included; 1 never retries. Default: 8.
+    /// The maximum number of attempts, including the first; 1 never retries. Default: 8.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// How long a call lasts at most, all attempts and pauses together; up to a day. Default: 60 s,
-    /// so that it outlives the default lease (30 s) of a server that died, and the wait (10 s) of
-    /// the one that takes over.
+    /// The longest duration of a call, all attempts and pauses together; up to a day. Default: 60
+    /// s, which is longer than the default lease (30 s) of a server that died plus the wait (10 s)
+    /// of the server that takes over.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How long one attempt lasts at most, from connecting to the end of the answer. Longer than
-    /// the server lets a duplicate wait (10 s by default), or its 409 is never heard. Default: 20
-    /// s.
+    /// The longest duration of one attempt, from connecting to the end of the answer. Choose it
+    /// longer than the server lets a duplicate wait (10 s by default), otherwise its 409 never
+    /// arrives. Default: 20 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The pause before a retry is random, between nothing and a ceiling that begins at `base`,
-    /// doubles, and ends at `cap`; on top of what `Retry-After` asks for. Defaults: 200 ms, 5 s.
+    /// The pause before a retry is random, between zero and a ceiling that begins at `base`,
+    /// doubles, and ends at `cap`. It is added to `Retry-After`. Defaults: 200 ms, 5 s.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         (self.backoff_base, self.backoff_cap) = (base, cap);
         self
     }
 
-    /// The header that carries the key, as the server's `web.key-header` names it. Default:
+    /// The header that carries the key; must match the server's `web.key-header`. Default:
     /// `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
@@ -87,46 +87,44 @@ impl Builder {
     }
 
     /// Sends every key as an RFC 9651 String, in quotation marks, as the draft of the
-    /// `Idempotency-Key` header has it; for servers that take no other form. Servers guarded by
-    /// `retryproof` take both for the same key. Default: bare, and quoted where a key holds a space
-    /// or a comma, or begins with a quotation mark.
+    /// `Idempotency-Key` header requires, for servers that accept no other form. Servers guarded by
+    /// `retryproof` accept both forms of a key. Default: bare, but quoted if the key contains a
+    /// space or a comma, or begins with a quotation mark.
     pub fn quoted_keys(mut self) -> Self {
         self.quoted_keys = true;
         self
     }
 
-    /// Never draws a key: a call that needs one and was not given one is refused. For clients that
-    /// are used inside of guarded actions, where a drawn key would be another one in every run, and
-    /// protect from nothing.
+    /// Never draws a key: a call that needs a key but has none is refused. Use it for clients
+    /// inside guarded actions, where a drawn key would differ in every run and protect nothing.
     pub fn given_keys_only(mut self) -> Self {
         self.given_keys_only = true;
         self
     }
 
-    /// How much of an answer is waited for before it is handed on; what is longer arrives as a
-    /// stream, and a line that is cut in it is the caller's to notice. Default: 8 MiB, the largest
-    /// answer that a server keeps by default.
+    /// How many bytes of an answer the middleware collects before it returns the answer. The rest
+    /// arrives as a stream, and the caller has to handle a cut connection there. Default: 8 MiB,
+    /// the largest answer that a server stores by default.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
     }
 
-    /// Where the random bits of the pauses come from, for tests. Default: the operating system.
-    /// Keys are always drawn there.
+    /// The source of random bits for the pauses, for tests. Default: the operating system. Keys
+    /// always come from the operating system.
     pub fn jitter_source(mut self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.bits = Arc::new(bits);
         self
     }
 
-    /// The wall clock that a `Retry-After` date is judged by where the answer has no `Date`, for
-    /// tests. All else goes by tokio's clock, which tests can pause.
+    /// The wall clock for a `Retry-After` date if the answer has no `Date`, for tests. Everything
+    /// else uses tokio's clock, which tests can pause.
     pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now);
         self
     }
 
-    /// The middleware.
-    ///
+    /// Builds the middleware.
     /// # Errors
     /// [`ErrorKind::Config`]: no attempts, a time of zero or over a day, a base above its cap.
     pub fn build(self) -> Result<IdempotencyMiddleware, CallError> {
@@ -165,7 +163,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Without random bits a pause has its full length: nobody comes back too early.
+/// Without random bits a pause has its full length, so that no retry comes too early.
 fn random_bits() -> u64 {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or(u64::MAX, |()| u64::from_le_bytes(bits))
@@ -173,7 +171,7 @@ fn random_bits() -> u64 {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one place where this crate asks for the time of day"
+    reason = "the only place where this crate reads the wall clock"
 )]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
