@@ -19,7 +19,7 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_core::transaction::Transaction;
 use sqlx_postgres::{PgArguments, PgConnection, PgPool};
 
-use crate::call::Value;
+use crate::statement::bound::Value;
 use crate::error::classify;
 use crate::statement::Statement;
 use crate::store::PostgresStore;

@@ -2,23 +2,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 
-mod acquire;
-mod call;
 mod config;
-mod courier;
-mod door;
 mod error;
-mod group;
-mod hash;
+mod execute;
 mod inspect;
 mod join;
 mod pool;
-mod recent;
 mod record;
 mod schema;
 mod statement;
 mod store;
-mod wake;
+mod waiters;
 
 pub use config::{Pooler, PostgresConfig};
 #[cfg(feature = "sqlx-08")]

@@ -22,7 +22,7 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::call::{Call, Reply};
+use crate::statement::bound::{Call, Reply};
 use crate::config::{PostgresConfig, Source};
 use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A row read strictly: whatever we did not write fails closed and stays where it is (CMP-8).
 
+pub(crate) mod hash;
+
 use std::time::Duration;
 
 use retryproof_core::{Error, FencingToken, Fingerprint, OwnerId, Result, StoredResult};

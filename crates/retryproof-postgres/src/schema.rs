@@ -12,7 +12,7 @@ use sqlx_postgres::{PgConnection, PgRow};
 
 use crate::config::{DEFAULT_TABLE, PostgresConfig, valid};
 use crate::error::{classify, is_missing};
-use crate::hash::hash;
+use crate::record::hash::hash;
 use crate::pool::Pool;
 
 /// The version that this code reads and writes.

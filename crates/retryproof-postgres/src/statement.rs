@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The SQL: every statement as constant text, bound to its values as a [`Call`].
 
+pub(crate) mod bound;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use retryproof_core::store::{AcquireRequest, Completion};
 use retryproof_core::{Identity, OwnerId};
 
-use crate::call::{Call, List, Value};
+use crate::statement::bound::{Call, List, Value};
 use crate::config::DEFAULT_TABLE;
-use crate::group::Waiting;
+use crate::execute::batch::Waiting;
 
 /// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in
 /// a transaction. `extract` would count in decimal numbers; a double keeps microseconds apart until 2106.

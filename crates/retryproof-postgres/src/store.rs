@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`PostgresStore`]: the contract, one statement for each call.
 
+mod acquire;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -14,18 +16,18 @@ use retryproof_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::call::{Call, Reply};
+use crate::statement::bound::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
-use crate::courier::Courier;
-use crate::door::Doors;
+use crate::waiters::notify::Courier;
+use crate::execute::record_limit::Doors;
 use crate::error::classify;
-use crate::group::{Group, Turn};
+use crate::execute::batch::{Group, Turn};
 use crate::inspect::BEGINNING;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Phase, Record};
 use crate::schema;
 use crate::statement::{Sql, Statement};
-use crate::wake::{ANNOUNCE_AGAIN, Wake};
+use crate::waiters::{ANNOUNCE_AGAIN, Wake};
 
 /// Between two looks of a waiter where nothing is pushed: at first, and at most (ACQ-4).
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));

@@ -8,14 +8,14 @@ use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use tokio::time::{Instant, timeout};
 
-use crate::call::Reply;
-use crate::door::Knock;
+use crate::statement::bound::Reply;
+use crate::execute::record_limit::Knock;
 use crate::error::{classify, is_locked, refuses_writes};
 use crate::pool::{Failed, Lane};
 use crate::record::{Answer, Phase, Record};
 use crate::statement::Statement;
 use crate::store::PostgresStore;
-use crate::wake;
+use crate::waiters as wake;
 
 /// How often an acquire is repeated that neither granted nor saw a live record; before each further
 /// one a look decides.

@@ -14,6 +14,9 @@
 //! A poll is the net under all that: nothing here is needed for a waiter to end, only for it to end
 //! soon.
 
+pub(crate) mod notify;
+pub(crate) mod recent;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,8 +27,8 @@ use retryproof_core::{Identity, OwnerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::hash::hash;
-use crate::recent::Recent;
+use crate::record::hash::hash;
+use crate::waiters::recent::Recent;
 
 /// For how long an announcement holds; a waiter that sleeps for longer repeats it in time.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);

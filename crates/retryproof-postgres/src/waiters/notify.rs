@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::Source;
 use crate::error::classify;
 use crate::pool::Pool;
-use crate::wake::Wake;
+use crate::waiters::Wake;
 
 /// How long a connection may take to come about, or a message to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);

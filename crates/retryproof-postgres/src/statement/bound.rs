@@ -207,7 +207,7 @@ mod tests {
     use retryproof_core::store::Completion;
     use retryproof_core::{Identity, OwnerId};
 
-    use crate::group::Waiting;
+    use crate::execute::batch::Waiting;
     use crate::statement::Statement;
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use crate::recent::Recent;
+use crate::waiters::recent::Recent;
 
 /// For how long a record that was found locked counts as such, unless an acquire is answered
 /// before; and how many do.
