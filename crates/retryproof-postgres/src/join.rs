@@ -19,9 +19,9 @@ use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_core::transaction::Transaction;
 use sqlx_postgres::{PgArguments, PgConnection, PgPool};
 
-use crate::statement::bound::Value;
 use crate::error::classify;
 use crate::statement::Statement;
+use crate::statement::bound::Value;
 use crate::store::PostgresStore;
 
 #[cfg(feature = "sqlx-08")]

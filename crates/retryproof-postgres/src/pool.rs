@@ -22,9 +22,9 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::statement::bound::{Call, Reply};
 use crate::config::{PostgresConfig, Source};
 use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
+use crate::statement::bound::{Call, Reply};
 
 use share::{Held, Idle, Share};
 

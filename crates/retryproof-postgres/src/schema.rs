@@ -12,8 +12,8 @@ use sqlx_postgres::{PgConnection, PgRow};
 
 use crate::config::{DEFAULT_TABLE, PostgresConfig, valid};
 use crate::error::{classify, is_missing};
-use crate::record::hash::hash;
 use crate::pool::Pool;
+use crate::record::hash::hash;
 
 /// The version that this code reads and writes.
 const VERSION: i64 = 1;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use retryproof_core::store::{AcquireRequest, Completion};
 use retryproof_core::{Identity, OwnerId};
 
-use crate::statement::bound::{Call, List, Value};
 use crate::config::DEFAULT_TABLE;
 use crate::execute::batch::Waiting;
+use crate::statement::bound::{Call, List, Value};
 
 /// The server's clock as it acts, in microseconds since 1970 (ACQ-7); `now()` would stand still in
 /// a transaction. `extract` would count in decimal numbers; a double keeps microseconds apart until 2106.

@@ -16,17 +16,17 @@ use retryproof_core::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::statement::bound::{Call, Reply};
 use crate::config::{Pooler, PostgresConfig};
-use crate::waiters::notify::Courier;
-use crate::execute::record_limit::Doors;
 use crate::error::classify;
 use crate::execute::batch::{Group, Turn};
+use crate::execute::record_limit::Doors;
 use crate::inspect::BEGINNING;
 use crate::pool::{Failed, Lane, Pool};
 use crate::record::{Phase, Record};
 use crate::schema;
+use crate::statement::bound::{Call, Reply};
 use crate::statement::{Sql, Statement};
+use crate::waiters::notify::Courier;
 use crate::waiters::{ANNOUNCE_AGAIN, Wake};
 
 /// Between two looks of a waiter where nothing is pushed: at first, and at most (ACQ-4).

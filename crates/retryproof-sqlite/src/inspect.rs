@@ -9,11 +9,11 @@ use retryproof_core::{Error, ErrorKind, FencingToken, Identity, Result};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use crate::connection;
 use crate::error::classify;
-use crate::file;
+use crate::execute::transition::{Answer, Step, mixed_up};
 use crate::record::{COMPLETE, IN_PROGRESS};
 use crate::schema::Statement;
-use crate::step::{Answer, Step, mixed_up};
 use crate::store::SqliteStore;
 
 /// Most rows that one purging transaction deletes: acquires queue behind it.
@@ -55,7 +55,7 @@ impl Inspect for SqliteStore {
         std::thread::Builder::new()
             .name("retryproof-stats".to_owned())
             .spawn(move || {
-                let stats = file::open_reader(&config)
+                let stats = connection::open_reader(&config)
                     .and_then(|conn| stats(&conn, sql.of(Statement::Stats)));
                 // A caller that is gone has no use for it.
                 let _ = reply.send(stats);

@@ -2,6 +2,8 @@
 //! Joining the application's transaction on the same file (CMP-7): the completion as one statement,
 //! and the driver's transactions as ports.
 
+pub(crate) mod transaction;
+
 use std::future::{Future, ready};
 
 use retryproof_core::store::{Completion, Dialect, Join, JoinStatement, Param, TxPort};

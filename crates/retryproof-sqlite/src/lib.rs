@@ -92,25 +92,19 @@
 //! - The file does not shrink by purging; run `VACUUM` in a quiet hour if it must.
 
 mod config;
-mod desk;
+mod connection;
 mod error;
-mod file;
+mod execute;
 mod inspect;
 mod join;
-mod leases;
-mod pause;
-mod reader;
+mod pool;
 mod record;
 mod schema;
-mod step;
 mod store;
-mod turn;
-mod tx;
-mod wake;
-mod writer;
+mod waiters;
 
 pub use config::{SqliteConfig, Synchronous};
 pub use join::Sqlite;
+pub use join::transaction::{SqliteTx, SqliteTxSource};
 pub use schema::schema_sql;
 pub use store::SqliteStore;
-pub use tx::{SqliteTx, SqliteTxSource};

@@ -9,8 +9,8 @@ use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::config::{DEFAULT_TABLE, SqliteConfig};
+use crate::connection;
 use crate::error::classify;
-use crate::file;
 
 /// The version that this code reads and writes.
 const VERSION: i64 = 1;
@@ -178,8 +178,8 @@ impl SqliteConfig {
 
     fn migrated(&self) -> Result<()> {
         let table = self.table()?;
-        let mut conn = file::create(self)?;
-        file::patiently(self.busy_timeout, || apply(&mut conn, table))
+        let mut conn = connection::create(self)?;
+        connection::patiently(self.busy_timeout, || apply(&mut conn, table))
     }
 }
 

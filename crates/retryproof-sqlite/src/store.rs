@@ -16,17 +16,17 @@ use retryproof_core::{
 use rusqlite::limits::Limit;
 
 use crate::config::SqliteConfig;
-use crate::desk::Desk;
+use crate::connection;
+use crate::connection::retry::Patience;
 use crate::error::{classify, is_busy};
-use crate::file;
-use crate::pause::Patience;
-use crate::reader::Readers;
+use crate::execute::Writer;
+use crate::execute::transaction::Desk;
+use crate::execute::transition::{Answer, Step, mixed_up};
+use crate::execute::write_lock::Turn;
+use crate::pool::Readers;
 use crate::record::{Phase, ReadError, Record, find};
 use crate::schema::{self, Sql, Statement};
-use crate::step::{Answer, Step, mixed_up};
-use crate::turn::Turn;
-use crate::wake::Wake;
-use crate::writer::Writer;
+use crate::waiters::Wake;
 
 /// Between two attempts to read a file that is locked as a whole, which WAL does for moments only.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -88,7 +88,7 @@ impl SqliteStore {
         let sql = Arc::new(Sql::new(table));
         let wake = Arc::new(Wake::default());
         let desk = Desk::new(&config, Arc::clone(&sql), Arc::clone(&wake))?;
-        file::patiently(config.busy_timeout, || schema::check(desk.connection(), table))
+        connection::patiently(config.busy_timeout, || schema::check(desk.connection(), table))
             .map_err(|error| error.with("file", config.path.display()))?;
         let limit = desk.connection().limit(Limit::SQLITE_LIMIT_LENGTH).map_err(classify)?;
         let limit = usize::try_from(limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);

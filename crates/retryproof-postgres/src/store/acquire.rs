@@ -8,12 +8,12 @@ use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use tokio::time::{Instant, timeout};
 
-use crate::statement::bound::Reply;
-use crate::execute::record_limit::Knock;
 use crate::error::{classify, is_locked, refuses_writes};
+use crate::execute::record_limit::Knock;
 use crate::pool::{Failed, Lane};
 use crate::record::{Answer, Phase, Record};
 use crate::statement::Statement;
+use crate::statement::bound::Reply;
 use crate::store::PostgresStore;
 use crate::waiters as wake;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Opening the database file: WAL, durability, and what to say when it cannot be opened.
 
+pub(crate) mod retry;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,8 +10,8 @@ use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::config::{SqliteConfig, Synchronous};
+use crate::connection::retry::{Patience, pause};
 use crate::error::{classify, is_busy};
-use crate::pause::{Patience, pause};
 
 /// Between two attempts to get a lock at start-up.
 const AGAIN: Duration = Duration::from_millis(2);

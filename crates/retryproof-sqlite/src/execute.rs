@@ -3,6 +3,11 @@
 //! into one transaction and answers after its commit, so that many callers share one wait for the
 //! disk.
 
+pub(crate) mod leases;
+pub(crate) mod transaction;
+pub(crate) mod transition;
+pub(crate) mod write_lock;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,11 +17,11 @@ use parking_lot::{Condvar, Mutex};
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
-use crate::desk::{Desk, Ran, copy};
+use crate::connection::retry::{Patience, pause};
 use crate::error::classify;
-use crate::pause::{Patience, pause};
-use crate::step::{Answer, Step};
-use crate::turn::Turn;
+use crate::execute::transaction::{Desk, Ran, copy};
+use crate::execute::transition::{Answer, Step};
+use crate::execute::write_lock::Turn;
 
 /// Most steps of one transaction.
 const BATCH: usize = 256;

@@ -8,12 +8,12 @@ use retryproof_core::{Error, Result};
 use rusqlite::{Connection, ffi};
 
 use crate::config::SqliteConfig;
+use crate::connection;
+use crate::connection::retry::{Patience, pause};
 use crate::error::{classify, is_busy, is_full};
-use crate::file;
-use crate::pause::{Patience, pause};
+use crate::execute::transition::{Answer, Step, Tx, mixed_up};
 use crate::schema::Sql;
-use crate::step::{Answer, Step, Tx, mixed_up};
-use crate::wake::Wake;
+use crate::waiters::Wake;
 
 /// How long a step of a batch that failed asks for a lock that another process has taken in
 /// between, and how often.
@@ -64,7 +64,7 @@ impl Aborted {
 
 impl Desk {
     pub(crate) fn new(config: &SqliteConfig, sql: Arc<Sql>, wake: Arc<Wake>) -> Result<Self> {
-        let conn = file::open(config)?;
+        let conn = connection::open(config)?;
         Ok(Self { conn, sql, wall_clock: Arc::clone(&config.wall_clock), wake, data_version: 0 })
     }
 

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use retryproof_core::Result;
 use retryproof_core::store::{Acquired, FencedWrite};
 
-use crate::pause::now;
-use crate::step::{Answer, Step};
+use crate::connection::retry::now;
+use crate::execute::transition::{Answer, Step};
 
 /// How many lengths are kept before those that are over are dropped.
 const MANY: usize = 64;

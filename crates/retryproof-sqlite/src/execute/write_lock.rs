@@ -16,8 +16,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::leases::Leases;
-use crate::pause::Patience;
+use crate::connection::retry::Patience;
+use crate::execute::leases::Leases;
 
 /// Who writes, and what is to be lost by those who wait.
 #[derive(Default)]

@@ -19,11 +19,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::config::SqliteConfig;
+use crate::connection;
+use crate::connection::retry::{Patience, pause};
 use crate::error::{classify, is_busy};
-use crate::file;
+use crate::execute::write_lock::{Taken, Turn};
 use crate::join::{Sqlite, run};
-use crate::pause::{Patience, pause};
-use crate::turn::{Taken, Turn};
 
 /// Between two attempts to get the write lock from another process, or to commit beside a reader of
 /// one.
@@ -101,7 +101,7 @@ impl SqliteTxSource {
     /// # Errors
     /// Those of [`SqliteStore::open_with`](crate::SqliteStore::open_with).
     pub fn open_with(config: &SqliteConfig) -> Result<Self> {
-        let conn = file::open(config).map_err(|error| error.during("open"))?;
+        let conn = connection::open(config).map_err(|error| error.during("open"))?;
         Self::new(conn, config.busy_timeout)
     }
 

@@ -9,7 +9,7 @@ use retryproof_core::Result;
 use rusqlite::Connection;
 
 use crate::config::SqliteConfig;
-use crate::file;
+use crate::connection;
 
 /// As many as may read at once. WAL readers and the writer do not block each other.
 pub(crate) struct Readers(Box<[Mutex<Connection>]>);
@@ -17,7 +17,7 @@ pub(crate) struct Readers(Box<[Mutex<Connection>]>);
 impl Readers {
     pub(crate) fn open(config: &SqliteConfig) -> Result<Self> {
         (0..config.readers)
-            .map(|_| file::open_reader(config).map(Mutex::new))
+            .map(|_| connection::open_reader(config).map(Mutex::new))
             .collect::<Result<_>>()
             .map(Self)
     }
