@@ -10,12 +10,11 @@ use crate::tree::Source;
 
 /// Crates with circles that are still to be opened, and how many files those have. The number has
 /// to fall with each circle that is opened; a crate that is not listed has none.
-const STILL_CLOSED: [(&str, usize); 7] = [
+const STILL_CLOSED: [(&str, usize); 6] = [
     ("retryproof-core", 19),
     ("retryproof-http", 16),
     ("retryproof-kafka", 2),
     ("retryproof-nats", 2),
-    ("retryproof-postgres", 4),
     ("retryproof-rabbitmq", 5),
     ("retryproof-redis", 2),
 ];

@@ -10,11 +10,11 @@ use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::ConnectOptions as _;
 use sqlx_postgres::{PgConnectOptions, PgPool};
 
-/// The default name of the table of records; its companion appends `_meta` to it.
+/// The default name of the table of records. The table of the schema version appends `_meta` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// The parameters of a URL that the driver takes; others it would ignore.
-const OF_THE_DRIVER: [&str; 17] = [
+/// The URL parameters of the driver, which would ignore unknown ones.
+const DRIVER_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
     "sslrootcert",
@@ -34,19 +34,19 @@ const OF_THE_DRIVER: [&str; 17] = [
     "options",
 ];
 
-/// What stands between the store and the server.
+/// Whether a pooler stands between the store and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// Found out by [`PostgresStore::connect`](crate::PostgresStore::connect): it asks over two
-    /// connections, several times each, which process of the server answers.
+    /// [`PostgresStore::connect`](crate::PostgresStore::connect) detects it: it checks on two
+    /// connections, several times each, which server process answers.
     #[default]
     Detect,
-    /// Nothing, or a pooler that gives a client one connection for as long as it stays (pgbouncer's
+    /// No pooler, or one that gives a client the same connection until it disconnects (pgbouncer's
     /// `session`).
     Session,
-    /// A pooler that gives each transaction another connection (pgbouncer's `transaction`): nothing
-    /// is prepared, and waiters poll.
+    /// A pooler that gives each transaction another connection (pgbouncer's `transaction`):
+    /// prepared statements are off, and waiters poll.
     Transaction,
 }
 
@@ -54,13 +54,14 @@ pub enum Pooler {
 #[derive(Clone)]
 pub(crate) enum Source {
     Options(Box<PgConnectOptions>),
-    /// Asked anew for each connection, so that a password that the application renews in its pool
-    /// is ours too.
+    /// Read again for each connection, so that a password that the application changes in its pool
+    /// reaches the store.
     Pool(PgPool),
 }
 
 impl Source {
-    /// For one connection. Statements are not logged: behind a pooler they hold keys (ID-4).
+    /// The options of one connection. Statements are not logged, because behind a pooler they
+    /// contain keys (ID-4).
     pub(crate) fn options(&self) -> PgConnectOptions {
         let options = match self {
             Self::Options(options) => (**options).clone(),
@@ -70,13 +71,13 @@ impl Source {
         let options = options
             .disable_statement_logging()
             .statement_cache_capacity(64)
-            // The one start-up parameter that poolers refuse; we read no floats.
+            // Poolers refuse this start-up parameter; the store reads no floats.
             .extra_float_digits(None);
         if named { options } else { options.application_name("retryproof") }
     }
 }
 
-/// What a [`PostgresStore`](crate::PostgresStore) is connected with.
+/// The server, table and limits of a [`PostgresStore`](crate::PostgresStore).
 ///
 /// ```
 /// use retryproof_postgres::PostgresConfig;
@@ -98,20 +99,20 @@ pub struct PostgresConfig {
     pub(crate) max_value: usize,
 }
 
-/// Half of what the server takes in one message: as hex digits a value is twice as long.
-const MOST: usize = (1 << 29) - (64 << 10);
+/// Half of what the server accepts in one message, because hex digits double the length of a value.
+const MAX_VALUE: usize = (1 << 29) - (64 << 10);
 
 impl PostgresConfig {
-    /// The defaults on a server and database.
+    /// The defaults for a server and database.
     #[must_use]
     pub fn new(options: PgConnectOptions) -> Self {
         Self::of(Source::Options(Box::new(options)))
     }
 
-    /// The server and database of the application's own `sqlx::PgPool`. The store opens connections
-    /// of its own with the pool's settings, as they are at each time: actions that hold all
-    /// connections of the application never keep the store waiting (RUN-2). What the pool does to a
-    /// connection after it is opened (`after_connect`) is not done to the store's.
+    /// The server and database of the application's `sqlx::PgPool`. The store opens separate
+    /// connections with the pool's current settings, so actions that hold all connections of the
+    /// application never delay the store (RUN-2). The pool's `after_connect` is not run on the
+    /// store's connections.
     #[must_use]
     pub fn from_pool(pool: &PgPool) -> Self {
         Self::of(Source::Pool(pool.clone()))
@@ -124,23 +125,24 @@ impl PostgresConfig {
             connections: 10,
             timeout: Duration::from_secs(4),
             pooler: Pooler::default(),
-            max_value: MOST,
+            max_value: MAX_VALUE,
         }
     }
 
     /// Reads the URL form of a store: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with the
     /// parameters of the driver (`sslmode`, `sslrootcert`, `host`, `application_name`, `options`,
     /// …) and those of the store: `table=NAME`, `max-connections=N`, `pooler=session|transaction`.
-    /// What the URL leaves out comes from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
+    /// What the URL omits is taken from the environment (`PGHOST`, `PGUSER`, `PGPASSWORD`, …).
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for another scheme, an unknown parameter (named without its value), or
-    /// a value out of bounds. The URL itself is in no message (ID-4).
+    /// a value out of bounds. No message contains the URL (ID-4).
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(refuse(
-                "the URL of a PostgreSQL store has the form `postgres://USER:PASSWORD@HOST:PORT/DATABASE`",
+                "invalid URL of a PostgreSQL store; expected \
+                 `postgres://USER:PASSWORD@HOST:PORT/DATABASE`",
             ));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -149,12 +151,12 @@ impl PostgresConfig {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
                 "table" | "max-connections" | "pooler" => ours.push((name, value)),
-                _ if OF_THE_DRIVER.contains(&name) || name.starts_with("options[") => {
+                _ if DRIVER_PARAMETERS.contains(&name) || name.starts_with("options[") => {
                     theirs.push(pair)
                 }
                 _ => {
                     return Err(refuse(
-                        "unknown parameter in the URL of a PostgreSQL store; it takes `table`, \
+                        "unknown parameter in the URL of a PostgreSQL store; it accepts `table`, \
                          `max-connections`, `pooler` and those of libpq",
                     )
                     .with("parameter", name));
@@ -181,7 +183,7 @@ impl PostgresConfig {
                 ("pooler", "transaction", _) => config.with_pooler(Pooler::Transaction),
                 _ => {
                     return Err(refuse(
-                        "`max-connections` takes 2 to 10000, `pooler` takes `session` or `transaction`",
+                        "`max-connections` must be 2 to 10000, `pooler` must be `session` or `transaction`",
                     )
                     .with("parameter", name));
                 }
@@ -191,33 +193,33 @@ impl PostgresConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which is
-    /// checked when it is connected or migrated. It is used as it is written, capitals included, in
-    /// the first schema of the `search_path`. Default `retryproof_records`.
+    /// Names the table of records. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3), which
+    /// `connect` and `migrate` check. It is case-sensitive, and refers to the first schema of the
+    /// `search_path`. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How many connections the store opens at most, 2 to 10,000. Of them 2, or 1 of 3, are kept
-    /// for beats, completions and releases (RUN-2). Besides there are up to 2 for the wake-ups of
-    /// waiters. Default 10.
+    /// How many connections the store opens at most, 2 to 10,000. 2 of them (1 of 2 or 3) are
+    /// reserved for heartbeats, completions and releases (RUN-2). Up to 2 more wake waiters. Default
+    /// 10.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(*CONNECTION_BOUNDS.start(), *CONNECTION_BOUNDS.end());
         self
     }
 
-    /// How long a call may take, the wait for a free connection included. Default 4 s: below the
-    /// engine's default `operation-timeout`, so that the message says what it waited for (STO-5).
+    /// How long a call may take, including the wait for a free connection. Default 4 s: less than
+    /// the engine's default `operation-timeout`, so that the error names what it waited for (STO-5).
     #[must_use]
-    pub fn with_timeout(mut self, most: Duration) -> Self {
-        self.timeout = most;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// What stands between the store and the server. Default [`Pooler::Detect`].
+    /// Whether a pooler stands between the store and the server. Default [`Pooler::Detect`].
     #[must_use]
     pub fn with_pooler(mut self, pooler: Pooler) -> Self {
         self.pooler = pooler;
@@ -225,20 +227,20 @@ impl PostgresConfig {
     }
 
     /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound: 512
-    /// MiB less 64 KiB.
+    /// MiB minus 64 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
-        self.max_value = bytes.min(MOST);
+        self.max_value = bytes.min(MAX_VALUE);
         self
     }
 
-    /// The table's name, validated: the one dynamic part of the SQL (STO-3).
+    /// The validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
-        valid(&self.table)
+        validated(&self.table)
     }
 }
 
-pub(crate) fn valid(name: &str) -> Result<&str> {
+pub(crate) fn validated(name: &str) -> Result<&str> {
     if is_store_name(name) {
         Ok(name)
     } else {
@@ -247,7 +249,7 @@ pub(crate) fn valid(name: &str) -> Result<&str> {
     }
 }
 
-/// Host, port and database; neither user nor password (ID-4).
+/// Prints host, port and database, never user or password (ID-4).
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = self.source.options();
@@ -270,10 +272,10 @@ mod tests {
     #[test]
     fn sto_3_table_names_are_validated() {
         for good in ["r", "_", "Records_2", &"r".repeat(48)] {
-            assert!(valid(good).is_ok(), "{good}");
+            assert!(validated(good).is_ok(), "{good}");
         }
         for bad in ["", "1r", "r-s", "r s", "r;", "r\"", "é", "a.b", &"r".repeat(49)] {
-            assert!(valid(bad).is_err(), "{bad}");
+            assert!(validated(bad).is_err(), "{bad}");
         }
     }
 

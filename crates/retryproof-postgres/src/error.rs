@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: the one place where a driver's error becomes one of ours.
+//! [`classify`]: turns the driver's errors into those of the library. [`Failure`] keeps the driver's
+//! error while the store can still recover from it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,49 +11,72 @@ use retryproof_core::ErrorKind::{
 use retryproof_core::{Error, ErrorKind};
 use sqlx_core::Error as Driver;
 
-/// A driver's error in our classes, with the way out. What stands behind it as the source is a copy
-/// of the server's code and first line only: the details of a constraint quote the row, keys and
-/// values included (ID-4).
+/// Why an operation failed: an error of the store, or one of the driver.
+pub(crate) enum Failure {
+    Store(Error),
+    Driver(Driver),
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Store(error) => error,
+            Self::Driver(error) => classify(&error),
+        }
+    }
+}
+
+impl From<Driver> for Failure {
+    fn from(error: Driver) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// A driver's error with its kind and what helps. Its source is a copy of the server's code and
+/// first line only, because the details of a constraint quote the row, keys and values included
+/// (ID-4).
 pub(crate) fn classify(error: &Driver) -> Error {
     let (kind, message) = match error {
         Driver::Database(inner) => of_code(inner.code().as_deref().unwrap_or_default()),
         Driver::Io(_) => (
             Unavailable,
-            "the server could not be reached, or the connection broke; is it up, and are host \
-             and port right?",
+            "the server could not be reached, or the connection broke; check that it is up, and \
+             the host and port",
         ),
         Driver::Tls(_) => (
             Unavailable,
-            "no secure connection to the server came about; see its certificate, `sslmode`, and \
-             the feature `tls`",
+            "TLS handshake failed; check the server's certificate, `sslmode`, and the feature `tls`",
         ),
         Driver::Configuration(_) => {
-            (Config, "the URL of the database cannot be used; see its form and the files it names")
+            (Config, "the database URL is invalid; check its form and the files that it names")
         }
-        Driver::Protocol(_) => {
-            (Unavailable, "the server, or a pooler before it, broke the protocol; see the source")
-        }
+        Driver::Protocol(_) => (
+            Unavailable,
+            "the server, or a pooler in front of it, violated the protocol; see the source",
+        ),
         Driver::PoolTimedOut | Driver::PoolClosed => {
-            (Unavailable, "no connection to the server came about in time")
+            (Unavailable, "no connection to the server could be opened in time")
         }
         Driver::ColumnDecode { .. } | Driver::Decode(_) => (
             Corrupt,
-            "a stored column has another type than the store writes (or the server's \
+            "a stored column has a type that the store does not write (or the server's \
              `bytea_output` is not `hex`)",
         ),
-        _ => (Unexpected, "the PostgreSQL driver refused the call; see the source"),
+        _ => (Unexpected, "the PostgreSQL driver rejected the call; see the source"),
     };
-    Error::new(kind, message).because(Shown::of(error))
+    Error::new(kind, message).because(PublicPart::of(error))
 }
 
-/// By SQLSTATE; <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// The kind and message of a SQLSTATE; <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn of_code(code: &str) -> (ErrorKind, &'static str) {
     match code {
         "28000" | "28P01" => (
             Config,
-            "the server refused the user or the password; see the URL and the server's `pg_hba.conf`",
+            "the server rejected the user or the password; check the URL and the server's `pg_hba.conf`",
         ),
-        "3D000" => (Config, "the database does not exist; create it, or name another in the URL"),
+        "3D000" => {
+            (Config, "the database does not exist; create it, or name another one in the URL")
+        }
         "42P01" | "42703" | "42883" | "3F000" | "42P10" => (
             Schema,
             "the tables or functions of the store are missing or of another version; call \
@@ -65,45 +89,50 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
              table, SELECT on the one with `_meta`, and EXECUTE on the functions with `_grant` \
              and `_complete`",
         ),
-        // Retried, for after a fail-over the next connection finds the new primary.
+        // `Unavailable`, because after a fail-over the next connection finds the new primary.
         "25006" => (
             Unavailable,
-            "the server is read-only: a standby, or set so; point the URL at the primary",
+            "the server is read-only: it is a standby, or set to read-only; point the URL at the primary",
         ),
         "40001" | "40P01" | "55P03" => (
             Unavailable,
-            "the statement lost against others again and again; keep transactions on the table short",
+            "the statement conflicted with other transactions on every retry; keep transactions on \
+             the table short",
         ),
         "53100" => (Full, "the server's disk is full; free space, or purge"),
         "53300" => (
             Unavailable,
-            "the server takes no more connections; raise its `max_connections`, or lower \
+            "the server accepts no more connections; raise its `max_connections`, or lower \
              `max-connections` of the stores",
         ),
         "54000" | "54001" | "54011" | "54023" => {
-            (TooLarge, "the value is larger than PostgreSQL takes")
+            (TooLarge, "the value is larger than PostgreSQL accepts")
         }
-        "57014" => (Unavailable, "the server cancelled the statement; see its `statement_timeout`"),
+        "57014" => {
+            (Unavailable, "the server cancelled the statement; check its `statement_timeout`")
+        }
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => {
-            (Unavailable, "the server is starting up or going down, or ended the connection")
+            (Unavailable, "the server is starting up or shutting down, or closed the connection")
         }
         "XX001" | "XX002" => {
-            (Corrupt, "the server found its own data damaged; restore it from a backup")
+            (Corrupt, "the server found its data damaged; restore it from a backup")
         }
-        // What poolers answer to most refusals.
+        // Poolers use this code for most refusals.
         "08P01" => (
             Unavailable,
-            "the pooler before the server refused the connection; see that it knows the database \
-             and the user of the URL, and its log",
+            "the pooler in front of the server refused the connection; check its log, and that it \
+             knows the database and the user of the URL",
         ),
         _ => match code.get(..2).unwrap_or_default() {
-            "08" | "53" | "57" | "58" => (Unavailable, "the server is in trouble; see the source"),
-            _ => (Unexpected, "PostgreSQL refused the statement; see the source"),
+            "08" | "53" | "57" | "58" => {
+                (Unavailable, "the server cannot process statements now; see the source")
+            }
+            _ => (Unexpected, "PostgreSQL rejected the statement; see the source"),
         },
     }
 }
 
-/// The class alone, for the errors of other drivers.
+/// The kind alone, for the errors of other drivers.
 #[cfg(any(feature = "sqlx-08", feature = "tokio-postgres"))]
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     of_code(code).0
@@ -113,23 +142,24 @@ fn code(error: &Driver) -> Option<std::borrow::Cow<'_, str>> {
     error.as_database_error().and_then(|inner| inner.code())
 }
 
-/// Whether the same statement may succeed a moment later: it met another one (ACQ-2).
-pub(crate) fn is_lost_race(error: &Driver) -> bool {
+/// Whether the statement conflicted with another one, so that it may succeed a moment later
+/// (ACQ-2).
+pub(crate) fn is_conflict(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01" | "55P03"))
 }
 
-/// Whether the wait for a row's lock was ended, which an open transaction holds.
+/// Whether the statement waited too long for a row that an open transaction has locked.
 pub(crate) fn is_locked(error: &Driver) -> bool {
     code(error).as_deref() == Some("55P03")
 }
 
-/// Whether the server reads, but does not write: completed keys are still replayed then.
-pub(crate) fn refuses_writes(error: &Driver) -> bool {
+/// Whether the server reads, but does not write. Complete records are still replayed then.
+pub(crate) fn is_read_only(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("25006" | "53100" | "42501"))
 }
 
-/// Whether the connection is of no use any more, and with it probably all that are as old.
-pub(crate) fn is_dead(error: &Driver) -> bool {
+/// Whether the connection is unusable, and probably all that are as old.
+pub(crate) fn is_broken(error: &Driver) -> bool {
     match error {
         Driver::Database(_) => code(error).is_some_and(|code| {
             code == "25006" || code.starts_with("57P") || code.starts_with("08")
@@ -139,38 +169,39 @@ pub(crate) fn is_dead(error: &Driver) -> bool {
     }
 }
 
-/// Whether prepared statements go astray: each statement gets another connection of the server.
-pub(crate) fn is_pooled(error: &Driver) -> bool {
+/// Whether a prepared statement was lost because a pooler gives each statement another server
+/// connection.
+pub(crate) fn is_pooler(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("26000" | "42P05"))
 }
 
-/// Whether the server takes no further connection.
-pub(crate) fn is_crowded(error: &Driver) -> bool {
+/// Whether the server accepts no more connections.
+pub(crate) fn is_connection_limit(error: &Driver) -> bool {
     code(error).as_deref() == Some("53300")
 }
 
-/// Whether the table is not there.
-pub(crate) fn is_missing(error: &Driver) -> bool {
+/// Whether the table does not exist.
+pub(crate) fn is_missing_table(error: &Driver) -> bool {
     matches!(code(error).as_deref(), Some("42P01" | "3F000"))
 }
 
-/// What may be shown of a driver's error.
+/// The part of a driver's error that may be shown.
 #[derive(Debug)]
-struct Shown {
+struct PublicPart {
     code: Option<String>,
     text: String,
 }
 
-impl Shown {
+impl PublicPart {
     fn of(error: &Driver) -> Self {
         let code = code(error).map(String::from);
         let text = match error {
-            Driver::Database(inner) => match hidden(code.as_deref().unwrap_or_default()) {
-                Some(what) => format!("the server's text may quote {what}, so it is left out"),
+            Driver::Database(inner) => match hidden_part(code.as_deref().unwrap_or_default()) {
+                Some(part) => format!("the server's text may quote {part}, so it is left out"),
                 None => inner.message().to_owned(),
             },
-            // Not its source: that quotes what it could not read.
-            Driver::Configuration(_) => "the settings of the connection are not valid".to_owned(),
+            // Its source quotes what it could not read.
+            Driver::Configuration(_) => "the connection settings are invalid".to_owned(),
             Driver::ColumnDecode { index, .. } => format!("column {index} cannot be decoded"),
             Driver::Decode(_) | Driver::Encode(_) => {
                 "a value cannot be decoded or encoded".to_owned()
@@ -181,27 +212,26 @@ impl Shown {
     }
 }
 
-/// What the server's text for a code may quote that no message shows (ID-4).
-fn hidden(code: &str) -> Option<&'static str> {
+/// What the server's text for a code may quote, and no message may show (ID-4).
+fn hidden_part(code: &str) -> Option<&'static str> {
     match code.get(..2).unwrap_or_default() {
-        // Data and integrity.
+        // Data and integrity errors.
         "22" | "23" => Some("values"),
-        // Authentication; connections, of which poolers say more than the server; too many of them
-        // for one role.
+        // Authentication, connections (poolers add details), and too many connections of one role.
         "28" | "08" => Some("the user"),
         _ if code == "53300" => Some("the user"),
         _ => None,
     }
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for PublicPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         self.code.iter().try_for_each(|code| write!(f, " (SQLSTATE {code})"))
     }
 }
 
-impl StdError for Shown {}
+impl StdError for PublicPart {}
 
 #[cfg(test)]
 mod tests {

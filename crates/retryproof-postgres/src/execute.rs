@@ -1,6 +1,118 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How one operation runs: completions that share a commit, and the bound on acquires of one
-//! record.
+//! [`Executor`]: runs one operation within its time limit. It replaces a connection that turns out
+//! to be dead, and repeats a statement that conflicted with another one.
 
 pub(crate) mod batch;
 pub(crate) mod record_limit;
+
+use std::time::Duration;
+
+use retryproof_core::Error;
+use retryproof_core::store::Pulse;
+use tokio::time::Instant;
+
+use crate::connection::{StatementResult, run};
+use crate::error::{Failure, is_broken, is_conflict, is_locked, is_pooler};
+use crate::pool::{CallPriority, Pool};
+use crate::statement::bound::BoundStatement;
+
+/// How often a statement that conflicted with another one is repeated.
+const MAX_CONFLICT_RETRIES: u32 = 5;
+
+pub(crate) struct Executor {
+    pool: Pool,
+    call_timeout: Duration,
+    pulse: Pulse,
+}
+
+impl Executor {
+    /// Must be called inside a runtime.
+    pub(crate) fn new(pool: Pool, call_timeout: Duration) -> Self {
+        Self { pool, call_timeout, pulse: Pulse::start() }
+    }
+
+    /// Whether statements are prepared and notifications arrive.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.pool.is_direct()
+    }
+
+    /// The deadline of a call that begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.call_timeout
+    }
+
+    /// Runs one statement in autocommit. A dead connection is replaced once, and a statement that
+    /// conflicted is repeated: all statements of the store are safe to repeat, because they are
+    /// fenced by owner (ACQ-9, CMP-3).
+    pub(crate) async fn run(
+        &self,
+        priority: CallPriority,
+        statement: &BoundStatement<'_>,
+    ) -> Result<StatementResult, Failure> {
+        self.run_until(self.deadline(), priority, statement).await
+    }
+
+    /// [`run`](Self::run) within the rest of a call.
+    pub(crate) async fn run_until(
+        &self,
+        deadline: Instant,
+        priority: CallPriority,
+        statement: &BoundStatement<'_>,
+    ) -> Result<StatementResult, Failure> {
+        let (mut conflicts, mut replaced) = (0, false);
+        loop {
+            let mut connection = self
+                .pool
+                .acquire(priority, deadline)
+                .await
+                .map_err(|error| Failure::Store(error.into_error(&self.pool)))?;
+            let Some(conn) = connection.conn.as_mut() else { continue };
+            let prepared = self.is_direct();
+            let Some(ran) = self.pulse.until(deadline, run(conn, statement, prepared)).await else {
+                connection.discard();
+                return Err(Failure::Store(Error::unavailable(
+                    "the server did not answer in time; is it overloaded, or is the row locked \
+                     by an open transaction?",
+                )));
+            };
+            let error = match ran {
+                Ok(result) => {
+                    connection.release();
+                    return Ok(result);
+                }
+                Err(Failure::Driver(error)) => error,
+                Err(failure) => {
+                    connection.release();
+                    return Err(failure);
+                }
+            };
+            if prepared && is_pooler(&error) {
+                tracing::warn!(
+                    "transaction-mode pooler detected; prepared statements are off and waiters \
+                     poll from now on"
+                );
+                self.pool.set_direct(false, None);
+                connection.discard();
+                continue;
+            }
+            if is_broken(&error) {
+                let can_replace = connection.was_idle && !replaced;
+                // The other idle connections are probably dead too.
+                self.pool.invalidate_idle();
+                connection.discard();
+                if can_replace {
+                    replaced = true;
+                    continue;
+                }
+                return Err(Failure::Driver(error));
+            }
+            connection.release();
+            let is_final = conflicts == MAX_CONFLICT_RETRIES || is_locked(&error);
+            if !is_conflict(&error) || is_final {
+                return Err(Failure::Driver(error));
+            }
+            conflicts += 1;
+            tokio::time::sleep(Duration::from_millis(u64::from(conflicts * conflicts))).await;
+        }
+    }
+}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge and inspect.
+//! What the store can do beyond the contract: purge, `get` and `stats`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,50 +7,53 @@ use std::time::Duration;
 use retryproof_core::store::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
 use retryproof_core::{Identity, Result};
 use sqlx_postgres::PgRow;
+use tokio::time::Instant;
 
-use crate::pool::Lane;
-use crate::record::{COMPLETE, IN_PROGRESS, column, rest, token, unreadable};
+use crate::error::Failure;
+use crate::pool::CallPriority;
+use crate::record::{COMPLETE, IN_PROGRESS, NO_OWNER, column, remaining, token, unreadable};
 use crate::statement::Statement;
-use crate::store::PostgresStore;
+use crate::store::{FIRST_BUCKET, PostgresStore};
 
-/// Most rows that one statement deletes: it holds their locks, and its log record is written at
-/// once.
-const PURGE_BATCH: usize = 1_000;
+/// How many rows one statement deletes at most. It holds their locks until its end, and its log
+/// record is written at once.
+const MAX_PURGE_BATCH: usize = 1_000;
 
-/// How long such a statement may take: a little less than the engine gives it, so that the message
-/// says what it waited for (STO-5).
-const PURGE_WITHIN: Duration = Duration::from_secs(29);
-/// Before the first bucket.
-pub(crate) const BEGINNING: i64 = 0;
+/// How long one such statement may take: a little less than the engine's limit, so that the error
+/// names what it waited for (STO-5).
+const PURGE_TIMEOUT: Duration = Duration::from_secs(29);
 
 impl Purge for PostgresStore {
-    /// Deletes by statements of up to 1,000 rows, each of which goes on where the one before it has
-    /// stopped. Rows that another instance is at are left to it. At the end it begins once more,
-    /// for what was locked or alive when it passed.
+    /// Deletes with statements of up to 1,000 rows. Each continues where the previous one stopped,
+    /// and skips rows that another instance has locked. After the last bucket the next one begins
+    /// again, for records that were locked or live the first time.
     async fn purge(&self, limit: usize) -> Result<usize> {
-        let mut gone = 0;
-        while gone < limit {
-            let from = self.purged_to.load(Ordering::Relaxed);
-            let batch = PURGE_BATCH.min(limit - gone);
-            let (purged, last) =
-                self.purge_batch(batch, from).await.map_err(|error| error.during("purge"))?;
-            gone += purged;
+        let mut deleted = 0;
+        while deleted < limit {
+            let first_bucket = self.purge_cursor.load(Ordering::Relaxed);
+            let batch = MAX_PURGE_BATCH.min(limit - deleted);
+            let purged = self.purge_batch(batch, first_bucket).await;
+            let (purged, last_bucket) = purged.map_err(|error| error.during("purge"))?;
+            deleted += purged;
             let is_last = purged < batch;
-            self.purged_to.store(if is_last { BEGINNING } else { last }, Ordering::Relaxed);
-            if is_last && from == BEGINNING {
+            let next = if is_last { FIRST_BUCKET } else { last_bucket };
+            self.purge_cursor.store(next, Ordering::Relaxed);
+            if is_last && first_bucket == FIRST_BUCKET {
                 break;
             }
         }
-        Ok(gone)
+        Ok(deleted)
     }
 }
 
 impl PostgresStore {
-    /// How many went, and the bucket of the last.
-    async fn purge_batch(&self, batch: usize, from: i64) -> Result<(usize, i64)> {
-        let within = PURGE_WITHIN.max(self.config.timeout);
-        let reply = self.run_within(within, Lane::Calls, &self.sql().purge(batch, from)).await?;
-        let Some(row) = &reply.row else { return Ok((0, BEGINNING)) };
+    /// Returns how many rows were deleted, and the bucket of the last one.
+    async fn purge_batch(&self, batch: usize, first_bucket: i64) -> Result<(usize, i64)> {
+        let deadline = Instant::now() + PURGE_TIMEOUT.max(self.config.timeout);
+        let statement = self.statements.purge(batch, first_bucket);
+        let result = self.executor.run_until(deadline, CallPriority::Normal, &statement).await;
+        let result = result.map_err(Failure::into_error)?;
+        let Some(row) = &result.row else { return Ok((0, FIRST_BUCKET)) };
         let purged: i64 = column(row, 0, "count")?;
         Ok((usize::try_from(purged).unwrap_or(batch), column(row, 1, "purge_bucket")?))
     }
@@ -58,19 +61,20 @@ impl PostgresStore {
 
 impl Inspect for PostgresStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
-        let reply = self.run(Lane::Calls, &self.sql().by_key(Statement::Summary, id)).await;
-        reply
-            .and_then(|reply| reply.row.as_ref().map_or(Ok(None), summary))
+        let statement = self.statements.by_key(Statement::Summary, id);
+        let result = self.run(CallPriority::Normal, &statement).await;
+        result
+            .and_then(|result| result.row.as_ref().map_or(Ok(None), summary))
             .map_err(|error| error.during("get").for_identity(id))
     }
 
     /// Scans the table.
     async fn stats(&self) -> Result<StoreStats> {
-        let reply = self
-            .run(Lane::Calls, &self.sql().stats())
+        let result = self
+            .run(CallPriority::Normal, &self.statements.stats())
             .await
             .map_err(|error| error.during("stats"))?;
-        let count = |at| match &reply.row {
+        let count = |at| match &result.row {
             Some(row) => column::<i64>(row, at, "count").map(i64::unsigned_abs),
             None => Ok(0),
         };
@@ -78,11 +82,11 @@ impl Inspect for PostgresStore {
     }
 }
 
-/// `None` for the residue of a release.
+/// `None` for a released record.
 fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     let owner: Vec<u8> = column(row, 1, "owner")?;
     let state = match column::<i16>(row, 0, "state")? {
-        IN_PROGRESS if owner == [0; 16] => return Ok(None),
+        IN_PROGRESS if owner == NO_OWNER => return Ok(None),
         IN_PROGRESS => RecordState::InProgress,
         COMPLETE => RecordState::Complete,
         _ => return Err(unreadable("state")),
@@ -91,7 +95,7 @@ fn summary(row: &PgRow) -> Result<Option<RecordSummary>> {
     Ok(Some(RecordSummary::new(
         state,
         token(row)?,
-        rest(row)?,
+        remaining(row)?,
         usize::try_from(bytes).unwrap_or(0),
         column(row, 5, "fp")?,
     )))

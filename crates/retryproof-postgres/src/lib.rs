@@ -3,6 +3,7 @@
 #![doc = include_str!("../README.md")]
 
 mod config;
+mod connection;
 mod error;
 mod execute;
 mod inspect;
@@ -15,9 +16,10 @@ mod store;
 mod waiters;
 
 pub use config::{Pooler, PostgresConfig};
+pub use join::PostgresDialect;
 #[cfg(feature = "sqlx-08")]
 pub use join::sqlx_08;
-pub use join::{Postgres, PostgresTx};
+pub use join::transaction::PostgresTx;
 pub use schema::schema_sql;
 pub use sqlx_postgres::{PgConnectOptions, PgPool};
 pub use store::PostgresStore;

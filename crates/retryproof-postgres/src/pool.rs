@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pool`]: the store's own connections, in two lanes, and the one way on which a statement runs.
+//! [`Pool`]: which connection an operation gets. The store has its own connections, some of them
+//! reserved for lease holders.
 //!
-//! Not the driver's pool: that one tests each connection as it comes back, which is a second round
-//! trip for each call, and has no share that acquires cannot take from beats (RUN-2).
+//! The driver's pool does not fit: it tests each connection that comes back, which is a second
+//! round trip for each operation, and it has no share that acquires cannot take from heartbeats
+//! (RUN-2).
 
 mod share;
 
@@ -14,204 +16,140 @@ use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use retryproof_core::store::Pulse;
 use retryproof_core::{Error, Result};
-use sqlx_core::connection::ConnectOptions as _;
-use sqlx_core::executor::Executor as _;
 use sqlx_postgres::PgConnection;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{PostgresConfig, Source};
-use crate::error::{classify, is_crowded, is_dead, is_lost_race, is_pooled};
-use crate::statement::bound::{Call, Reply};
+use crate::config::{Pooler, PostgresConfig, Source};
+use crate::connection::{are_direct, open, open_with};
+use crate::error::{classify, is_connection_limit};
+use crate::schema;
 
-use share::{Held, Idle, Share};
+pub(crate) use share::PooledConnection;
+use share::{IdleConnection, Share};
 
-/// Between two looks for a connection that has come back, while a new one is long in coming.
-const TO_RETURN: Duration = Duration::from_millis(100);
-/// How often the server is asked again for a first connection when it takes no more.
-const REFUSALS: u32 = 5;
-/// How often a statement that lost a race is repeated.
-const RACES: u32 = 5;
+/// How often returned connections are looked for while a new one is slow to open.
+const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a first connection is requested again from a server that takes no more.
+const MAX_REFUSALS: u32 = 5;
 
-/// Who asks.
+/// Who gets a connection first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Acquires, looks, polls, purges.
-    Calls,
-    /// Beats, completions and releases: they have connections of their own, and use those of the
-    /// calls while these are idle (RUN-2).
-    Beats,
+pub(crate) enum CallPriority {
+    /// Acquires, looks, polls and purges.
+    Normal,
+    /// Heartbeats, completions and releases. They have reserved connections, and use those of
+    /// normal calls while these are idle (RUN-2).
+    Holder,
 }
 
 pub(crate) struct Pool {
     source: Source,
     /// False behind a pooler that gives each transaction another connection.
-    prepared: AtomicBool,
-    /// Run on each new connection.
-    prelude: Mutex<Option<&'static str>>,
-    timeout: Duration,
-    pulse: Pulse,
-    calls: Arc<Share>,
-    beats: Arc<Share>,
+    direct: AtomicBool,
+    /// Applied to each new connection.
+    settings: Mutex<Option<&'static str>>,
+    normal: Arc<Share>,
+    reserved: Arc<Share>,
 }
 
 impl Pool {
-    /// To be called inside a runtime.
     pub(crate) fn new(config: &PostgresConfig) -> Self {
-        let beats = if config.connections < 4 { 1 } else { 2 };
+        let reserved = if config.connections < 4 { 1 } else { 2 };
         Self {
             source: config.source.clone(),
-            prepared: AtomicBool::new(false),
-            prelude: Mutex::default(),
-            timeout: config.timeout,
-            pulse: Pulse::start(),
-            calls: Share::new(config.connections - beats),
-            beats: Share::new(beats),
+            direct: AtomicBool::new(false),
+            settings: Mutex::default(),
+            normal: Share::new(config.connections - reserved),
+            reserved: Share::new(reserved),
         }
     }
 
-    /// How many connections the calls have.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.size
+    /// How many connections normal calls have.
+    pub(crate) fn normal_size(&self) -> usize {
+        self.normal.size
     }
 
-    pub(crate) fn source(&self) -> &Source {
-        &self.source
-    }
-
-    /// Whether each connection is one of the server for as long as it stays: statements may be
-    /// prepared, and notifications arrive.
+    /// Whether each connection keeps its server process: statements may be prepared, and
+    /// notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
-        self.prepared.load(Ordering::Relaxed)
+        self.direct.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_direct(&self, direct: bool, prelude: Option<&'static str>) {
-        self.prepared.store(direct, Ordering::Relaxed);
-        *self.prelude.lock() = prelude;
-        self.clear();
+    pub(crate) fn set_direct(&self, direct: bool, settings: Option<&'static str>) {
+        self.direct.store(direct, Ordering::Relaxed);
+        *self.settings.lock() = settings;
+        self.invalidate_idle();
     }
 
-    pub(crate) fn clear(&self) {
-        self.calls.clear();
-        self.beats.clear();
+    pub(crate) fn invalidate_idle(&self) {
+        self.normal.invalidate_idle();
+        self.reserved.invalidate_idle();
     }
 
-    /// Opens a connection that is in no lane.
-    pub(crate) async fn open(source: &Source) -> Result<PgConnection, sqlx_core::Error> {
-        source.options().connect().await
-    }
-
-    /// Opens the beats' connections ahead: later there may be none to be had.
-    pub(crate) async fn warm(&self) -> Result<()> {
-        let deadline = Instant::now() + self.timeout;
-        let mut all = Vec::new();
-        while let Ok(permit) = Arc::clone(&self.beats.permits).try_acquire_owned() {
-            let mut held = self
-                .connected(&self.beats, permit, deadline)
-                .await
-                .map_err(|lack| lack.into_error(self))?;
-            held.sound = true;
-            all.push(held);
-        }
+    /// Checks the server and the schema, and finds out whether connections are direct.
+    pub(crate) async fn check(&self, config: &PostgresConfig, table: &str) -> Result<()> {
+        let connect = || async { open(&self.source).await.map_err(|error| classify(&error)) };
+        let mut conn = connect().await?;
+        let server = schema::check(&mut conn, table).await?;
+        let direct = match config.pooler {
+            Pooler::Session => true,
+            Pooler::Transaction => false,
+            Pooler::Detect => are_direct(&mut conn, &mut connect().await?).await?,
+        };
+        // Through a pooler a setting would reach the connections of other clients. There each
+        // statement is planned when it runs.
+        self.set_direct(direct, direct.then(|| server.connection_settings()));
         Ok(())
     }
 
-    /// Runs one statement in autocommit. A connection that turns out to be dead is replaced once,
-    /// and a lost race run again: all our statements are safe to repeat, by their owner (ACQ-9,
-    /// CMP-3).
-    pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply, Failed> {
-        self.run_until(self.deadline(), lane, call).await
+    /// Opens the reserved connections at start-up. Later the server may refuse them.
+    pub(crate) async fn open_reserved(&self, deadline: Instant) -> Result<()> {
+        let mut opened = Vec::new();
+        while let Ok(permit) = Arc::clone(&self.reserved.permits).try_acquire_owned() {
+            let connection = self.connect(&self.reserved, permit, deadline).await;
+            opened.push(connection.map_err(|error| error.into_error(self))?);
+        }
+        opened.into_iter().for_each(PooledConnection::release);
+        Ok(())
     }
 
-    /// Until when a call that begins now may take.
-    pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
-    }
-
-    /// The same within what is left of a call.
-    pub(crate) async fn run_until(
+    /// A connection for one operation: an idle one, or else a new one.
+    pub(crate) async fn acquire(
         &self,
+        priority: CallPriority,
         deadline: Instant,
-        lane: Lane,
-        call: &Call<'_>,
-    ) -> Result<Reply, Failed> {
-        let (mut races, mut replaced) = (0, false);
-        loop {
-            let mut held = self
-                .checkout(lane, deadline)
-                .await
-                .map_err(|lack| Failed::Ours(lack.into_error(self)))?;
-            let Some(conn) = held.conn.as_mut() else { continue };
-            let prepared = self.is_direct();
-            let Some(ran) = self.pulse.until(deadline, call.run(conn, prepared)).await else {
-                held.discard();
-                return Err(Failed::Ours(Error::unavailable(
-                    "the server did not answer in time; is it overloaded, or is the row locked \
-                     by an open transaction?",
-                )));
-            };
-            let error = match ran {
-                Ok(reply) => {
-                    held.sound = true;
-                    return Ok(reply);
-                }
-                Err(error) => error,
-            };
-            if prepared && is_pooled(&error) {
-                tracing::warn!(
-                    "a pooler in transaction mode stands before the server; from now on nothing \
-                     is prepared, and waiters poll"
-                );
-                held.discard();
-                self.set_direct(false, None);
-                continue;
-            }
-            if is_dead(&error) {
-                let again = held.reused && !replaced;
-                held.discard();
-                // Those that were idle meanwhile met the same fate.
-                self.clear();
-                if again {
-                    replaced = true;
-                    continue;
-                }
-                return Err(Failed::Driver(error));
-            }
-            held.sound = true;
-            drop(held);
-            if !is_lost_race(&error) || races == RACES || crate::error::is_locked(&error) {
-                return Err(Failed::Driver(error));
-            }
-            races += 1;
-            tokio::time::sleep(Duration::from_millis(u64::from(races * races))).await;
-        }
-    }
-
-    async fn checkout(&self, lane: Lane, deadline: Instant) -> Result<Held, Lack> {
-        let free = match self.free(lane) {
-            None => timeout_at(deadline, self.permit(lane)).await.ok().flatten(),
-            free => free,
+    ) -> Result<PooledConnection, PoolError> {
+        let granted = match self.try_acquire_permit(priority) {
+            None => timeout_at(deadline, self.acquire_permit(priority)).await.ok().flatten(),
+            granted => granted,
         };
-        let (share, permit) = free.ok_or(Lack::Busy)?;
+        let (share, permit) = granted.ok_or(PoolError::AllInUse)?;
         match share.pop() {
-            Some(Idle { conn, born, .. }) => Ok(share.held(permit, conn, born, true)),
-            None => self.connected(share, permit, deadline).await,
+            Some(IdleConnection { conn, opened_at, .. }) => {
+                Ok(share.lend(permit, conn, opened_at, true))
+            }
+            None => self.connect(share, permit, deadline).await,
         }
     }
 
-    /// A place that nobody is waiting for. Beats and completions take one of the calls while these
-    /// are mostly idle, for the process of the server behind it has just seen the record; else
-    /// their own first. Their own are used now and then all the same: what rests for too long is
-    /// dead or dropped when it is needed, and there may be no other to be had then.
-    fn free(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
-        let shares: &[&Arc<Share>] = match lane {
-            Lane::Calls => &[&self.calls],
-            Lane::Beats if self.beats.is_fresh() && self.calls.is_mostly_idle() => {
-                &[&self.calls, &self.beats]
+    /// A permit that no other call waits for. Holders take one of the normal calls while most of
+    /// these are idle, because the server process behind it has just read the record; otherwise
+    /// their own first. Their own are still used now and then: a connection that idles for too long
+    /// may turn out closed when it is needed, and the server may refuse another one then.
+    fn try_acquire_permit(
+        &self,
+        priority: CallPriority,
+    ) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
+        let shares: &[&Arc<Share>] = match priority {
+            CallPriority::Normal => &[&self.normal],
+            CallPriority::Holder
+                if self.reserved.was_used_recently() && self.normal.is_mostly_idle() =>
+            {
+                &[&self.normal, &self.reserved]
             }
-            Lane::Beats => &[&self.beats, &self.calls],
+            CallPriority::Holder => &[&self.reserved, &self.normal],
         };
         shares.iter().find_map(|&share| {
             let permit = Arc::clone(&share.permits).try_acquire_owned().ok()?;
@@ -219,88 +157,94 @@ impl Pool {
         })
     }
 
-    /// A place in a lane, whichever comes first.
-    async fn permit(&self, lane: Lane) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
+    /// The first permit that becomes free.
+    async fn acquire_permit(
+        &self,
+        priority: CallPriority,
+    ) -> Option<(&Arc<Share>, OwnedSemaphorePermit)> {
         let of = |share: &Arc<Share>| Arc::clone(&share.permits);
-        if lane == Lane::Calls {
-            return Some((&self.calls, of(&self.calls).acquire_owned().await.ok()?));
+        if priority == CallPriority::Normal {
+            return Some((&self.normal, of(&self.normal).acquire_owned().await.ok()?));
         }
-        let (mut beat, mut call) =
-            (pin!(of(&self.beats).acquire_owned()), pin!(of(&self.calls).acquire_owned()));
+        let (mut reserved, mut normal) =
+            (pin!(of(&self.reserved).acquire_owned()), pin!(of(&self.normal).acquire_owned()));
         poll_fn(|cx| {
-            if let Poll::Ready(permit) = beat.as_mut().poll(cx) {
-                return Poll::Ready(permit.ok().map(|permit| (&self.beats, permit)));
+            if let Poll::Ready(permit) = reserved.as_mut().poll(cx) {
+                return Poll::Ready(permit.ok().map(|permit| (&self.reserved, permit)));
             }
-            call.as_mut().poll(cx).map(|permit| Some((&self.calls, permit.ok()?)))
+            normal.as_mut().poll(cx).map(|permit| Some((&self.normal, permit.ok()?)))
         })
         .await
     }
 
-    /// A new connection. It is dialed in a task of its own: a call that ends, or a beat, leaves the
-    /// dial running, and the connection goes to the lane (RUN-1).
-    async fn connected(
+    /// A new connection, opened in its own task. If the operation or the heartbeat ends before it
+    /// is open, the task goes on and the connection becomes an idle one of the share (RUN-1).
+    async fn connect(
         &self,
         share: &Arc<Share>,
         permit: OwnedSemaphorePermit,
         deadline: Instant,
-    ) -> Result<Held, Lack> {
-        let (source, prelude) = (self.source.clone(), *self.prelude.lock());
-        let dial = Dial { source, prelude, share: Arc::clone(share), deadline };
-        let mut held = tokio::spawn(dial.run(permit)).await.map_err(|_| Lack::Slow)??;
-        held.sound = false;
-        Ok(held)
+    ) -> Result<PooledConnection, PoolError> {
+        let (source, settings) = (self.source.clone(), *self.settings.lock());
+        let attempt = ConnectAttempt { source, settings, share: Arc::clone(share), deadline };
+        let opened = tokio::spawn(attempt.run(permit)).await;
+        let mut connection = opened.map_err(|_| PoolError::TooSlow)??;
+        connection.is_reusable = false;
+        Ok(connection)
     }
 
-    fn size(&self) -> usize {
-        self.calls.permits.available_permits() + self.beats.permits.available_permits()
+    fn free_permits(&self) -> usize {
+        self.normal.permits.available_permits() + self.reserved.permits.available_permits()
     }
 }
 
-/// The way to one more connection of a lane.
-struct Dial {
+/// Opens one more connection of a share.
+struct ConnectAttempt {
     source: Source,
-    prelude: Option<&'static str>,
+    settings: Option<&'static str>,
     share: Arc<Share>,
     deadline: Instant,
 }
 
-impl Dial {
-    /// A new connection; where the server is slow to let us in, or takes no more, one of ours that
-    /// has come back meanwhile. Dropped unused, it goes back to its lane.
-    async fn run(self, permit: OwnedSemaphorePermit) -> Result<Held, Lack> {
+impl ConnectAttempt {
+    /// A new connection. While the server is slow to open it, or refuses it because it has too
+    /// many, a connection that was returned meanwhile does as well. Dropped unused, it becomes an
+    /// idle one of the share.
+    async fn run(self, permit: OwnedSemaphorePermit) -> Result<PooledConnection, PoolError> {
         let Self { share, deadline, .. } = &self;
-        let held = |conn, born, reused| {
-            let mut held = share.held(permit, conn, born, reused);
-            held.sound = true;
-            held
+        let lend = |conn, opened_at, was_idle| {
+            let mut connection = share.lend(permit, conn, opened_at, was_idle);
+            connection.is_reusable = true;
+            connection
         };
         let mut opening = pin!(self.open());
         let (mut refused, mut refusals) = (None, 0);
         loop {
-            let round = (*deadline).min(Instant::now() + TO_RETURN);
+            let round_end = (*deadline).min(Instant::now() + RETURN_POLL_INTERVAL);
             if refused.is_some() {
-                let _ = timeout_at(round, share.returned.notified()).await;
+                let _ = timeout_at(round_end, share.returned.notified()).await;
             } else {
-                match timeout_at(round, opening.as_mut()).await {
+                match timeout_at(round_end, opening.as_mut()).await {
                     Ok(Ok(conn)) => {
                         share.open.fetch_add(1, Ordering::AcqRel);
-                        return Ok(held(conn, Instant::now(), false));
+                        return Ok(lend(conn, Instant::now(), false));
                     }
-                    Ok(Err(error)) if is_crowded(&error) => refused = Some(error),
-                    Ok(Err(error)) => return Err(Lack::Driver(error)),
+                    Ok(Err(error)) if is_connection_limit(&error) => refused = Some(error),
+                    Ok(Err(error)) => return Err(PoolError::Driver(error)),
                     Err(_) => {}
                 }
             }
-            if let Some(Idle { conn, born, .. }) = share.pop() {
-                return Ok(held(conn, born, true));
+            if let Some(IdleConnection { conn, opened_at, .. }) = share.pop() {
+                return Ok(lend(conn, opened_at, true));
             }
-            let waits_for_none = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
-            if round == *deadline || (waits_for_none && refusals == REFUSALS) {
-                return Err(refused.map_or(Lack::Slow, Lack::Driver));
+            let none_can_return = refused.is_some() && share.open.load(Ordering::Acquire) == 0;
+            if round_end == *deadline || (none_can_return && refusals == MAX_REFUSALS) {
+                return Err(refused.map_or(PoolError::TooSlow, PoolError::Driver));
             }
-            if waits_for_none {
-                // Of a connection that was closed a moment ago the server may not have heard yet.
-                tokio::time::sleep_until((*deadline).min(Instant::now() + TO_RETURN)).await;
+            if none_can_return {
+                // The server may not have noticed yet that a connection was closed a moment ago.
+                let pause_end = (*deadline).min(Instant::now() + RETURN_POLL_INTERVAL);
+                tokio::time::sleep_until(pause_end).await;
                 refusals += 1;
                 refused = None;
                 opening.set(self.open());
@@ -309,50 +253,29 @@ impl Dial {
     }
 
     async fn open(&self) -> Result<PgConnection, sqlx_core::Error> {
-        let mut conn = Pool::open(&self.source).await?;
-        if let Some(prelude) = self.prelude {
-            conn.execute(sqlx_core::raw_sql::raw_sql(prelude)).await?;
-        }
-        Ok(conn)
+        open_with(&self.source, self.settings).await
     }
 }
 
 /// Why there is no connection.
-enum Lack {
-    /// All are in use.
-    Busy,
-    /// The server did not let us in in time.
-    Slow,
+pub(crate) enum PoolError {
+    AllInUse,
+    /// The server did not open a connection in time.
+    TooSlow,
     Driver(sqlx_core::Error),
 }
 
-impl Lack {
-    fn into_error(self, pool: &Pool) -> Error {
+impl PoolError {
+    pub(crate) fn into_error(self, pool: &Pool) -> Error {
         match self {
-            Self::Busy => Error::unavailable(
-                "all connections of the store are in use; raise `max-connections`, or look for \
+            Self::AllInUse => Error::unavailable(
+                "all connections of the store are in use; raise `max-connections`, or find out \
                  what keeps the server busy",
             )
-            .with("free", pool.size()),
-            Self::Slow => Error::unavailable(
-                "the server did not open a connection in time; is \
-                 it overloaded?",
+            .with("free", pool.free_permits()),
+            Self::TooSlow => Error::unavailable(
+                "the server did not open a connection in time; is it overloaded?",
             ),
-            Self::Driver(error) => classify(&error),
-        }
-    }
-}
-
-/// Why a statement gave nothing.
-pub(crate) enum Failed {
-    Ours(Error),
-    Driver(sqlx_core::Error),
-}
-
-impl Failed {
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Self::Ours(error) => error,
             Self::Driver(error) => classify(&error),
         }
     }

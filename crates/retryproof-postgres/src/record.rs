@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A row read strictly: whatever we did not write fails closed and stays where it is (CMP-8).
+//! Rows, read strictly: a row that the store did not write is an error, and stays where it is
+//! (CMP-8).
 
 pub(crate) mod hash;
 
@@ -10,53 +11,57 @@ use sqlx_core::row::Row as _;
 use sqlx_core::value::ValueRef as _;
 use sqlx_postgres::PgRow;
 
-/// `state` of a record whose holder is at work, or died.
+/// `state` of a record whose holder works, or died.
 pub(crate) const IN_PROGRESS: i16 = 0;
-/// `state` of a record whose work is done.
+/// `state` of a record that has a result.
 pub(crate) const COMPLETE: i16 = 1;
+/// The owner of a released record.
+pub(crate) const NO_OWNER: [u8; 16] = [0; 16];
 
-/// What a row says, judged by the server's clock as it was read.
+/// A row, judged by the server's clock when it was read.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) owner: OwnerId,
     pub(crate) token: FencingToken,
-    pub(crate) phase: Phase,
+    pub(crate) phase: RecordPhase,
 }
 
 #[derive(Debug)]
-pub(crate) enum Phase {
-    /// In progress; `None` when the lease is over.
-    Running(Option<Duration>),
-    /// Complete; `None` when the ttl is over, or the value was not asked for.
-    Done(Option<(StoredResult, Duration)>),
+pub(crate) enum RecordPhase {
+    /// With what is left of the lease; `None` when it is over.
+    InProgress(Option<Duration>),
+    /// With the value and what is left of its ttl; `None` when the ttl is over, or the statement
+    /// does not read the value.
+    Complete(Option<(StoredResult, Duration)>),
 }
 
-/// The answer to an acquire.
-pub(crate) enum Answer {
+/// The row that an acquire returns.
+pub(crate) enum AcquireRow {
     Granted {
         token: FencingToken,
         took_over: bool,
     },
-    /// What was there was not live, and another was quicker.
-    Lost,
+    /// The record was not live, and another caller was faster.
+    Conflict,
     Found(Option<Record>),
 }
 
-impl Answer {
+impl AcquireRow {
     pub(crate) fn read(row: &PgRow) -> Result<Self> {
         match column::<Option<i64>>(row, 6, "token")? {
-            // Its ttl ended while it was read. A look tells a value that was never there.
+            // The ttl ended while the row was read. A look finds out whether there is no value.
             None | Some(0)
-                if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE) && is_over(row)? =>
+                if column::<Option<i16>>(row, 0, "state")? == Some(COMPLETE)
+                    && has_no_value(row)? =>
             {
-                Ok(Self::Lost)
+                Ok(Self::Conflict)
             }
             None => Record::read(row).map(Self::Found),
-            // Of a state that we never wrote nothing is granted, and it is told.
+            // Reading it reports a state that the store never wrote, which is not granted.
             Some(0) if column::<Option<i16>>(row, 0, "state")?.is_some() => {
-                Record::read(row).map(|_| Self::Lost)
+                Record::read(row).map(|_| Self::Conflict)
             }
-            Some(0) => Ok(Self::Lost),
+            Some(0) => Ok(Self::Conflict),
             Some(granted) => Ok(Self::Granted {
                 token: FencingToken::new(granted.unsigned_abs()),
                 took_over: granted < 0,
@@ -66,15 +71,15 @@ impl Answer {
 }
 
 impl Record {
-    /// Reads a row; `None` for the residue of a release.
+    /// Reads a row; `None` for a released record.
     pub(crate) fn read(row: &PgRow) -> Result<Option<Self>> {
         let owner: [u8; 16] = column(row, 1, "owner")?;
-        let rest = rest(row)?;
+        let remaining = remaining(row)?;
         let phase = match column::<i16>(row, 0, "state")? {
-            IN_PROGRESS if owner == [0; 16] => return Ok(None),
-            IN_PROGRESS => Phase::Running(rest),
-            COMPLETE => Phase::Done(match rest {
-                Some(rest) => value(row)?.map(|stored| (stored, rest)),
+            IN_PROGRESS if owner == NO_OWNER => return Ok(None),
+            IN_PROGRESS => RecordPhase::InProgress(remaining),
+            COMPLETE => RecordPhase::Complete(match remaining {
+                Some(remaining) => value(row)?.map(|stored| (stored, remaining)),
                 None => None,
             }),
             _ => return Err(unreadable("state")),
@@ -83,8 +88,8 @@ impl Record {
     }
 }
 
-/// Whether the value was left out, for its ttl is over.
-fn is_over(row: &PgRow) -> Result<bool> {
+/// Whether the statement left the value out because its ttl is over.
+fn has_no_value(row: &PgRow) -> Result<bool> {
     row.try_get_raw(5).map(|value| value.is_null()).map_err(|_| unreadable("result"))
 }
 
@@ -94,12 +99,12 @@ pub(crate) fn token(row: &PgRow) -> Result<FencingToken> {
 }
 
 /// What is left of the lease or the retention.
-pub(crate) fn rest(row: &PgRow) -> Result<Option<Duration>> {
-    let rest: i64 = column(row, 3, "expires_at")?;
-    Ok(u64::try_from(rest).ok().filter(|&us| us > 0).map(Duration::from_micros))
+pub(crate) fn remaining(row: &PgRow) -> Result<Option<Duration>> {
+    let remaining: i64 = column(row, 3, "expires_at")?;
+    Ok(u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros))
 }
 
-/// The stored value, unopened; a standing has no such columns.
+/// The stored value, unopened; `None` for a statement that does not read it.
 fn value(row: &PgRow) -> Result<Option<StoredResult>> {
     if row.len() < 6 {
         return Ok(None);
@@ -119,9 +124,10 @@ where
     row.try_get(at).map_err(|_| unreadable(name))
 }
 
-pub(crate) fn unreadable(column: &'static str) -> Error {
+pub(crate) fn unreadable(field: &'static str) -> Error {
     Error::corrupt(
-        "the row of the record holds what this version does not write; look at it, or delete it by hand",
+        "the record holds a value that this version does not write; inspect it, or delete it by \
+         hand",
     )
-    .with("column", column)
+    .with("field", field)
 }

@@ -1,66 +1,63 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shipped schema, [`PostgresConfig::migrate`], and what is checked before the store is used
-//! (STO-3).
+//! The shipped schema, [`PostgresConfig::migrate`], and the check of server and schema before the
+//! store is used (STO-3).
 
 use retryproof_core::{Error, ErrorKind, Result};
 use sqlx_core::connection::Connection as _;
-use sqlx_core::executor::Executor as _;
-use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
-use sqlx_core::sql_str::AssertSqlSafe;
-use sqlx_postgres::{PgConnection, PgRow};
+use sqlx_postgres::PgConnection;
 
-use crate::config::{DEFAULT_TABLE, PostgresConfig, valid};
-use crate::error::{classify, is_missing};
-use crate::pool::Pool;
-use crate::record::hash::hash;
+use crate::config::{DEFAULT_TABLE, PostgresConfig, validated};
+use crate::connection::{ServerInfo, execute_text, fetch_row, not_postgres, open};
+use crate::error::{classify, is_missing_table};
+use crate::record::hash::pair_hash;
 
-/// The version that this code reads and writes.
+/// The schema version that this code reads and writes.
 const VERSION: i64 = 1;
 
-/// The shipped migrations, oldest first; the index is the version before.
+/// The shipped migrations, oldest first; the index of each is the version that it updates.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/V1__records.sql")];
 
-/// A function of the schema. It has no version: its text and its settings are compared with what
-/// the database has.
+/// A function of the schema. It has no version: its body and settings are compared with those in
+/// the database.
 struct Function {
-    /// What its name has behind the table's; its body stands between this word's dollar quotes.
-    name: &'static str,
-    takes: &'static str,
-    /// Its `SET` clauses, as the catalogue keeps them.
-    sets: &'static str,
+    /// The suffix that follows the table name, and the tag of the dollar quotes around the body.
+    suffix: &'static str,
+    parameters: &'static str,
+    /// Its `SET` clauses, as the catalogue stores them.
+    settings: &'static str,
     script: &'static str,
 }
 
 const FUNCTIONS: [Function; 2] = [
     Function {
-        name: "grant",
-        takes: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean,bigint",
-        sets: "",
+        suffix: "grant",
+        parameters: "bytea,bytea,bytea,bigint,bigint,bigint,bytea,boolean,bigint",
+        settings: "",
         script: include_str!("../migrations/R__grant.sql"),
     },
     Function {
-        name: "complete",
-        takes: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
-        sets: "{enable_seqscan=off}",
+        suffix: "complete",
+        parameters: "bytea[],bytea[],bytea[],bigint[],bigint[],bytea[],bytea[]",
+        settings: "{enable_seqscan=off}",
         script: include_str!("../migrations/R__complete.sql"),
     },
 ];
 
 impl Function {
-    /// As the server finds it.
+    /// The name and parameters by which the server finds it.
     fn signature(&self, table: &str) -> String {
-        format!("\"{table}_{}\"({})", self.name, self.takes)
+        format!("\"{table}_{}\"({})", self.suffix, self.parameters)
     }
 
-    /// What its settings and its body have to be.
-    fn wanted(&self, table: &str) -> Option<(String, String)> {
-        let quote = format!("${}$", self.name);
+    /// The settings and the body that it must have.
+    fn expected(&self, table: &str) -> Option<(String, String)> {
+        let quote = format!("${}$", self.suffix);
         let body = self.script.split(quote.as_str()).nth(1)?;
-        Some((self.sets.to_owned(), body.replace(DEFAULT_TABLE, table)))
+        Some((self.settings.to_owned(), body.replace(DEFAULT_TABLE, table)))
     }
 
-    /// Its settings and its body, if it is there.
+    /// Its settings and body in the database, if it exists.
     async fn found(
         &self,
         conn: &mut PgConnection,
@@ -70,40 +67,39 @@ impl Function {
             "SELECT coalesce(proconfig::text,''),prosrc FROM pg_proc WHERE oid=to_regprocedure('{}')",
             self.signature(table)
         );
-        row(conn, sql).await?.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+        fetch_row(conn, sql).await?.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 }
 
-/// The schema as plain SQL, for a migrator of your own: it makes the tables for the records under
-/// the name `table`, and writes the version row. Run it inside a transaction. Two of the statements
-/// make functions, whose bodies stand between dollar quotes and have semicolons in them, so the
-/// migrator has to know these.
+/// The schema as plain SQL, for your own migrator. It creates the tables under the name `table`, and
+/// writes the version row. Run it inside a transaction. Two of the statements create functions whose
+/// bodies contain semicolons between dollar quotes, so the migrator must understand dollar quotes.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] when the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
+/// [`ErrorKind::Config`] if the name does not match `[A-Za-z_][A-Za-z0-9_]{0,47}`.
 pub fn schema_sql(table: &str) -> Result<String> {
-    let table = valid(table)?;
+    let table = validated(table)?;
     let scripts = MIGRATIONS.into_iter().chain(FUNCTIONS.iter().map(|function| function.script));
     Ok(scripts.collect::<Vec<_>>().join("\n").replace(DEFAULT_TABLE, table))
 }
 
 impl PostgresConfig {
-    /// Makes or updates the tables of the store, in one transaction and under an advisory lock:
-    /// safe to call again, and from several processes at once. The database has to be there, and
-    /// the user needs the privilege to create tables in the first schema of its `search_path`.
-    /// Nothing else ever makes a table (STO-3).
+    /// Creates or updates the tables of the store, in one transaction and under an advisory lock: it
+    /// is safe to call again, and from several processes at the same time. The database must exist,
+    /// and the user needs the privilege to create tables in the first schema of its `search_path`.
+    /// No other call creates a table (STO-3).
     ///
-    /// Dropped before its end it leaves everything or nothing done.
+    /// If the future is dropped early, either everything was done or nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when a newer version of this library made the tables; else those of
+    /// [`ErrorKind::Schema`] if a newer version of this library created the tables; otherwise those of
     /// [`PostgresStore::connect`](crate::PostgresStore::connect).
     pub async fn migrate(&self) -> Result<()> {
         let during = |error: Error| error.during("migrate");
         let table = self.table().map_err(during)?;
-        // Longer than a call of the store: another process may be at it.
-        let most = self.timeout.max(std::time::Duration::from_secs(30));
-        match tokio::time::timeout(most, self.apply(table)).await {
+        // Longer than a call of the store, because another process may be migrating.
+        let limit = self.timeout.max(std::time::Duration::from_secs(30));
+        match tokio::time::timeout(limit, self.apply(table)).await {
             Ok(applied) => applied.map_err(during),
             Err(_) => Err(during(Error::unavailable(
                 "the migration did not end in time; does another session hold a lock on the tables?",
@@ -124,9 +120,10 @@ impl PostgresConfig {
             ),
             _ => classify(&error),
         };
-        let mut conn = Pool::open(&self.source).await.map_err(fail)?;
-        let key = i64::from_ne_bytes(hash(b"retryproof.migrate", table.as_bytes()).to_ne_bytes());
-        run(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({key})"))
+        let mut conn = open(&self.source).await.map_err(fail)?;
+        let lock =
+            i64::from_ne_bytes(pair_hash(b"retryproof.migrate", table.as_bytes()).to_ne_bytes());
+        execute_text(&mut conn, format!("BEGIN; SELECT pg_advisory_xact_lock({lock})"))
             .await
             .map_err(fail)?;
         let found = version(&mut conn, table).await.map_err(fail)?.unwrap_or(0);
@@ -134,49 +131,43 @@ impl PostgresConfig {
             return Err(newer(found));
         }
         for script in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
-            run(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
+            execute_text(&mut conn, script.replace(DEFAULT_TABLE, table)).await.map_err(fail)?;
         }
-        // Compared first, for whoever may not create anything calls this as well, after somebody
-        // else has. A table can be restored without its function, so it goes where the table is: in
-        // the first schema of the path nobody might find it.
+        // Compared first: a user that may not create anything can then call this too, after another
+        // user has. A function is created in the schema of the table, because a table may have been
+        // restored without it, and the first schema of the path may be a different one.
         for function in FUNCTIONS {
-            if function.found(&mut conn, table).await.map_err(fail)? != function.wanted(table) {
-                run(&mut conn, beside(table)).await.map_err(fail)?;
-                run(&mut conn, function.script.replace(DEFAULT_TABLE, table))
+            if function.found(&mut conn, table).await.map_err(fail)? != function.expected(table) {
+                execute_text(&mut conn, prefer_schema_of(table)).await.map_err(fail)?;
+                execute_text(&mut conn, function.script.replace(DEFAULT_TABLE, table))
                     .await
                     .map_err(fail)?;
             }
         }
-        run(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
-        // The tables are there, whether or not the server hears the good-bye.
+        execute_text(&mut conn, "COMMIT".to_owned()).await.map_err(fail)?;
+        // The tables exist, whether or not the connection closes cleanly.
         let _ = conn.close().await;
         Ok(())
     }
 }
 
-async fn run(conn: &mut PgConnection, sql: String) -> Result<(), sqlx_core::Error> {
-    conn.execute(raw_sql(AssertSqlSafe(sql))).await.map(drop)
-}
-
-async fn row(conn: &mut PgConnection, sql: String) -> Result<Option<PgRow>, sqlx_core::Error> {
-    conn.fetch_optional(raw_sql(AssertSqlSafe(sql))).await
-}
-
 /// The version row; `None` without the table or the row.
 async fn version(conn: &mut PgConnection, table: &str) -> Result<Option<i64>, sqlx_core::Error> {
-    // Asked first: an error would end the transaction of a migration.
-    let there = row(conn, format!("SELECT to_regclass('\"{table}_meta\"') IS NOT NULL")).await?;
-    if !there.map_or(Ok(false), |row| row.try_get(0))? {
+    // Checked first, because an error would end the transaction of a migration.
+    let exists =
+        fetch_row(conn, format!("SELECT to_regclass('\"{table}_meta\"') IS NOT NULL")).await?;
+    if !exists.map_or(Ok(false), |row| row.try_get(0))? {
         return Ok(None);
     }
-    match row(conn, format!("SELECT value FROM \"{table}_meta\" WHERE name='schema'")).await? {
+    match fetch_row(conn, format!("SELECT value FROM \"{table}_meta\" WHERE name='schema'")).await?
+    {
         Some(row) => row.try_get(0).map(Some),
         None => Ok(None),
     }
 }
 
-/// Puts the table's schema first in the path, until the transaction ends.
-fn beside(table: &str) -> String {
+/// Puts the schema of the table first in the path, until the transaction ends.
+fn prefer_schema_of(table: &str) -> String {
     format!(
         "SELECT set_config('search_path', \
          quote_ident(n.nspname)||','||current_setting('search_path'), true) FROM pg_class AS c \
@@ -184,16 +175,10 @@ fn beside(table: &str) -> String {
     )
 }
 
-/// What the server is like.
-pub(crate) struct Server {
-    /// Whether transactions are READ COMMITTED unless they say otherwise.
-    pub(crate) reads_committed: bool,
-}
-
-/// Refuses a server or a schema that this code cannot work on (STO-3).
-pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server> {
+/// Fails for a server or a schema that the store cannot work on (STO-3).
+pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<ServerInfo> {
     let unreadable = |error: sqlx_core::Error| classify(&error);
-    let facts = row(
+    let facts = fetch_row(
         conn,
         format!(
             "SELECT current_setting('server_version_num')::bigint, \
@@ -209,9 +194,7 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     )
     .await
     .map_err(unreadable)?
-    .ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does")
-    })?;
+    .ok_or_else(not_postgres)?;
     let number: i64 = facts.try_get(0).map_err(unreadable)?;
     if number < 120_000 {
         return Err(Error::new(ErrorKind::Unsupported, "the store needs PostgreSQL 12 or newer")
@@ -219,7 +202,8 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
     }
     if facts.try_get(1).map_err(unreadable)? {
         return Err(Error::unavailable(
-            "the server is read-only: a standby, or set so; point the URL at the primary",
+            "the server is read-only: it is a standby, or set to read-only; point the URL at the \
+             primary",
         ));
     }
     match version(conn, table).await {
@@ -234,15 +218,15 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         Ok(Some(found)) => {
             return Err(Error::new(
                 ErrorKind::Schema,
-                "the store's schema is of an older version; call `retryproof::migrate(url)` \
+                "the store's schema has an older version; call `retryproof::migrate(url)` \
                  (`PostgresConfig::migrate()` where only this crate is used), or apply the \
                  shipped SQL",
             )
             .with("found", found)
-            .with("wanted", VERSION));
+            .with("expected", VERSION));
         }
         Ok(None) => return Err(missing(table)),
-        Err(error) if is_missing(&error) => return Err(missing(table)),
+        Err(error) if is_missing_table(&error) => return Err(missing(table)),
         Err(error) => return Err(classify(&error)),
     }
     if !facts.try_get::<bool, _>(3).map_err(unreadable)? {
@@ -254,24 +238,13 @@ pub(crate) async fn check(conn: &mut PgConnection, table: &str) -> Result<Server
         )
         .with("table", table));
     }
-    Ok(Server { reads_committed: facts.try_get(2).map_err(unreadable)? })
-}
-
-/// Which process of the server answers.
-pub(crate) async fn backend(conn: &mut PgConnection) -> Result<i64> {
-    let answer = row(conn, "SELECT pg_backend_pid()::bigint".to_owned()).await;
-    match answer.map_err(|error| classify(&error))? {
-        Some(row) => row.try_get(0).map_err(|error| classify(&error)),
-        None => {
-            Err(Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does"))
-        }
-    }
+    Ok(ServerInfo { reads_committed: facts.try_get(2).map_err(unreadable)? })
 }
 
 fn missing(table: &str) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "the database does not have all tables and functions of the store; call \
+        "tables or functions of the store are missing in the database; call \
          `retryproof::migrate(url)` once (`PostgresConfig::migrate()` where only this crate is \
          used), or apply the shipped SQL",
     )
@@ -281,8 +254,8 @@ fn missing(table: &str) -> Error {
 fn newer(found: i64) -> Error {
     Error::new(
         ErrorKind::Schema,
-        "a newer retryproof made the store's schema; run that version, or name another table",
+        "a newer retryproof created the store's schema; run that version, or name another table",
     )
     .with("found", found)
-    .with("wanted", VERSION)
+    .with("expected", VERSION)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`PostgresStore`]: the contract, one statement for each call.
+//! [`PostgresStore`]: the contract, one statement for each operation.
 
 mod acquire;
 
@@ -14,89 +14,90 @@ use retryproof_core::store::{
 use retryproof_core::{
     Error, ErrorKind, FencingToken, IdempotencyStore, Identity, OwnerId, Result,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::{Pooler, PostgresConfig};
-use crate::error::classify;
-use crate::execute::batch::{Group, Turn};
-use crate::execute::record_limit::Doors;
-use crate::inspect::BEGINNING;
-use crate::pool::{Failed, Lane, Pool};
-use crate::record::{Phase, Record};
-use crate::schema;
-use crate::statement::bound::{Call, Reply};
-use crate::statement::{Sql, Statement};
-use crate::waiters::notify::Courier;
-use crate::waiters::{ANNOUNCE_AGAIN, Wake};
+use crate::config::PostgresConfig;
+use crate::connection::StatementResult;
+use crate::error::Failure;
+use crate::execute::Executor;
+use crate::execute::batch::{BatchOutcome, CompletionBatcher};
+use crate::execute::record_limit::RecordLimits;
+use crate::pool::{CallPriority, Pool};
+use crate::record::{Record, RecordPhase};
+use crate::statement::bound::BoundStatement;
+use crate::statement::{Statement, StatementTexts};
+use crate::waiters::notify::NotifyTask;
+use crate::waiters::{ANNOUNCE_INTERVAL, Waiters};
 
-/// Between two looks of a waiter where nothing is pushed: at first, and at most (ACQ-4).
-const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// The same as the net under notifications.
-const NET: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// How often it is asked over which connection the server answers.
-const PROBES: u32 = 2;
-/// What a connection of the store's is set to. Its prepared statements are planned once, maybe
-/// while the table is nearly empty, and a plan that reads all of it would be kept until the next
-/// `ANALYZE`; a purge would gather all entries of the index before it takes the first thousand. The
-/// same settings let a scan that has to be (the count of all records) look so expensive that the
-/// server would compile it.
-macro_rules! planned {
-    () => {
-        "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
-    };
-}
+/// The first and the longest interval between two looks of a waiter without notifications (ACQ-4).
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// The same beside notifications.
+const FALLBACK_POLL_INTERVAL: (Duration, Duration) =
+    (Duration::from_millis(250), Duration::from_secs(1));
+/// Before every purge bucket.
+pub(crate) const FIRST_BUCKET: i64 = 0;
 
 /// Keeps records in a table of a PostgreSQL database, for any number of processes.
 ///
-/// It has connections of its own and runs each statement in autocommit. Expiry is judged by the
-/// server's clock.
+/// It has its own connections and runs each statement in autocommit. The server's clock judges
+/// expiry.
 pub struct PostgresStore {
     pub(crate) config: PostgresConfig,
-    sql: Arc<Sql>,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) doors: Doors,
-    group: Group,
-    pub(crate) wake: Arc<Wake>,
-    pub(crate) known: Known,
-    /// The bucket in which the purge goes on.
-    pub(crate) purged_to: AtomicI64,
-    _courier: Option<Courier>,
+    pub(crate) statements: Arc<StatementTexts>,
+    pub(crate) executor: Arc<Executor>,
+    record_limits: RecordLimits,
+    batcher: CompletionBatcher,
+    waiters: Arc<Waiters>,
+    /// What this process has seen complete.
+    completed: Known,
+    /// The bucket in which the next purge continues.
+    pub(crate) purge_cursor: AtomicI64,
+    _notify_task: Option<NotifyTask>,
 }
 
 impl PostgresStore {
-    /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that it can
-    /// be worked on. To be called inside the tokio runtime that serves the store from then on.
+    /// Connects to a database that [`PostgresConfig::migrate`] has prepared, and checks that the
+    /// store can work on it. Must be called inside the tokio runtime that serves the store from
+    /// then on.
     ///
     /// # Errors
     /// [`ErrorKind::Schema`] when the tables are missing or of another version (STO-3);
     /// [`ErrorKind::Config`] for an invalid table name, a wrong user or password, or a database
     /// that does not exist; [`ErrorKind::Unexpected`] for a missing privilege;
     /// [`ErrorKind::Unsupported`] before PostgreSQL 12; [`ErrorKind::Unavailable`] when the server
-    /// is away, full up with connections, or a standby.
+    /// cannot be reached, accepts no more connections, or is a standby.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
-        Self::connected(config).await.map_err(|error| error.during("connect"))
+        Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
 
-    async fn connected(config: PostgresConfig) -> Result<Self> {
+    async fn try_connect(config: PostgresConfig) -> Result<Self> {
         let table = config.table()?.to_owned();
-        let pool = Arc::new(Pool::new(&config));
-        let late = |_| {
+        let pool = Pool::new(&config);
+        timeout(config.timeout, pool.check(&config, &table)).await.map_err(|_| {
             Error::unavailable("the server did not answer in time; is it up, and not overloaded?")
-        };
-        let direct = tokio::time::timeout(config.timeout, prepare(&config, &pool, &table))
-            .await
-            .map_err(late)??;
-        pool.warm().await?;
-        let wake = Arc::new(Wake::new());
-        let courier = match direct {
-            true => Some(Courier::start(config.source.clone(), &table, &wake).await),
+        })??;
+        pool.open_reserved(Instant::now() + config.timeout).await?;
+        let record_limits = RecordLimits::new(pool.normal_size());
+        let waiters = Arc::new(Waiters::new());
+        let notify_task = match pool.is_direct() {
+            true => Some(NotifyTask::start(config.source.clone(), &table, &waiters).await),
             false => None,
         };
-        let sql = Arc::new(Sql::new(&table));
-        let group = Group::new(Arc::clone(&pool), Arc::clone(&sql), config.timeout);
-        let (known, purged_to) = (Known::new(), AtomicI64::new(BEGINNING));
-        let doors = Doors::new(pool.calls());
-        Ok(Self { sql, config, pool, doors, group, wake, known, purged_to, _courier: courier })
+        let statements = Arc::new(StatementTexts::new(&table));
+        let executor = Arc::new(Executor::new(pool, config.timeout));
+        let batcher =
+            CompletionBatcher::new(Arc::clone(&executor), Arc::clone(&statements), config.timeout);
+        Ok(Self {
+            config,
+            statements,
+            executor,
+            record_limits,
+            batcher,
+            waiters,
+            completed: Known::new(),
+            purge_cursor: AtomicI64::new(FIRST_BUCKET),
+            _notify_task: notify_task,
+        })
     }
 
     /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
@@ -106,109 +107,95 @@ impl PostgresStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    pub(crate) fn sql(&self) -> &Sql {
-        &self.sql
-    }
-
-    pub(crate) async fn run(&self, lane: Lane, call: &Call<'_>) -> Result<Reply> {
-        self.pool.run(lane, call).await.map_err(Failed::into_error)
-    }
-
-    /// The same with a time limit of its own.
-    pub(crate) async fn run_within(
+    pub(crate) async fn run(
         &self,
-        most: Duration,
-        lane: Lane,
-        call: &Call<'_>,
-    ) -> Result<Reply> {
-        self.pool.run_until(Instant::now() + most, lane, call).await.map_err(Failed::into_error)
+        priority: CallPriority,
+        statement: &BoundStatement<'_>,
+    ) -> Result<StatementResult> {
+        self.executor.run(priority, statement).await.map_err(Failure::into_error)
     }
 
-    /// A joined transaction was committed: whoever waits is woken (ACQ-4).
-    pub(crate) fn told(&self, id: &Identity) {
-        self.wake.finished(id);
+    /// A joined transaction was committed: its waiters are woken (ACQ-4).
+    pub(crate) fn notify_finished(&self, id: &Identity) {
+        self.waiters.notify_finished(id);
     }
 
-    /// The record as it stands.
-    pub(crate) async fn record(
+    async fn read_record(
         &self,
+        priority: CallPriority,
         statement: Statement,
         id: &Identity,
     ) -> Result<Option<Record>> {
-        let reply = self.run(Lane::Calls, &self.sql.by_key(statement, id)).await?;
-        reply.row.as_ref().map_or(Ok(None), Record::read)
+        let result = self.run(priority, &self.statements.by_key(statement, id)).await?;
+        result.row.as_ref().map_or(Ok(None), Record::read)
     }
 
-    pub(crate) fn seen(&self, id: &Identity, record: Option<Record>) -> Peeked {
+    /// The status of a record. A complete one is remembered.
+    fn peeked(&self, id: &Identity, record: Option<Record>) -> Peeked {
         match record {
-            Some(Record { phase: Phase::Done(Some((stored, rest))), .. }) => {
-                self.known.note(id, rest);
+            Some(Record { phase: RecordPhase::Complete(Some((stored, remaining))), .. }) => {
+                self.completed.note(id, remaining);
                 Peeked::Complete(stored)
             }
-            Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
+            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
                 Peeked::Busy { remaining, token }
             }
             _ => Peeked::Absent,
         }
     }
 
-    /// Whether the holder with token `seen` is still at work.
-    async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
-        Ok(matches!(
-            self.record(Statement::Peeked, id).await?,
-            Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
-        ))
+    /// What is left of the lease with token `seen`; `None` when it is over.
+    async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
+        let record = self.read_record(CallPriority::Normal, Statement::Peek, id).await?;
+        Ok(match record {
+            Some(Record { token, phase: RecordPhase::InProgress(remaining), .. })
+                if token == seen =>
+            {
+                remaining
+            }
+            _ => None,
+        })
     }
 
-    /// Whether notifications arrive. Through a pooler that was not found out at first they do not,
-    /// whatever it answered to LISTEN.
-    fn is_pushed(&self) -> bool {
-        self.wake.is_listening() && self.pool.is_direct()
+    /// Whether notifications arrive. Through a pooler that was not detected at first they do not,
+    /// although it accepted LISTEN.
+    fn is_notified(&self) -> bool {
+        self.waiters.is_listening() && self.executor.is_direct()
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let subscription = self.wake.subscribe(id);
-        let mut woken = std::pin::pin!(subscription.bell.notified());
+        let subscription = self.waiters.subscribe(id);
+        let mut woken = std::pin::pin!(subscription.changed.notified());
         woken.as_mut().enable();
-        // One who does not sleep needs no waking.
+        // With no time left, the caller does not sleep, so no wake-up is needed.
         if !at_most.is_zero() {
             subscription.announce();
         }
-        if !self.still_held(id, seen).await? || at_most.is_zero() {
+        if self.remaining_lease(id, seen).await?.is_none() || at_most.is_zero() {
             return Ok(());
         }
         let end = Instant::now() + at_most;
         let mut announced = Instant::now();
-        let mut pushed = self.is_pushed();
-        let (mut poll, mut longest) = if pushed { NET } else { POLL };
+        let mut is_notified = self.is_notified();
+        let (mut poll, mut longest) = poll_intervals(is_notified);
         loop {
-            let next = (Instant::now() + self.wake.jitter(poll)).min(end);
+            let next = (Instant::now() + self.waiters.jitter(poll)).min(end);
             if timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
                 return Ok(());
             }
-            if !self.still_held(id, seen).await? {
+            if self.remaining_lease(id, seen).await?.is_none() {
                 return Ok(());
             }
             poll = (poll * 2).min(longest);
-            if pushed != self.is_pushed() {
-                pushed = !pushed;
-                (poll, longest) = if pushed { NET } else { POLL };
+            if is_notified != self.is_notified() {
+                is_notified = !is_notified;
+                (poll, longest) = poll_intervals(is_notified);
             }
-            if announced.elapsed() > ANNOUNCE_AGAIN {
+            if announced.elapsed() > ANNOUNCE_INTERVAL {
                 announced = Instant::now();
                 subscription.announce();
             }
         }
-    }
-
-    /// Says what became of a record that a fenced statement did not find.
-    async fn otherwise<T>(
-        &self,
-        id: &Identity,
-        say: impl FnOnce(Option<Record>) -> T,
-    ) -> Result<T> {
-        let reply = self.run(Lane::Beats, &self.sql.by_key(Statement::Peeked, id)).await?;
-        reply.row.as_ref().map_or(Ok(None), Record::read).map(say)
     }
 
     async fn try_complete(
@@ -225,22 +212,22 @@ impl PostgresStore {
             .with("bytes", done.value.len())
             .with("limit", self.config.max_value));
         }
-        let deadline = self.pool.deadline();
-        let fenced = match self.group.turn(id, owner, done, deadline).await {
-            Turn::Done => FencedWrite::Applied,
-            Turn::Alone(_slot) => self.complete_alone(id, owner, done, deadline).await?,
-            Turn::Refused => match self.refused(id, owner).await? {
-                Some(fenced) => fenced,
+        let deadline = self.executor.deadline();
+        let written = match self.batcher.submit(id, owner, done, deadline).await {
+            BatchOutcome::Applied => FencedWrite::Applied,
+            BatchOutcome::Alone(_slot) => self.complete_alone(id, owner, done, deadline).await?,
+            BatchOutcome::Refused => match self.refusal(id, owner).await? {
+                Some(written) => written,
                 None => self.complete_alone(id, owner, done, deadline).await?,
             },
         };
-        if fenced != FencedWrite::NotOwner {
-            // Also when it was done before: the answer may have been lost, and then nobody was
-            // woken by it (ACQ-4).
-            self.known.note(id, done.ttl);
-            self.wake.finished(id);
+        if written != FencedWrite::NotOwner {
+            // Also if it was complete before: the answer may have been lost, and then it woke no
+            // waiters (ACQ-4).
+            self.completed.note(id, done.ttl);
+            self.waiters.notify_finished(id);
         }
-        Ok(fenced)
+        Ok(written)
     }
 
     async fn complete_alone(
@@ -250,86 +237,55 @@ impl PostgresStore {
         done: &Completion,
         deadline: Instant,
     ) -> Result<FencedWrite> {
-        let call = self.sql.complete(Statement::Complete, id, &owner, done);
-        let ran = self.pool.run_until(deadline, Lane::Beats, &call).await;
-        if ran.map_err(Failed::into_error)?.changed > 0 {
+        let statement = self.statements.complete(Statement::Complete, id, &owner, done);
+        let result = self.executor.run_until(deadline, CallPriority::Holder, &statement).await;
+        if result.map_err(Failure::into_error)?.affected > 0 {
             return Ok(FencedWrite::Applied);
         }
-        Ok(self.refused(id, owner).await?.unwrap_or(FencedWrite::NotOwner))
+        Ok(self.refusal(id, owner).await?.unwrap_or(FencedWrite::NotOwner))
     }
 
-    /// Why a completion was refused; `None`: the owner's lease stands there.
-    async fn refused(&self, id: &Identity, owner: OwnerId) -> Result<Option<FencedWrite>> {
-        let of = |record| match record {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+    /// Why a completion changed no row; `None` if the owner still has the lease.
+    async fn refusal(&self, id: &Identity, owner: OwnerId) -> Result<Option<FencedWrite>> {
+        let record = self.read_record(CallPriority::Holder, Statement::Peek, id).await?;
+        Ok(match record {
+            Some(Record { owner: by, phase: RecordPhase::Complete(_), .. }) if by == owner => {
                 Some(FencedWrite::AlreadyApplied)
             }
-            Some(Record { owner: by, phase: Phase::Running(_), .. }) if by == owner => None,
+            Some(Record { owner: by, phase: RecordPhase::InProgress(_), .. }) if by == owner => {
+                None
+            }
             _ => Some(FencedWrite::NotOwner),
-        };
-        self.otherwise(id, of).await
+        })
     }
 
     async fn try_release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        let fenced = match self.run(Lane::Beats, &self.sql.release(id, &owner)).await?.changed {
-            0 => {
-                self.otherwise(id, |record| {
-                    record.map_or(FencedWrite::AlreadyApplied, |_| FencedWrite::NotOwner)
-                })
-                .await?
-            }
+        let statement = self.statements.release(id, &owner);
+        let written = match self.run(CallPriority::Holder, &statement).await?.affected {
+            0 => match self.read_record(CallPriority::Holder, Statement::Peek, id).await? {
+                None => FencedWrite::AlreadyApplied,
+                Some(_) => FencedWrite::NotOwner,
+            },
             _ => FencedWrite::Applied,
         };
-        if fenced != FencedWrite::NotOwner {
+        if written != FencedWrite::NotOwner {
             // As for a completion.
-            self.wake.finished(id);
+            self.waiters.notify_finished(id);
         }
-        Ok(fenced)
+        Ok(written)
     }
 }
 
-/// Checks the server and the schema, and finds out what stands before it. Says whether connections
-/// are direct.
-async fn prepare(config: &PostgresConfig, pool: &Pool, table: &str) -> Result<bool> {
-    let open = || async { Pool::open(pool.source()).await.map_err(|error| classify(&error)) };
-    let mut conn = open().await?;
-    let server = schema::check(&mut conn, table).await?;
-    let direct = match config.pooler {
-        Pooler::Session => true,
-        Pooler::Transaction => false,
-        Pooler::Detect => {
-            let mut other = open().await?;
-            let (first, second) =
-                (schema::backend(&mut conn).await?, schema::backend(&mut other).await?);
-            let mut direct = first != second;
-            for _ in 0..PROBES {
-                // Each keeps its own. Two questions of one client in a row meet two processes where
-                // the pooler goes round.
-                direct &= second == schema::backend(&mut other).await?;
-                direct &= first == schema::backend(&mut conn).await?;
-                direct &= first == schema::backend(&mut conn).await?;
-                direct &= second == schema::backend(&mut other).await?;
-            }
-            direct
-        }
-    };
-    // Above READ COMMITTED a takeover that meets another fails instead of seeing it. Through a
-    // pooler a setting would reach connections of others; there each statement is planned when it
-    // runs.
-    let prelude = match server.reads_committed {
-        true => planned!(),
-        false => concat!(planned!(), ";SET default_transaction_isolation='read committed'"),
-    };
-    pool.set_direct(direct, direct.then_some(prelude));
-    Ok(direct)
+fn poll_intervals(is_notified: bool) -> (Duration, Duration) {
+    if is_notified { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL }
 }
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore")
             .field("config", &self.config)
-            .field("direct", &self.pool.is_direct())
-            .field("listening", &self.wake.is_listening())
+            .field("direct", &self.executor.is_direct())
+            .field("listening", &self.waiters.is_listening())
             .finish_non_exhaustive()
     }
 }
@@ -340,9 +296,9 @@ impl IdempotencyStore for PostgresStore {
     }
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        let found = self.record(Statement::Find, id).await;
-        found
-            .map(|record| self.seen(id, record))
+        let record = self.read_record(CallPriority::Normal, Statement::Read, id).await;
+        record
+            .map(|record| self.peeked(id, record))
             .map_err(|error| error.during("peek").for_identity(id))
     }
 
@@ -358,8 +314,9 @@ impl IdempotencyStore for PostgresStore {
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        let reply = self.run(Lane::Beats, &self.sql.extend(id, &owner, lease)).await;
-        match reply.map_err(|error| error.during("extend").for_identity(id))?.changed {
+        let statement = self.statements.extend(id, &owner, lease);
+        let result = self.run(CallPriority::Holder, &statement).await;
+        match result.map_err(|error| error.during("extend").for_identity(id))?.affected {
             0 => Ok(FencedWrite::NotOwner),
             _ => Ok(FencedWrite::Applied),
         }

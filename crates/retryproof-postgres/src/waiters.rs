@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Wake`]: who waits for which record, in this process and in others (ACQ-4).
+//! [`Waiters`]: who waits for which record, in this process and in others (ACQ-4).
 //!
-//! Other processes are told by NOTIFY, and only of records for which one of them has announced a
-//! waiter: the server's queue of notifications is locked over a commit, which would cost two thirds
-//! of the throughput if every completion went through it. So:
+//! Other processes are notified with NOTIFY, and only of records for which a waiter was announced.
+//! The server locks its queue of notifications during a commit, which would cost two thirds of the
+//! throughput if every completion used it. So:
 //! 1. A waiter announces the hash of its identity, looks at the record, and sleeps.
-//! 2. Every process that listens remembers what was announced. When it has completed or released
-//!    such a record, *after* the commit, it notifies, from a connection of its own; what comes up
-//!    meanwhile goes along in the next message.
-//! 3. An announcement may come just after the completion: what was finished in the last two seconds
-//!    is answered at once.
+//! 2. Every process that listens remembers the announcements. When it completes or releases an
+//!    announced record, it sends a notification *after* the commit, on a separate connection.
+//!    Changes that happen meanwhile share the next message.
+//! 3. An announcement may arrive just after the completion. A record that was finished in the last
+//!    two seconds is answered at once.
 //!
-//! A poll is the net under all that: nothing here is needed for a waiter to end, only for it to end
-//! soon.
+//! Waiters also poll. Without notifications a waiter still ends, only later.
 
 pub(crate) mod notify;
 pub(crate) mod recent;
@@ -27,232 +26,225 @@ use retryproof_core::{Identity, OwnerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::record::hash::hash;
-use crate::waiters::recent::Recent;
+use crate::record::hash::identity_hash;
 
-/// For how long an announcement holds; a waiter that sleeps for longer repeats it in time.
+use recent::RecentHashes;
+
+/// How long an announcement is valid. A waiter that sleeps longer repeats it in time.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(60);
-pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_secs(20);
-/// For how long a record counts as just finished, and how many do.
+pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
+/// How long a record counts as just finished, and how many are remembered.
 const JUST_FINISHED: Duration = Duration::from_secs(2);
-const MOST_FINISHED: usize = 4_096;
-/// Most announcements that are remembered; above them the oldest are forgotten, and the poll has to
-/// do.
-const MOST_ANNOUNCED: usize = 65_536;
-/// The server takes payloads below 8,000 bytes.
-const MOST_PAYLOAD: usize = 7_900;
+const MAX_FINISHED: usize = 4_096;
+/// How many announcements are remembered. Above that the oldest are forgotten, and their waiters
+/// find the change by polling.
+const MAX_ANNOUNCED: usize = 65_536;
+/// The server accepts payloads of less than 8,000 bytes.
+const MAX_PAYLOAD: usize = 7_900;
 
-/// What one process tells the others about an identity.
+/// What one process sends to the others about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Word {
-    /// Somebody waits for it.
+enum WakeMessage {
+    /// A waiter waits for it.
     Waiting,
     /// It may have changed.
     Changed,
 }
 
-/// The waiters of one store in this process, and its part in waking those of others.
-pub(crate) struct Wake {
-    waiters: Mutex<HashMap<u64, (Arc<Notify>, usize)>>,
+/// The waiters of one store in this process, and what it sends to those of other processes.
+pub(crate) struct Waiters {
+    registry: Mutex<HashMap<u64, (Arc<Notify>, usize)>>,
     /// Whether notifications arrive.
     listening: AtomicBool,
-    announced: Mutex<Recent>,
-    /// Whether there are any: a completion without waiters takes no lock.
+    announced: Mutex<RecentHashes>,
+    /// Whether there are announcements. Without any, a completion takes no lock.
     has_announced: AtomicBool,
-    finished: Mutex<Recent>,
+    just_finished: Mutex<RecentHashes>,
     outbox: Mutex<Outbox>,
-    /// There is something to send, or soon will be.
-    pub(crate) post: Notify,
-    /// Tells our own messages from those of others.
-    nonce: u64,
-    dice: AtomicU32,
+    /// There is something to send, or there soon will be.
+    pub(crate) outbox_changed: Notify,
+    /// Marks the messages of this store, which receives them too.
+    sender_id: u64,
+    jitter_state: AtomicU32,
 }
 
-/// What is to be sent, each word once.
+/// The messages to be sent, without duplicates.
 #[derive(Default)]
 struct Outbox {
-    order: VecDeque<(Word, u64)>,
-    held: HashSet<(Word, u64)>,
+    order: VecDeque<(WakeMessage, u64)>,
+    queued: HashSet<(WakeMessage, u64)>,
 }
 
-/// A place among the waiters of a record; given back on drop.
+/// One waiter of a record, until it is dropped.
 pub(crate) struct Subscription<'a> {
-    wake: &'a Wake,
+    waiters: &'a Waiters,
     hash: u64,
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) changed: Arc<Notify>,
 }
 
-impl Wake {
+impl Waiters {
     pub(crate) fn new() -> Self {
         let [a, b, c, d, e, f, g, h, ..] = *OwnerId::new().as_bytes();
         Self {
-            waiters: Mutex::default(),
+            registry: Mutex::default(),
             listening: AtomicBool::new(false),
-            announced: Mutex::new(Recent::new(ANNOUNCED_FOR, MOST_ANNOUNCED)),
+            announced: Mutex::new(RecentHashes::new(ANNOUNCED_FOR, MAX_ANNOUNCED)),
             has_announced: AtomicBool::new(false),
-            finished: Mutex::new(Recent::new(JUST_FINISHED, MOST_FINISHED)),
+            just_finished: Mutex::new(RecentHashes::new(JUST_FINISHED, MAX_FINISHED)),
             outbox: Mutex::default(),
-            post: Notify::new(),
-            nonce: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-            dice: AtomicU32::new(0),
+            outbox_changed: Notify::new(),
+            sender_id: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            jitter_state: AtomicU32::new(0),
         }
     }
 
-    /// Subscribe, then look, then sleep: no change between the look and the sleep is lost.
+    /// Subscribe, then look, then sleep: then no change between the look and the sleep is lost.
     pub(crate) fn subscribe(&self, id: &Identity) -> Subscription<'_> {
-        let hash = of(id);
-        let mut waiters = self.waiters.lock();
-        let (bell, count) = waiters.entry(hash).or_default();
+        let hash = identity_hash(id);
+        let mut registry = self.registry.lock();
+        let (changed, count) = registry.entry(hash).or_default();
         *count += 1;
-        Subscription { wake: self, hash, bell: Arc::clone(bell) }
+        Subscription { waiters: self, hash, changed: Arc::clone(changed) }
     }
 
-    /// A record was granted anew: the waiters of this process look again.
-    pub(crate) fn granted(&self, id: &Identity) {
-        self.ring(of(id));
+    /// A record was granted again: the waiters of this process look at it.
+    pub(crate) fn notify_granted(&self, id: &Identity) {
+        self.wake(identity_hash(id));
     }
 
-    /// A record was completed or released, and committed so.
-    pub(crate) fn finished(&self, id: &Identity) {
-        let hash = of(id);
-        self.ring(hash);
+    /// A record was completed or released, and the change is committed.
+    pub(crate) fn notify_finished(&self, id: &Identity) {
+        let hash = identity_hash(id);
+        self.wake(hash);
         if !self.is_listening() {
             return;
         }
-        // Noted before it is asked who waits; `heard` does it the other way round, so one of the
-        // two sees the other.
+        // First noted as finished, then checked for announcements. `on_announcement` uses the
+        // opposite order, so one of the two sees the other.
         let now = Instant::now();
-        self.finished.lock().note(hash, now);
+        self.just_finished.lock().note(hash, now);
         if self.has_announced.load(Ordering::SeqCst) && self.forget_announced(hash, now) {
-            self.send(Word::Changed, hash);
+            self.queue(WakeMessage::Changed, hash);
         }
     }
 
     fn forget_announced(&self, hash: u64, now: Instant) -> bool {
         let mut announced = self.announced.lock();
-        let found = announced.forget(hash, now);
+        let was_announced = announced.forget(hash, now);
         self.has_announced.store(!announced.is_empty(), Ordering::SeqCst);
-        found
+        was_announced
     }
 
-    /// Wakes the waiters of this process. The lock orders it against [`Self::subscribe`]: either
-    /// the waiter is found here, or its look comes after the commit.
-    fn ring(&self, hash: u64) {
-        if let Some((bell, _)) = self.waiters.lock().get(&hash) {
-            bell.notify_waiters();
+    /// Wakes the waiters of this process. The lock orders this against [`Self::subscribe`]: either
+    /// the waiter is found here, or it looks after the commit.
+    fn wake(&self, hash: u64) {
+        if let Some((changed, _)) = self.registry.lock().get(&hash) {
+            changed.notify_waiters();
         }
-    }
-
-    fn ring_all(&self) {
-        self.waiters.lock().values().for_each(|(bell, _)| bell.notify_waiters());
     }
 
     pub(crate) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::SeqCst)
     }
 
-    /// Notifications arrive from now on, or do so no more; whatever came meanwhile was missed, so
-    /// everybody looks.
+    /// Records whether notifications arrive from now on. Earlier ones may have been missed, so all
+    /// waiters look at their records.
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
-        self.ring_all();
+        self.registry.lock().values().for_each(|(changed, _)| changed.notify_waiters());
     }
 
-    /// Takes in the message of another process.
-    pub(crate) fn heard(&self, payload: &str) {
-        let Some((nonce, words)) = payload.as_bytes().split_at_checked(16) else { return };
-        if number(nonce) == Some(self.nonce) {
+    /// Handles the message of another process.
+    pub(crate) fn on_notification(&self, payload: &str) {
+        let Some((sender, messages)) = payload.as_bytes().split_at_checked(16) else { return };
+        if parse_hex(sender) == Some(self.sender_id) {
             return;
         }
-        for word in words.chunks(17) {
-            let Some((kind, hash)) = word.split_first() else { continue };
-            match (kind, number(hash)) {
-                (b'c', Some(hash)) => self.ring(hash),
-                (b'w', Some(hash)) => self.announced(hash),
-                // A later version's word.
+        for message in messages.chunks(17) {
+            let Some((kind, hash)) = message.split_first() else { continue };
+            match (kind, parse_hex(hash)) {
+                (b'c', Some(hash)) => self.wake(hash),
+                (b'w', Some(hash)) => self.on_announcement(hash),
+                // A later version may send other kinds.
                 _ => {}
             }
         }
     }
 
-    fn announced(&self, hash: u64) {
+    fn on_announcement(&self, hash: u64) {
         let now = Instant::now();
         {
             let mut announced = self.announced.lock();
             announced.note(hash, now);
             self.has_announced.store(true, Ordering::SeqCst);
         }
-        if self.finished.lock().has(hash, now) && self.forget_announced(hash, now) {
-            self.send(Word::Changed, hash);
+        if self.just_finished.lock().has(hash, now) && self.forget_announced(hash, now) {
+            self.queue(WakeMessage::Changed, hash);
         } else {
-            // So that the connection is there when it is needed.
-            self.post.notify_one();
+            // Opens the sending connection before it is needed.
+            self.outbox_changed.notify_one();
         }
     }
 
-    fn send(&self, word: Word, hash: u64) {
+    fn queue(&self, message: WakeMessage, hash: u64) {
         let mut outbox = self.outbox.lock();
-        if outbox.order.len() < MOST_FINISHED && outbox.held.insert((word, hash)) {
-            outbox.order.push_back((word, hash));
+        if outbox.order.len() < MAX_FINISHED && outbox.queued.insert((message, hash)) {
+            outbox.order.push_back((message, hash));
         }
         drop(outbox);
-        self.post.notify_one();
+        self.outbox_changed.notify_one();
     }
 
-    /// The next message to send: hex digits and letters only.
-    pub(crate) fn next_message(&self) -> Option<String> {
+    /// The next payload to send: hex digits and letters only.
+    pub(crate) fn next_payload(&self) -> Option<String> {
         let mut outbox = self.outbox.lock();
         if outbox.order.is_empty() {
             return None;
         }
-        let most = outbox.order.len().min((MOST_PAYLOAD - 16) / 17);
-        let mut text = format!("{:016x}", self.nonce);
-        for _ in 0..most {
-            let Some((word, hash)) = outbox.order.pop_front() else { break };
-            outbox.held.remove(&(word, hash));
-            let word = match word {
-                Word::Waiting => 'w',
-                Word::Changed => 'c',
+        let count = outbox.order.len().min((MAX_PAYLOAD - 16) / 17);
+        let mut text = format!("{:016x}", self.sender_id);
+        for _ in 0..count {
+            let Some((message, hash)) = outbox.order.pop_front() else { break };
+            outbox.queued.remove(&(message, hash));
+            let kind = match message {
+                WakeMessage::Waiting => 'w',
+                WakeMessage::Changed => 'c',
             };
-            text.push_str(&format!("{word}{hash:016x}"));
+            text.push_str(&format!("{kind}{hash:016x}"));
         }
         Some(text)
     }
 
-    /// `time` within 20 % of it, so that waiters do not march in step.
+    /// `time` changed by up to 20 %, so that waiters do not poll in step.
     pub(crate) fn jitter(&self, time: Duration) -> Duration {
         // A Weyl sequence: spread evenly enough for this, without a source of random numbers.
-        let step = self.dice.fetch_add(0x9e37_79b9, Ordering::Relaxed);
+        let step = self.jitter_state.fetch_add(0x9e37_79b9, Ordering::Relaxed);
         time * (80 + step.rotate_left(16) % 41) / 100
     }
 }
 
 impl Subscription<'_> {
-    /// Tells the other processes that somebody waits here.
+    /// Announces the waiter to the other processes.
     pub(crate) fn announce(&self) {
-        if self.wake.is_listening() {
-            self.wake.send(Word::Waiting, self.hash);
+        if self.waiters.is_listening() {
+            self.waiters.queue(WakeMessage::Waiting, self.hash);
         }
     }
 }
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.wake.waiters.lock();
-        if let Some((_, count)) = waiters.get_mut(&self.hash) {
+        let mut registry = self.waiters.registry.lock();
+        if let Some((_, count)) = registry.get_mut(&self.hash) {
             *count -= 1;
             if *count == 0 {
-                waiters.remove(&self.hash);
+                registry.remove(&self.hash);
             }
         }
     }
 }
 
-pub(crate) fn of(id: &Identity) -> u64 {
-    hash(id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
-}
-
-fn number(hex: &[u8]) -> Option<u64> {
+fn parse_hex(hex: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(hex).ok().filter(|text| text.len() == 16)?;
     u64::from_str_radix(text, 16).ok()
 }
@@ -265,8 +257,8 @@ mod tests {
         Identity::of("wake", key).unwrap()
     }
 
-    fn pair() -> (Wake, Wake) {
-        let (a, b) = (Wake::new(), Wake::new());
+    fn pair() -> (Waiters, Waiters) {
+        let (a, b) = (Waiters::new(), Waiters::new());
         a.set_listening(true);
         b.set_listening(true);
         (a, b)
@@ -275,28 +267,28 @@ mod tests {
     #[test]
     fn acq_4_only_announced_records_are_notified() {
         let (holder, waiter) = pair();
-        holder.finished(&id("nobody waits"));
-        assert!(holder.next_message().is_none());
-        let place = waiter.subscribe(&id("k"));
-        place.announce();
-        let said = waiter.next_message().unwrap();
-        assert_eq!(said.len(), 33);
-        waiter.heard(&said);
-        assert!(waiter.announced.lock().is_empty(), "one's own words are not heard");
-        holder.heard(&said);
-        holder.finished(&id("k"));
-        assert!(holder.next_message().is_some());
-        holder.finished(&id("k"));
-        assert!(holder.next_message().is_none(), "said once");
+        holder.notify_finished(&id("nobody waits"));
+        assert!(holder.next_payload().is_none());
+        let subscription = waiter.subscribe(&id("k"));
+        subscription.announce();
+        let payload = waiter.next_payload().unwrap();
+        assert_eq!(payload.len(), 33);
+        waiter.on_notification(&payload);
+        assert!(waiter.announced.lock().is_empty(), "a store ignores its own messages");
+        holder.on_notification(&payload);
+        holder.notify_finished(&id("k"));
+        assert!(holder.next_payload().is_some());
+        holder.notify_finished(&id("k"));
+        assert!(holder.next_payload().is_none(), "sent once");
     }
 
     #[test]
     fn acq_4_a_late_announcement_is_answered_at_once() {
         let (holder, waiter) = pair();
-        holder.finished(&id("k"));
+        holder.notify_finished(&id("k"));
         waiter.subscribe(&id("k")).announce();
-        holder.heard(&waiter.next_message().unwrap());
-        assert!(holder.next_message().is_some());
+        holder.on_notification(&waiter.next_payload().unwrap());
+        assert!(holder.next_payload().is_some());
     }
 
     #[test]
@@ -306,53 +298,53 @@ mod tests {
             a.subscribe(&id(&at.to_string())).announce();
         }
         let mut messages = 0;
-        while let Some(text) = a.next_message() {
+        while let Some(text) = a.next_payload() {
             assert!(text.len() < 8_000);
-            b.heard(&text);
+            b.on_notification(&text);
             messages += 1;
         }
         assert_eq!((messages, b.announced.lock().len()), (3, 1_000));
     }
 
-    /// Says that each of them has waiters, in messages of 400.
-    fn said(waiter: &Wake, keys: std::ops::Range<usize>) -> Vec<String> {
+    /// Announces a waiter of each key, in payloads of up to 400.
+    fn announcements(waiter: &Waiters, keys: std::ops::Range<usize>) -> Vec<String> {
         let mut messages = Vec::new();
         for at in keys {
             waiter.subscribe(&id(&at.to_string())).announce();
             if at % 400 == 399 {
-                messages.extend(std::iter::from_fn(|| waiter.next_message()));
+                messages.extend(std::iter::from_fn(|| waiter.next_payload()));
             }
         }
-        messages.extend(std::iter::from_fn(|| waiter.next_message()));
+        messages.extend(std::iter::from_fn(|| waiter.next_payload()));
         messages
     }
 
     #[test]
     fn acq_4_above_the_bound_the_newest_announcements_hold_and_cost_no_more() {
         let (holder, waiter) = pair();
-        let below = said(&waiter, 0..MOST_ANNOUNCED);
-        let above = said(&waiter, MOST_ANNOUNCED..MOST_ANNOUNCED + 20_000);
-        let hear = |messages: &[String]| {
+        let below = announcements(&waiter, 0..MAX_ANNOUNCED);
+        let above = announcements(&waiter, MAX_ANNOUNCED..MAX_ANNOUNCED + 20_000);
+        let receive = |messages: &[String]| {
             let began = Instant::now();
-            messages.iter().for_each(|message| holder.heard(message));
+            messages.iter().for_each(|message| holder.on_notification(message));
             began.elapsed()
         };
-        let (below, above) = (hear(&below), hear(&above));
-        assert_eq!(holder.announced.lock().len(), MOST_ANNOUNCED);
+        let (below, above) = (receive(&below), receive(&above));
+        assert_eq!(holder.announced.lock().len(), MAX_ANNOUNCED);
         // Fewer than a third as many.
         assert!(
             above < below * 10,
             "{above:?} for 20,000 announcements, {below:?} for the first 65,536"
         );
-        holder.finished(&id(&(MOST_ANNOUNCED + 19_999).to_string()));
-        assert!(holder.next_message().is_some(), "the newest is told");
-        holder.finished(&id("0"));
-        assert!(holder.next_message().is_none(), "the oldest made room");
+        holder.notify_finished(&id(&(MAX_ANNOUNCED + 19_999).to_string()));
+        assert!(holder.next_payload().is_some(), "the newest is notified");
+        holder.notify_finished(&id("0"));
+        assert!(holder.next_payload().is_none(), "the oldest was forgotten");
     }
 
     #[test]
     fn acq_4_foreign_messages_are_ignored() {
-        let wake = Wake::new();
+        let waiters = Waiters::new();
         for text in [
             "",
             "é",
@@ -361,8 +353,8 @@ mod tests {
             "0123456789abcdefwxyz",
             "0123456789abcdéf",
         ] {
-            wake.heard(text);
+            waiters.on_notification(text);
         }
-        assert!(wake.announced.lock().is_empty());
+        assert!(waiters.announced.lock().is_empty());
     }
 }

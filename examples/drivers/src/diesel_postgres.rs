@@ -14,14 +14,14 @@ use diesel_async::pooled_connection::deadpool::{Object, Pool};
 use diesel_async::{
     AnsiTransactionManager, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _,
 };
-use retryproof::postgres::Postgres;
+use retryproof::postgres::PostgresDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 
 /// A connection with an open transaction, as the closure of `conn.transaction(…)` has it.
 pub struct DieselPort<'a>(pub &'a mut AsyncPgConnection);
 
-impl TxPort<Postgres> for DieselPort<'_> {
+impl TxPort<PostgresDialect> for DieselPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let mut query = diesel::sql_query(sql).into_boxed::<diesel::pg::Pg>();
         for param in params {
@@ -48,7 +48,7 @@ pub struct DieselSource(pub Pool<AsyncPgConnection>);
 /// no sooner than it hands the connection on.
 pub struct DieselTx(Option<Object<AsyncPgConnection>>);
 
-impl TxSource<Postgres> for DieselSource {
+impl TxSource<PostgresDialect> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
@@ -63,13 +63,13 @@ impl TxSource<Postgres> for DieselSource {
     }
 }
 
-impl TxPort<Postgres> for DieselTx {
+impl TxPort<PostgresDialect> for DieselTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         DieselPort(self).run_statement(sql, params).await
     }
 }
 
-impl OwnedTx<Postgres> for DieselTx {
+impl OwnedTx<PostgresDialect> for DieselTx {
     async fn commit_tx(mut self) -> Result<()> {
         self.only_one()?;
         AnsiTransactionManager::commit_transaction(&mut *self).await.map_err(refused)?;

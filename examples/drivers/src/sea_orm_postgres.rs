@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use retryproof::postgres::Postgres;
+use retryproof::postgres::PostgresDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 use sea_orm::{
@@ -18,7 +18,7 @@ use sea_orm::{
 #[derive(Debug)]
 pub struct SeaPort<'a>(pub &'a DatabaseTransaction);
 
-impl TxPort<Postgres> for SeaPort<'_> {
+impl TxPort<PostgresDialect> for SeaPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let values = params.iter().map(value).collect::<Result<Vec<_>>>()?;
         let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
@@ -36,7 +36,7 @@ pub struct SeaSource(pub DatabaseConnection);
 #[derive(Debug)]
 pub struct SeaTx(DatabaseTransaction);
 
-impl TxSource<Postgres> for SeaSource {
+impl TxSource<PostgresDialect> for SeaSource {
     type Tx = SeaTx;
 
     async fn begin(&self) -> Result<SeaTx> {
@@ -44,13 +44,13 @@ impl TxSource<Postgres> for SeaSource {
     }
 }
 
-impl TxPort<Postgres> for SeaTx {
+impl TxPort<PostgresDialect> for SeaTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         SeaPort(&self.0).run_statement(sql, params).await
     }
 }
 
-impl OwnedTx<Postgres> for SeaTx {
+impl OwnedTx<PostgresDialect> for SeaTx {
     async fn commit_tx(self) -> Result<()> {
         self.0.commit().await.map_err(refused)
     }

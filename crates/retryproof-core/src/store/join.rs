@@ -24,7 +24,7 @@ use crate::owner::OwnerId;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a dialect of SQL that a store and its drivers share",
     label = "a dialect is wanted here",
-    note = "name that of the store, such as `Sqlite` or `Postgres`; a store of your own declares \
+    note = "name that of the store, such as `PostgresDialect`; a store of your own declares \
             one by implementing `Dialect`"
 )]
 pub trait Dialect: Send + Sync + 'static {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Group`]: what many callers complete at once goes in one statement, with one commit for all of
-//! them.
+//! [`CompletionBatcher`]: completions that arrive at the same time share one statement and its
+//! commit.
 //!
-//! A few completions run alone, each on its connection. Whoever comes while they are under way
-//! waits in line, and the first that ends sends off all who wait by then; so nobody waits for
-//! company, and the busier the server is, the more commits are shared. Each record is still changed
-//! in one step by its own owner (CMP-1, CMP-2). Whoever a shared statement that failed carried goes
-//! alone.
+//! Up to four completions run alone, each on its connection. Further ones wait in a queue. The
+//! first of the four that ends sends all that are queued by then. A completion never waits for
+//! others to arrive. Under load, more of them share one commit. Each record is still changed in one
+//! step by its own owner (CMP-1, CMP-2). If a shared statement fails, each of its completions is
+//! sent again on its own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,201 +20,209 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::error::classify;
-use crate::pool::{Failed, Lane, Pool};
-use crate::statement::Sql;
+use crate::error::{Failure, classify};
+use crate::execute::Executor;
+use crate::pool::CallPriority;
+use crate::statement::{OwnedCompletion, StatementTexts};
 
-/// Completions under way, alone or together, before the next ones wait in line.
+/// Statements that run at the same time before further completions are queued.
 const SLOTS: usize = 4;
-/// Records of one statement, and bytes of their values.
-const MOST: usize = 32;
-const MOST_BYTES: usize = 256 * 1_024;
-/// A larger value goes alone: it would keep the others waiting.
-const LARGE: usize = 16 * 1_024;
-/// Who has waited in line for so long goes alone: rows that somebody has locked hold up others for
+/// Limits of one statement: records, and bytes of their values.
+const MAX_RECORDS: usize = 32;
+const MAX_BYTES: usize = 256 * 1_024;
+/// A larger value goes alone, because it would delay the others.
+const LARGE_VALUE: usize = 16 * 1_024;
+/// A completion that was queued for this long goes alone, so that rows locked by others delay it
 /// no longer.
-const PATIENCE: Duration = Duration::from_millis(250);
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The completions of one store.
 #[derive(Clone)]
-pub(crate) struct Group(Arc<Shared>);
+pub(crate) struct CompletionBatcher(Arc<Shared>);
 
 struct Shared {
-    pool: Arc<Pool>,
-    sql: Arc<Sql>,
+    executor: Arc<Executor>,
+    statements: Arc<StatementTexts>,
     runtime: Handle,
-    patience: Duration,
-    line: Mutex<Line>,
+    /// How long a shared statement may take.
+    batch_timeout: Duration,
+    queue: Mutex<CompletionQueue>,
 }
 
 #[derive(Default)]
-struct Line {
-    under_way: usize,
-    /// Names who waits.
-    next: u64,
-    waiting: VecDeque<Waiting>,
+struct CompletionQueue {
+    running: usize,
+    /// The number of the next queued completion.
+    next_number: u64,
+    queued: VecDeque<QueuedCompletion>,
 }
 
-/// One completion in line.
-pub(crate) struct Waiting {
+struct QueuedCompletion {
     number: u64,
-    pub(crate) id: Identity,
-    pub(crate) owner: OwnerId,
-    pub(crate) done: Completion,
-    /// Whether it took effect; nothing, when that is not known.
-    tell: oneshot::Sender<bool>,
+    id: Identity,
+    owner: OwnerId,
+    done: Completion,
+    /// Receives whether it took effect; closed without an answer when that is not known.
+    applied: oneshot::Sender<bool>,
 }
 
-#[cfg(test)]
-impl Waiting {
-    pub(crate) fn of(id: &Identity, owner: OwnerId, done: &Completion) -> Self {
-        Self { number: 0, id: id.clone(), owner, done: done.clone(), tell: oneshot::channel().0 }
+impl QueuedCompletion {
+    fn as_params(&self) -> OwnedCompletion<'_> {
+        OwnedCompletion { id: &self.id, owner: &self.owner, done: &self.done }
     }
 }
 
-/// How a completion goes on.
-pub(crate) enum Turn {
-    /// Alone. The place is kept until it has ended.
-    Alone(Option<Slot>),
-    /// It was done, with others.
-    Done,
-    /// It was sent with others, and found no lease of its owner's.
+/// What became of a completion.
+pub(crate) enum BatchOutcome {
+    /// It has to be sent alone. The slot is kept until that has ended.
+    Alone(Option<BatchSlot>),
+    /// It took effect, in a statement with others.
+    Applied,
+    /// It was sent with others, and the record had no lease of its owner.
     Refused,
 }
 
-/// A place among those under way. Given up, it sends off all who wait.
-pub(crate) struct Slot {
-    group: Group,
-    /// It was handed to a task that has not begun.
-    is_waiting: bool,
+/// One of the statements that may run at the same time. Dropped, it sends all queued completions.
+pub(crate) struct BatchSlot {
+    batcher: CompletionBatcher,
+    /// It was handed to a task that has not started.
+    is_handed_over: bool,
 }
 
-impl Group {
-    /// To be called inside the runtime that serves the store, whose calls may take `most`.
-    pub(crate) fn new(pool: Arc<Pool>, sql: Arc<Sql>, most: Duration) -> Self {
-        let (runtime, line) = (Handle::current(), Mutex::default());
-        Self(Arc::new(Shared { pool, sql, runtime, patience: most / 2, line }))
+impl CompletionBatcher {
+    /// Must be called inside the runtime that serves the store.
+    pub(crate) fn new(
+        executor: Arc<Executor>,
+        statements: Arc<StatementTexts>,
+        call_timeout: Duration,
+    ) -> Self {
+        let (runtime, queue) = (Handle::current(), Mutex::default());
+        // The other half is left for the completions that then go alone.
+        let batch_timeout = call_timeout / 2;
+        Self(Arc::new(Shared { executor, statements, runtime, batch_timeout, queue }))
     }
 
-    /// Waits for a turn, until `deadline` at most. Dropped in line, the completion is not sent;
-    /// dropped later, it may take effect, as any that was sent.
-    pub(crate) async fn turn(
+    /// Takes a slot, or queues the completion until `deadline` at most. Dropped while queued, the
+    /// completion is not sent; dropped later, it may take effect.
+    pub(crate) async fn submit(
         &self,
         id: &Identity,
         owner: OwnerId,
         done: &Completion,
         deadline: Instant,
-    ) -> Turn {
-        // Behind a pooler each statement is a text of its own.
-        if done.value.len() > LARGE || !self.0.pool.is_direct() {
-            return Turn::Alone(None);
+    ) -> BatchOutcome {
+        // Behind a pooler each statement is one text with literals.
+        if done.value.len() > LARGE_VALUE || !self.0.executor.is_direct() {
+            return BatchOutcome::Alone(None);
         }
-        let (number, mut told) = {
-            let mut line = self.0.line.lock();
-            if line.under_way < SLOTS {
-                line.under_way += 1;
-                return Turn::Alone(Some(Slot { group: self.clone(), is_waiting: false }));
+        let (number, mut applied) = {
+            let mut queue = self.0.queue.lock();
+            if queue.running < SLOTS {
+                queue.running += 1;
+                let slot = BatchSlot { batcher: self.clone(), is_handed_over: false };
+                return BatchOutcome::Alone(Some(slot));
             }
-            let (tell, told) = oneshot::channel();
-            let number = line.next;
-            line.next += 1;
-            line.waiting.push_back(Waiting {
+            let (sender, receiver) = oneshot::channel();
+            let number = queue.next_number;
+            queue.next_number += 1;
+            queue.queued.push_back(QueuedCompletion {
                 number,
                 id: id.clone(),
                 owner,
                 done: done.clone(),
-                tell,
+                applied: sender,
             });
-            (number, told)
+            (number, receiver)
         };
-        let is_done = match timeout(PATIENCE, &mut told).await {
-            Ok(told) => told.ok(),
-            Err(_) if self.leaves(number) => None,
+        let applied = match timeout(QUEUE_TIMEOUT, &mut applied).await {
+            Ok(applied) => applied.ok(),
+            Err(_) if self.remove(number) => None,
             // It was sent meanwhile.
-            Err(_) => timeout_at(deadline, told).await.ok().and_then(Result::ok),
+            Err(_) => timeout_at(deadline, applied).await.ok().and_then(Result::ok),
         };
-        match is_done {
-            Some(true) => Turn::Done,
-            Some(false) => Turn::Refused,
-            None => Turn::Alone(None),
+        match applied {
+            Some(true) => BatchOutcome::Applied,
+            Some(false) => BatchOutcome::Refused,
+            None => BatchOutcome::Alone(None),
         }
     }
 
-    /// Whether it was still in line, and no longer is.
-    fn leaves(&self, number: u64) -> bool {
-        let mut line = self.0.line.lock();
-        let place = line.waiting.iter().position(|waiting| waiting.number == number);
-        place.is_some_and(|place| line.waiting.remove(place).is_some())
+    /// Removes a completion. False if it is no longer queued.
+    fn remove(&self, number: u64) -> bool {
+        let mut queue = self.0.queue.lock();
+        let position = queue.queued.iter().position(|queued| queued.number == number);
+        position.is_some_and(|position| queue.queued.remove(position).is_some())
     }
 
-    /// Those who go next, together; nobody keeps the place when nobody waits.
-    fn next(&self) -> Vec<Waiting> {
-        let mut line = self.0.line.lock();
-        let (mut all, mut bytes) = (Vec::new(), 0);
-        while let Some(first) = line.waiting.front() {
+    /// The completions of the next statement. If there are none, the slot is free.
+    fn next_batch(&self) -> Vec<QueuedCompletion> {
+        let mut queue = self.0.queue.lock();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while let Some(first) = queue.queued.front() {
             bytes += first.done.value.len();
-            if all.len() == MOST || (bytes > MOST_BYTES && !all.is_empty()) {
+            if batch.len() == MAX_RECORDS || (bytes > MAX_BYTES && !batch.is_empty()) {
                 break;
             }
-            all.extend(line.waiting.pop_front().filter(|waiting| !waiting.tell.is_closed()));
+            batch.extend(queue.queued.pop_front().filter(|queued| !queued.applied.is_closed()));
         }
-        if all.is_empty() {
-            line.under_way -= 1;
+        if batch.is_empty() {
+            queue.running -= 1;
         }
-        all
+        batch
     }
 
-    async fn send(&self, mut all: Vec<Waiting>) {
-        // In one order everywhere: two statements do not wait for each other.
-        all.sort_by(|one, other| {
+    async fn send(&self, mut batch: Vec<QueuedCompletion>) {
+        // The same order everywhere, so that two statements never wait for each other.
+        batch.sort_by(|one, other| {
             let keys = one.id.key().expose().cmp(other.id.key().expose());
             keys.then_with(|| one.id.scope().as_str().cmp(other.id.scope().as_str()))
         });
+        let shared = &*self.0;
         let sent = async {
-            let reply = self.0.pool.run(Lane::Beats, &self.0.sql.complete_many(&all)).await;
-            let row = reply
-                .map_err(Failed::into_error)?
+            let completions = batch.iter().map(QueuedCompletion::as_params);
+            let statement = shared.statements.complete_many(completions);
+            let result = shared.executor.run(CallPriority::Holder, &statement).await;
+            let row = result
+                .map_err(Failure::into_error)?
                 .row
-                .ok_or_else(|| Error::unavailable("no answer"))?;
+                .ok_or_else(|| Error::unavailable("the server returned no row"))?;
             row.try_get::<Vec<i64>, _>(0).map_err(|error| classify(&error))
         };
-        // Half of what a call may take: the other half is for those who then go alone.
         let late = |_| Err(Error::unavailable("the server did not answer in time"));
-        match timeout(self.0.patience, sent).await.unwrap_or_else(late) {
-            Ok(done) => {
-                for (place, waiting) in (1..).zip(all) {
-                    // Gone, if nobody hears it.
-                    let _ = waiting.tell.send(done.contains(&place));
+        match timeout(shared.batch_timeout, sent).await.unwrap_or_else(late) {
+            Ok(applied) => {
+                for (position, queued) in (1..).zip(batch) {
+                    // Fails if the caller is gone.
+                    let _ = queued.applied.send(applied.contains(&position));
                 }
             }
-            // They hear of nothing, and each learns by itself what is wrong.
+            // The senders are dropped; each caller goes alone and gets its own error.
             Err(error) => {
-                tracing::debug!(%error, completions = all.len(), "a statement for many \
+                tracing::debug!(%error, completions = batch.len(), "a statement for many \
                      completions failed; each goes alone");
             }
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for BatchSlot {
     fn drop(&mut self) {
-        if self.is_waiting {
-            // The runtime is gone. Whoever is in line goes alone, and nobody keeps the place.
-            let line = {
-                let mut line = self.group.0.line.lock();
-                line.under_way -= 1;
-                std::mem::take(&mut line.waiting)
+        if self.is_handed_over {
+            // The runtime is gone. The queued completions go alone, and the slot is free.
+            let queued = {
+                let mut queue = self.batcher.0.queue.lock();
+                queue.running -= 1;
+                std::mem::take(&mut queue.queued)
             };
-            drop(line);
+            drop(queued);
             return;
         }
-        let all = self.group.next();
-        if !all.is_empty() {
-            // The place goes with them.
-            let mut slot = Self { group: self.group.clone(), is_waiting: true };
-            self.group.0.runtime.spawn(async move {
-                slot.is_waiting = false;
-                slot.group.send(all).await;
+        let batch = self.batcher.next_batch();
+        if !batch.is_empty() {
+            let mut slot = Self { batcher: self.batcher.clone(), is_handed_over: true };
+            self.batcher.0.runtime.spawn(async move {
+                slot.is_handed_over = false;
+                slot.batcher.send(batch).await;
             });
         }
     }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Doors`]: how many connections the acquires of one record may have, and those of records that
-//! are locked.
+//! [`RecordLimits`]: how many connections the acquires of one record may use, and those of all
+//! locked records together.
 //!
-//! An acquire of a record whose row an open transaction has locked sits in the server until it
-//! gives up, and its connection with it. Without a bound, the callers of one such record take every
-//! connection of the store, and the callers of all others wait behind them. So the acquires of one
-//! record have at most half of the connections; of a record that was found locked a moment ago, one
-//! at a time; of all these records together, a quarter. Acquires outside wait without a connection.
+//! If an open transaction has locked a record's row, an acquire of that record waits in the server
+//! until its lock timeout, and occupies a connection meanwhile. Without a bound, the callers of one
+//! such record occupy every connection of the store, and all other callers queue behind them. So
+//! the acquires of one record use at most half of the connections. Those of a record that was found
+//! locked a moment ago use one at a time, and those of all such records together use a quarter.
+//! Further acquires wait without a connection.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,153 +20,153 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use crate::waiters::recent::Recent;
+use crate::waiters::recent::RecentHashes;
 
-/// For how long a record that was found locked counts as such, unless an acquire is answered
-/// before; and how many do.
+/// How long a record that was found locked counts as locked, unless an acquire succeeds before; and
+/// how many records are remembered.
 const LOCKED_FOR: Duration = Duration::from_secs(2);
-const MOST_LOCKED: usize = 4_096;
+const MAX_LOCKED: usize = 4_096;
 
-pub(crate) struct Doors {
-    /// Acquires of one record that may be under way at once.
-    each: usize,
-    /// Acquires of records that were found locked.
-    probes: usize,
-    rooms: Mutex<Rooms>,
+pub(crate) struct RecordLimits {
+    /// Acquires of one record that may run at the same time.
+    per_record: usize,
+    /// Acquires of locked records that may run at the same time.
+    of_locked: usize,
+    state: Mutex<LimitState>,
 }
 
-struct Rooms {
-    of: HashMap<u64, Room>,
-    locked: Recent,
+struct LimitState {
+    records: HashMap<u64, RecordCallers>,
+    locked: RecentHashes,
+    /// Acquires of locked records that run now.
     probing: usize,
 }
 
 #[derive(Default)]
-struct Room {
-    inside: usize,
-    outside: usize,
-    bell: Arc<Notify>,
-    /// That a look has found it locked, when that look began, and the token of its holder.
-    verdict: Option<(Instant, FencingToken)>,
+struct RecordCallers {
+    running: usize,
+    queued: usize,
+    changed: Arc<Notify>,
+    /// When the last look that found the record locked began, and its holder's token.
+    found_locked: Option<(Instant, FencingToken)>,
 }
 
-/// What an acquire finds at the door.
-pub(crate) enum Knock<'a> {
-    In(Pass<'a>),
-    Out(Queue<'a>),
+/// Whether an acquire may be sent.
+pub(crate) enum LimitDecision<'a> {
+    Admitted(AcquirePermit<'a>),
+    Queued(QueuedAcquire<'a>),
 }
 
-/// Leave to send an acquire; given back on drop.
-pub(crate) struct Pass<'a> {
-    doors: &'a Doors,
+/// Permits one acquire to be sent, until it is dropped.
+pub(crate) struct AcquirePermit<'a> {
+    limits: &'a RecordLimits,
     hash: u64,
     /// The record was found locked a moment ago.
     pub(crate) is_probe: bool,
 }
 
-/// A place outside.
-pub(crate) struct Queue<'a> {
-    doors: &'a Doors,
+/// An acquire that waits for a permit, until it is dropped.
+pub(crate) struct QueuedAcquire<'a> {
+    limits: &'a RecordLimits,
     hash: u64,
-    /// Rung when there may be room inside, and for a verdict.
-    pub(crate) bell: std::pin::Pin<Box<OwnedNotified>>,
+    /// Notified when there may be a permit, and when a look found the record locked.
+    pub(crate) changed: Pin<Box<OwnedNotified>>,
 }
 
-impl Doors {
-    /// Of a store with so many connections for calls.
+impl RecordLimits {
+    /// The limits of a store with that many connections for normal calls.
     pub(crate) fn new(connections: usize) -> Self {
-        let locked = Recent::new(LOCKED_FOR, MOST_LOCKED);
+        let locked = RecentHashes::new(LOCKED_FOR, MAX_LOCKED);
         Self {
-            each: (connections / 2).max(1),
-            probes: (connections / 4).max(1),
-            rooms: Mutex::new(Rooms { of: HashMap::new(), locked, probing: 0 }),
+            per_record: (connections / 2).max(1),
+            of_locked: (connections / 4).max(1),
+            state: Mutex::new(LimitState { records: HashMap::new(), locked, probing: 0 }),
         }
     }
 
-    pub(crate) fn knock(&self, hash: u64) -> Knock<'_> {
-        let rooms = &mut *self.rooms.lock();
-        let is_probe = rooms.locked.has(hash, Instant::now());
-        let room = rooms.of.entry(hash).or_default();
-        let has_room = if is_probe {
-            room.inside == 0 && rooms.probing < self.probes
+    pub(crate) fn enter(&self, hash: u64) -> LimitDecision<'_> {
+        let state = &mut *self.state.lock();
+        let is_probe = state.locked.has(hash, Instant::now());
+        let callers = state.records.entry(hash).or_default();
+        let is_free = if is_probe {
+            callers.running == 0 && state.probing < self.of_locked
         } else {
-            room.inside < self.each
+            callers.running < self.per_record
         };
-        if has_room {
-            room.inside += 1;
-            rooms.probing += usize::from(is_probe);
-            return Knock::In(Pass { doors: self, hash, is_probe });
+        if is_free {
+            callers.running += 1;
+            state.probing += usize::from(is_probe);
+            return LimitDecision::Admitted(AcquirePermit { limits: self, hash, is_probe });
         }
-        room.outside += 1;
-        let bell = Box::pin(Arc::clone(&room.bell).notified_owned());
-        Knock::Out(Queue { doors: self, hash, bell })
+        callers.queued += 1;
+        let changed = Box::pin(Arc::clone(&callers.changed).notified_owned());
+        LimitDecision::Queued(QueuedAcquire { limits: self, hash, changed })
     }
 
     /// Whether the record was found locked a moment ago.
     pub(crate) fn is_locked(&self, hash: u64) -> bool {
-        self.rooms.lock().locked.has(hash, Instant::now())
+        self.state.lock().locked.has(hash, Instant::now())
     }
 
-    /// Tells all who wait outside what a look that began at `since` has found: the record is
+    /// Notifies the queued acquires of a record that a look, which began at `since`, found it
     /// locked.
-    pub(crate) fn tell(&self, hash: u64, since: Instant, token: FencingToken) {
-        if let Some(room) = self.rooms.lock().of.get_mut(&hash) {
-            room.verdict = Some((since, token));
-            room.bell.notify_waiters();
+    pub(crate) fn publish_locked(&self, hash: u64, since: Instant, token: FencingToken) {
+        if let Some(callers) = self.state.lock().records.get_mut(&hash) {
+            callers.found_locked = Some((since, token));
+            callers.changed.notify_waiters();
         }
     }
 }
 
-impl Rooms {
-    fn leave(&mut self, hash: u64, change: impl FnOnce(&mut Room)) {
-        if let Some(room) = self.of.get_mut(&hash) {
-            change(room);
-            if room.inside + room.outside == 0 {
-                self.of.remove(&hash);
+impl LimitState {
+    fn leave(&mut self, hash: u64, change: impl FnOnce(&mut RecordCallers)) {
+        if let Some(callers) = self.records.get_mut(&hash) {
+            change(callers);
+            if callers.running + callers.queued == 0 {
+                self.records.remove(&hash);
             }
         }
     }
 }
 
-impl Pass<'_> {
+impl AcquirePermit<'_> {
     /// The acquire met the lock of an open transaction.
-    pub(crate) fn locked(self) {
-        self.doors.rooms.lock().locked.note(self.hash, Instant::now());
+    pub(crate) fn found_locked(self) {
+        self.limits.state.lock().locked.note(self.hash, Instant::now());
     }
 
-    /// The acquire was answered.
+    /// The acquire was answered, so the record is not locked.
     pub(crate) fn answered(self) {
         if self.is_probe {
-            self.doors.rooms.lock().locked.forget(self.hash, Instant::now());
+            self.limits.state.lock().locked.forget(self.hash, Instant::now());
         }
     }
 }
 
-impl Queue<'_> {
-    /// What a look found that began after `since`.
-    pub(crate) fn verdict(&self, since: Instant) -> Option<FencingToken> {
-        let verdict = self.doors.rooms.lock().of.get(&self.hash)?.verdict;
-        verdict.filter(|(began, _)| *began >= since).map(|(_, token)| token)
+impl QueuedAcquire<'_> {
+    /// The holder's token, if a look that began at `since` or later found the record locked.
+    pub(crate) fn locked_since(&self, since: Instant) -> Option<FencingToken> {
+        let found_locked = self.limits.state.lock().records.get(&self.hash)?.found_locked;
+        found_locked.filter(|(began, _)| *began >= since).map(|(_, token)| token)
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for AcquirePermit<'_> {
     fn drop(&mut self) {
-        let mut rooms = self.doors.rooms.lock();
-        rooms.probing -= usize::from(self.is_probe);
-        rooms.leave(self.hash, |room| {
-            room.inside -= 1;
-            // One comes in for the one that goes.
-            if room.outside > 0 {
-                room.bell.notify_one();
+        let mut state = self.limits.state.lock();
+        state.probing -= usize::from(self.is_probe);
+        state.leave(self.hash, |callers| {
+            callers.running -= 1;
+            if callers.queued > 0 {
+                callers.changed.notify_one();
             }
         });
     }
 }
 
-impl Drop for Queue<'_> {
+impl Drop for QueuedAcquire<'_> {
     fn drop(&mut self) {
-        self.doors.rooms.lock().leave(self.hash, |room| room.outside -= 1);
+        self.limits.state.lock().leave(self.hash, |callers| callers.queued -= 1);
     }
 }
 
@@ -172,56 +174,56 @@ impl Drop for Queue<'_> {
 mod tests {
     use super::*;
 
-    fn enter(doors: &Doors, hash: u64) -> Pass<'_> {
-        match doors.knock(hash) {
-            Knock::In(pass) => pass,
-            Knock::Out(_) => panic!("no room"),
+    fn admitted(limits: &RecordLimits, hash: u64) -> AcquirePermit<'_> {
+        match limits.enter(hash) {
+            LimitDecision::Admitted(permit) => permit,
+            LimitDecision::Queued(_) => panic!("no permit"),
         }
     }
 
-    fn out(doors: &Doors, hash: u64) -> Queue<'_> {
-        match doors.knock(hash) {
-            Knock::Out(queue) => queue,
-            Knock::In(_) => panic!("there is room"),
+    fn queued(limits: &RecordLimits, hash: u64) -> QueuedAcquire<'_> {
+        match limits.enter(hash) {
+            LimitDecision::Queued(queued) => queued,
+            LimitDecision::Admitted(_) => panic!("a permit"),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn cmp_7_the_callers_of_locked_records_have_a_part_of_the_connections() {
-        let doors = Doors::new(8);
-        let all: Vec<_> = (0..4).map(|_| enter(&doors, 1)).collect();
-        let waiting = out(&doors, 1);
-        // Other records have room; and one comes in for each that goes.
-        drop(enter(&doors, 2));
+        let limits = RecordLimits::new(8);
+        let all: Vec<_> = (0..4).map(|_| admitted(&limits, 1)).collect();
+        let waiting = queued(&limits, 1);
+        // Other records get permits, and each permit that is dropped admits one acquire.
+        drop(admitted(&limits, 2));
         let mut all = all.into_iter();
         all.next().expect("four").answered();
         let mut waiting = waiting;
-        waiting.bell.as_mut().await;
+        waiting.changed.as_mut().await;
         drop(waiting);
-        all.next().expect("three").locked();
-        assert!(doors.is_locked(1));
+        all.next().expect("three").found_locked();
+        assert!(limits.is_locked(1));
         drop(all);
-        // Now one at a time, and two for all that are locked.
-        let probe = enter(&doors, 1);
+        // A locked record gets one permit at a time, all locked records together get two.
+        let probe = admitted(&limits, 1);
         let since = Instant::now();
-        let mut waiting = out(&doors, 1);
-        assert_eq!(waiting.verdict(since), None);
-        doors.tell(1, since, FencingToken::new(7));
-        waiting.bell.as_mut().await;
-        assert_eq!(waiting.verdict(since), Some(FencingToken::new(7)));
-        assert_eq!(waiting.verdict(since + LOCKED_FOR), None, "an older look");
+        let mut waiting = queued(&limits, 1);
+        assert_eq!(waiting.locked_since(since), None);
+        limits.publish_locked(1, since, FencingToken::new(7));
+        waiting.changed.as_mut().await;
+        assert_eq!(waiting.locked_since(since), Some(FencingToken::new(7)));
+        assert_eq!(waiting.locked_since(since + LOCKED_FOR), None, "an older look");
         drop(waiting);
-        enter(&doors, 2).locked();
-        enter(&doors, 3).locked();
-        let second = enter(&doors, 2);
-        drop(out(&doors, 3));
-        drop(enter(&doors, 4));
+        admitted(&limits, 2).found_locked();
+        admitted(&limits, 3).found_locked();
+        let second = admitted(&limits, 2);
+        drop(queued(&limits, 3));
+        drop(admitted(&limits, 4));
         probe.answered();
         drop(second);
-        assert!(!doors.is_locked(1) && doors.is_locked(2));
-        drop((enter(&doors, 1), enter(&doors, 1)));
+        assert!(!limits.is_locked(1) && limits.is_locked(2));
+        drop((admitted(&limits, 1), admitted(&limits, 1)));
         tokio::time::advance(LOCKED_FOR * 2).await;
-        assert!(!doors.is_locked(2));
-        assert!(doors.rooms.lock().of.is_empty() && doors.rooms.lock().probing == 0);
+        assert!(!limits.is_locked(2));
+        assert!(limits.state.lock().records.is_empty() && limits.state.lock().probing == 0);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transactions of sqlx 0.8 as ports and sources (feature `sqlx-08`).
+//! Joining transactions of sqlx 0.8 (feature `sqlx-08`).
 //!
 //! `engine.joined(pool)` takes an `sqlx::PgPool` of that version, and
-//! `held.complete_in(&mut tx, value)` its `Transaction` and its `PgConnection`. The store itself
-//! keeps to the newer sqlx: only the application's transactions are of the older one.
+//! `held.complete_in(&mut tx, value)` its `Transaction` and its `PgConnection`. The store itself uses
+//! the newer sqlx; only the application's transactions use the older one.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,28 +16,29 @@ use sqlx_core_08::query::query_with;
 use sqlx_core_08::transaction::Transaction;
 use sqlx_postgres_08::{PgArguments, PgConnection, PgPool};
 
-use super::{Postgres, unbound};
+use super::{PostgresDialect, driver_error};
+use crate::connection::unsupported_param;
 
-/// In a transaction that was begun by hand, on a connection of the application's.
-impl TxPort<Postgres> for PgConnection {
+/// For a transaction that the application began with `BEGIN` on its connection.
+impl TxPort<PostgresDialect> for PgConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let query = query_with::<sqlx_postgres_08::Postgres, _>(sql, arguments(params)?);
-        let done = self.execute(query).await.map_err(|error| told(&error))?;
+        let done = self.execute(query).await.map_err(|error| into_error(&error))?;
         Ok(done.rows_affected())
     }
 }
 
-/// `held.complete_in(&mut tx, value)`.
-impl TxPort<Postgres> for Transaction<'_, sqlx_postgres_08::Postgres> {
+/// For `held.complete_in(&mut tx, value)`.
+impl TxPort<PostgresDialect> for Transaction<'_, sqlx_postgres_08::Postgres> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut PgConnection = self;
         conn.run_statement(sql, params).await
     }
 }
 
-/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool;
-/// a `sqlx::PgConnection` to write with. Dropped, it is rolled back. Its end is the engine's: send
-/// neither `COMMIT` nor `ROLLBACK`, which would go unnoticed.
+/// [`PostgresTx`](crate::PostgresTx) of sqlx 0.8: an open transaction from the application's pool. It
+/// dereferences to the `sqlx::PgConnection` to write with. Dropped, it is rolled back. Only the
+/// engine may end it: a `COMMIT` or `ROLLBACK` of the action is not detected.
 pub struct PostgresTx(Transaction<'static, sqlx_postgres_08::Postgres>);
 
 impl Deref for PostgresTx {
@@ -60,29 +61,29 @@ impl fmt::Debug for PostgresTx {
     }
 }
 
-impl TxPort<Postgres> for PostgresTx {
+impl TxPort<PostgresDialect> for PostgresTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         self.0.run_statement(sql, params).await
     }
 }
 
-impl OwnedTx<Postgres> for PostgresTx {
+impl OwnedTx<PostgresDialect> for PostgresTx {
     async fn commit_tx(self) -> Result<()> {
-        self.0.commit().await.map_err(|error| told(&error))
+        self.0.commit().await.map_err(|error| into_error(&error))
     }
 
     async fn roll_back_tx(self) -> Result<()> {
-        self.0.rollback().await.map_err(|error| told(&error))
+        self.0.rollback().await.map_err(|error| into_error(&error))
     }
 }
 
-/// The application's own pool: `engine.joined(pool)`. Its transactions are begun as the connection
-/// has it, which is READ COMMITTED unless it was set otherwise.
-impl TxSource<Postgres> for PgPool {
+/// The application's pool: `engine.joined(pool)`. Its transactions have the connection's default
+/// isolation level, which is READ COMMITTED unless it was changed.
+impl TxSource<PostgresDialect> for PgPool {
     type Tx = PostgresTx;
 
     async fn begin(&self) -> Result<PostgresTx> {
-        PgPool::begin(self).await.map(PostgresTx).map_err(|error| told(&error))
+        PgPool::begin(self).await.map(PostgresTx).map_err(|error| into_error(&error))
     }
 }
 
@@ -94,14 +95,14 @@ fn arguments(params: &[Param<'_>]) -> Result<PgArguments> {
             Param::NoBytes => arguments.add(None::<&[u8]>),
             Param::Int(number) => arguments.add(number),
             Param::Bool(truth) => arguments.add(truth),
-            _ => return Err(unbound()),
+            _ => return Err(unsupported_param()),
         }
-        .map_err(|error| told(&sqlx_core_08::Error::Encode(error)))?;
+        .map_err(|error| into_error(&sqlx_core_08::Error::Encode(error)))?;
     }
     Ok(arguments)
 }
 
-fn told(error: &sqlx_core_08::Error) -> Error {
+fn into_error(error: &sqlx_core_08::Error) -> Error {
     let code = error.as_database_error().map(|error| error.code().unwrap_or_default());
-    super::refused(code.as_deref())
+    driver_error(code.as_deref())
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The transactions of the driver `tokio-postgres` as ports (feature `tokio-postgres`).
+//! Joining transactions of the driver `tokio-postgres` (feature `tokio-postgres`).
 //!
-//! They borrow their client, so that they are for programs that own them:
-//! `held.complete_in(&mut tx, value)`. A source for an engine that opens transactions itself is a
-//! type of the application's own around its client or pool, with `BEGIN` and `COMMIT` sent by hand.
+//! Its transactions borrow their client, so they suit programs that open transactions themselves:
+//! `held.complete_in(&mut tx, value)`. For an engine that opens them, the application wraps its
+//! client or pool in its own type, which sends `BEGIN` and `COMMIT` as statements.
 
 use retryproof_core::store::{Param, TxPort};
 use retryproof_core::{Error, Result};
@@ -11,16 +11,17 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
-use super::{Postgres, unbound};
+use super::{PostgresDialect, driver_error};
+use crate::connection::unsupported_param;
 
-impl TxPort<Postgres> for Transaction<'_> {
+impl TxPort<PostgresDialect> for Transaction<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(self, sql, params).await
     }
 }
 
-/// In a transaction that was begun by hand.
-impl TxPort<Postgres> for Client {
+/// For a transaction that the application began with `BEGIN`.
+impl TxPort<PostgresDialect> for Client {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(self, sql, params).await
     }
@@ -29,7 +30,7 @@ impl TxPort<Postgres> for Client {
 async fn run<C: GenericClient + Sync>(client: &C, sql: &str, params: &[Param<'_>]) -> Result<u64> {
     let bound = params.iter().map(bind).collect::<Result<Vec<_>>>()?;
     let bound: Vec<&(dyn ToSql + Sync)> = bound.iter().map(|value| &**value as _).collect();
-    client.execute(sql, &bound).await.map_err(|error| told(&error))
+    client.execute(sql, &bound).await.map_err(|error| into_error(&error))
 }
 
 fn bind<'a>(param: &Param<'a>) -> Result<Box<dyn ToSql + Sync + Send + 'a>> {
@@ -38,10 +39,10 @@ fn bind<'a>(param: &Param<'a>) -> Result<Box<dyn ToSql + Sync + Send + 'a>> {
         Param::NoBytes => Box::new(None::<&'a [u8]>),
         Param::Int(number) => Box::new(number),
         Param::Bool(truth) => Box::new(truth),
-        _ => return Err(unbound()),
+        _ => return Err(unsupported_param()),
     })
 }
 
-fn told(error: &tokio_postgres::Error) -> Error {
-    super::refused(error.code().map(SqlState::code))
+fn into_error(error: &tokio_postgres::Error) -> Error {
+    driver_error(error.code().map(SqlState::code))
 }

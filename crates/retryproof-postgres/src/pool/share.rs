@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Share`]: the connections of one lane, and [`Held`], one of them in use.
+//! [`Share`]: the connections of one priority, and [`PooledConnection`], one of them in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,28 +11,29 @@ use sqlx_postgres::PgConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// A connection is not used again when it is older, or has been idle for longer.
-const MOST_AGE: Duration = Duration::from_secs(1_800);
-const MOST_IDLE: Duration = Duration::from_secs(600);
-/// The beats' own are used again when they have been idle for longer.
-const FRESH: Duration = Duration::from_secs(60);
-/// How long an abandoned statement may take to end before its connection is thrown away.
-const TO_END: Duration = Duration::from_millis(250);
+/// A connection that is older, or has been idle for longer, is not used again.
+const MAX_AGE: Duration = Duration::from_secs(1_800);
+const MAX_IDLE: Duration = Duration::from_secs(600);
+/// A reserved connection that has been idle for longer is used before one of the normal calls.
+const RECENT_USE: Duration = Duration::from_secs(60);
+/// How long an abandoned statement may take to end before its connection is closed.
+const RECOVERY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The connections of one lane.
+/// The connections of one priority.
 pub(super) struct Share {
     pub(super) size: usize,
     pub(super) permits: Arc<Semaphore>,
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleConnection>>,
+    /// How many are open, idle or in use.
     pub(super) open: AtomicUsize,
-    /// Tells one of those whom the server refused a connection that another has come back.
+    /// Notified when a connection comes back, for a call whose new connection the server refused.
     pub(super) returned: Notify,
 }
 
-pub(super) struct Idle {
+pub(super) struct IdleConnection {
     pub(super) conn: PgConnection,
-    pub(super) born: Instant,
-    since: Instant,
+    pub(super) opened_at: Instant,
+    idle_since: Instant,
 }
 
 impl Share {
@@ -46,7 +47,7 @@ impl Share {
         })
     }
 
-    /// Whether one may be lent: most are idle, and would be without it.
+    /// Whether one can be lent to the other priority: most are idle, and still are without it.
     pub(super) fn is_mostly_idle(&self) -> bool {
         let free = self.permits.available_permits();
         free > 1
@@ -54,89 +55,96 @@ impl Share {
             && self.idle.lock().last().is_some_and(|idle| !idle.is_stale())
     }
 
-    /// Whether the next one was used a moment ago.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.idle.lock().last().is_some_and(|idle| idle.since.elapsed() < FRESH)
+    /// Whether the next connection was used a moment ago.
+    pub(super) fn was_used_recently(&self) -> bool {
+        self.idle.lock().last().is_some_and(|idle| idle.idle_since.elapsed() < RECENT_USE)
     }
 
-    /// The one used last, so that the others may grow old.
-    pub(super) fn pop(&self) -> Option<Idle> {
+    /// The connection that was used last, so that the others can go stale.
+    pub(super) fn pop(&self) -> Option<IdleConnection> {
         let mut idle = self.idle.lock();
         let stale = idle.iter().take_while(|idle| idle.is_stale()).count();
-        self.forget(idle.drain(..stale));
+        self.close(idle.drain(..stale));
         let mut last = idle.pop();
         while let Some(old) = last.take_if(|idle| idle.is_stale()) {
-            self.forget(std::iter::once(old));
+            self.close(std::iter::once(old));
             last = idle.pop();
         }
         last
     }
 
-    pub(super) fn held(
+    pub(super) fn lend(
         self: &Arc<Self>,
         permit: OwnedSemaphorePermit,
         conn: PgConnection,
-        born: Instant,
-        reused: bool,
-    ) -> Held {
-        Held {
+        opened_at: Instant,
+        was_idle: bool,
+    ) -> PooledConnection {
+        PooledConnection {
             conn: Some(conn),
-            born,
-            reused,
-            sound: false,
+            opened_at,
+            was_idle,
+            is_reusable: false,
             share: Arc::clone(self),
             permit: Some(permit),
         }
     }
 
-    pub(super) fn push(&self, conn: PgConnection, born: Instant) {
-        self.idle.lock().push(Idle { conn, born, since: Instant::now() });
+    fn push(&self, conn: PgConnection, opened_at: Instant) {
+        self.idle.lock().push(IdleConnection { conn, opened_at, idle_since: Instant::now() });
         self.returned.notify_one();
     }
 
-    pub(super) fn clear(&self) {
+    pub(super) fn invalidate_idle(&self) {
         let all = std::mem::take(&mut *self.idle.lock());
-        self.forget(all);
+        self.close(all);
     }
 
-    pub(super) fn forget(&self, gone: impl IntoIterator<Item = Idle>) {
-        self.open.fetch_sub(gone.into_iter().count(), Ordering::AcqRel);
-    }
-}
-
-impl Idle {
-    pub(super) fn is_stale(&self) -> bool {
-        self.born.elapsed() > MOST_AGE || self.since.elapsed() > MOST_IDLE
+    fn close(&self, connections: impl IntoIterator<Item = IdleConnection>) {
+        self.open.fetch_sub(connections.into_iter().count(), Ordering::AcqRel);
     }
 }
 
-/// A connection in use. It goes back as it is when it is sound; dropped in the middle of a
-/// statement, the answer is read to its end first, so that nobody gets another's.
-pub(super) struct Held {
-    pub(super) conn: Option<PgConnection>,
-    pub(super) born: Instant,
-    /// It was idle before: that it is dead may be old news.
-    pub(super) reused: bool,
-    pub(super) sound: bool,
+impl IdleConnection {
+    fn is_stale(&self) -> bool {
+        self.opened_at.elapsed() > MAX_AGE || self.idle_since.elapsed() > MAX_IDLE
+    }
+}
+
+/// A connection in use. [`release`](Self::release) returns it. Dropped in the middle of a
+/// statement, the answer is read to its end first, so that no other call receives it.
+pub(crate) struct PooledConnection {
+    pub(crate) conn: Option<PgConnection>,
+    opened_at: Instant,
+    /// Whether it was idle before. If it turns out dead, it may have died long ago.
+    pub(crate) was_idle: bool,
+    pub(super) is_reusable: bool,
     share: Arc<Share>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Held {
-    pub(super) fn discard(&mut self) {
+impl PooledConnection {
+    /// Returns it for the next call: its statement has ended.
+    pub(crate) fn release(mut self) {
+        self.is_reusable = true;
+    }
+
+    /// Closes it.
+    pub(crate) fn discard(mut self) {
         if self.conn.take().is_some() {
             self.share.open.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(mut conn) = self.conn.take() else { return };
-        let (share, born, permit) = (Arc::clone(&self.share), self.born, self.permit.take());
-        if self.sound {
-            // Back before its permit is.
-            share.push(conn, born);
+        let (share, opened_at) = (Arc::clone(&self.share), self.opened_at);
+        let permit = self.permit.take();
+        if self.is_reusable {
+            // Returned before its permit is.
+            share.push(conn, opened_at);
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -144,8 +152,8 @@ impl Drop for Held {
             return;
         };
         runtime.spawn(async move {
-            match timeout(TO_END, conn.ping()).await {
-                Ok(Ok(())) => share.push(conn, born),
+            match timeout(RECOVERY_TIMEOUT, conn.ping()).await {
+                Ok(Ok(())) => share.push(conn, opened_at),
                 _ => {
                     share.open.fetch_sub(1, Ordering::AcqRel);
                 }

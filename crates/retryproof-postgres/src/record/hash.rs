@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FNV-1a, 64 bits: the same in every build and process. Who makes two identities collide wins a
-//! needless wake-up.
+//! FNV-1a, 64 bits: the same in every build and process. A collision only causes an unnecessary
+//! wake-up.
 
-/// The hash of a pair; the length of the first part keeps pairs apart.
-pub(crate) fn hash(first: &[u8], second: &[u8]) -> u64 {
+use retryproof_core::Identity;
+
+/// The hash by which waiters and the limits of one record find it.
+pub(crate) fn identity_hash(id: &Identity) -> u64 {
+    pair_hash(id.scope().as_str().as_bytes(), id.key().expose().as_bytes())
+}
+
+/// The hash of a pair. It begins with the length of the first part, so that ("ab", "c") differs
+/// from ("a", "bc").
+pub(crate) fn pair_hash(first: &[u8], second: &[u8]) -> u64 {
     let bytes = first.len().to_le_bytes().into_iter();
     let bytes = bytes.chain(first.iter().copied()).chain(second.iter().copied());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The acquire: one statement, and what is done when it meets another caller or the lock of an open
-//! transaction.
+//! The acquire: one statement, repeated when it conflicts with another caller or with the lock of
+//! an open transaction.
 
 use std::time::Duration;
 
@@ -8,157 +8,169 @@ use retryproof_core::store::{AcquireRequest, Acquired, Grant, Peeked};
 use retryproof_core::{Error, FencingToken, Identity, Result};
 use tokio::time::{Instant, timeout};
 
-use crate::error::{classify, is_locked, refuses_writes};
-use crate::execute::record_limit::Knock;
-use crate::pool::{Failed, Lane};
-use crate::record::{Answer, Phase, Record};
+use crate::connection::StatementResult;
+use crate::error::{Failure, classify, is_locked, is_read_only};
+use crate::execute::record_limit::LimitDecision;
+use crate::pool::CallPriority;
+use crate::record::hash::identity_hash;
+use crate::record::{AcquireRow, Record, RecordPhase};
 use crate::statement::Statement;
-use crate::statement::bound::Reply;
 use crate::store::PostgresStore;
-use crate::waiters as wake;
 
-/// How often an acquire is repeated that neither granted nor saw a live record; before each further
-/// one a look decides.
-const BLIND: u32 = 3;
-const BLIND_AT_MOST: u32 = 20;
-/// How long an acquire waits for a row that an open transaction has locked (CMP-7): at first on a
-/// connection, later on the one connection that a locked record has, or without.
-const PATIENCE: Duration = Duration::from_millis(250);
-const AT_FIRST: Duration = Duration::from_millis(50);
-/// How long one without a connection then waits for what another finds, before it looks itself.
-const GRACE: Duration = Duration::from_millis(100);
+/// How often an acquire that was not granted and read no live record is repeated at once. Before
+/// each further attempt, a look decides.
+const ATTEMPTS_WITHOUT_LOOK: u32 = 3;
+const MAX_ATTEMPTS: u32 = 20;
+/// How long an acquire waits for a row that an open transaction has locked (CMP-7): the first wait
+/// occupies a connection; later ones use the single connection of a locked record, or none.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
+const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+/// How much longer an acquire without a connection waits for what another one finds, before it
+/// looks itself.
+const QUEUE_GRACE: Duration = Duration::from_millis(100);
 
-/// What came of an acquire's statement.
-enum Sent {
-    Reply(Reply),
-    /// It could not write; this is what stands there.
-    Held(Acquired),
+/// What sending the statement led to.
+enum Attempt {
+    Answered(StatementResult),
+    /// It could not write; this is the record's status.
+    Blocked(Acquired),
 }
 
 impl PostgresStore {
-    pub(crate) async fn try_acquire(
+    pub(super) async fn try_acquire(
         &self,
         id: &Identity,
         req: &AcquireRequest,
     ) -> Result<Acquired> {
-        if self.known.has(id) {
-            match self.seen(id, self.record(Statement::Find, id).await?) {
+        if self.completed.has(id) {
+            match self.look(id).await? {
                 Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                // A wrong guess is made once: the record was deleted, or is another one by now.
-                Peeked::Busy { .. } | Peeked::Absent => self.known.forget(id),
+                // A wrong guess happens once: the record was deleted, or is a new one by now.
+                Peeked::Busy { .. } | Peeked::Absent => self.completed.forget(id),
             }
         }
         let began = Instant::now();
-        for blind in 0..BLIND_AT_MOST {
-            if blind >= BLIND {
-                match self.record(Statement::Find, id).await? {
-                    Some(Record { token, phase: Phase::Running(remaining), .. }) => {
-                        return Ok(Acquired::Busy {
-                            remaining: remaining.unwrap_or_default(),
-                            token,
-                        });
+        for attempt in 0..MAX_ATTEMPTS {
+            if attempt >= ATTEMPTS_WITHOUT_LOOK {
+                match self.read_record(CallPriority::Normal, Statement::Read, id).await? {
+                    Some(Record { token, phase: RecordPhase::InProgress(remaining), .. }) => {
+                        let remaining = remaining.unwrap_or_default();
+                        return Ok(Acquired::Busy { remaining, token });
                     }
                     record => {
-                        if let Peeked::Complete(stored) = self.seen(id, record) {
+                        if let Peeked::Complete(stored) = self.peeked(id, record) {
                             return Ok(Acquired::Complete(stored));
                         }
                     }
                 }
-                // Acquired and released again and again: once more, out of step with the others.
-                tokio::time::sleep(self.wake.jitter(Duration::from_millis(1))).await;
+                // Others acquire and release it again and again: retry, out of step with them.
+                tokio::time::sleep(self.waiters.jitter(Duration::from_millis(1))).await;
             }
-            let reply = match self.send(id, req, began).await? {
-                Sent::Reply(reply) => reply,
-                Sent::Held(answer) => return Ok(answer),
+            let result = match self.send_acquire(id, req, began).await? {
+                Attempt::Answered(result) => result,
+                Attempt::Blocked(acquired) => return Ok(acquired),
             };
-            let Some(row) = &reply.row else { continue };
-            match Answer::read(row)? {
-                Answer::Granted { token, took_over } => {
-                    self.wake.granted(id);
+            let Some(row) = &result.row else { continue };
+            match AcquireRow::read(row)? {
+                AcquireRow::Granted { token, took_over } => {
+                    self.waiters.notify_granted(id);
                     return Ok(Acquired::Granted(Grant::new(token, req.lease, took_over)));
                 }
-                Answer::Found(record) => match self.seen(id, record) {
-                    Peeked::Complete(stored) => return Ok(Acquired::Complete(stored)),
-                    Peeked::Busy { remaining, token } => {
-                        return Ok(Acquired::Busy { remaining, token });
+                AcquireRow::Found(record) => {
+                    if let Some(acquired) = live(self.peeked(id, record)) {
+                        return Ok(acquired);
                     }
-                    Peeked::Absent => {}
-                },
-                Answer::Lost => {}
+                }
+                AcquireRow::Conflict => {}
             }
         }
-        Err(Error::unavailable("the record changed faster than it could be read; try again"))
+        Err(Error::unavailable("the record changed on each attempt to acquire it; try again"))
     }
 
-    /// Sends the statement. Where an open transaction has locked the row it is sent again until its
-    /// patience is over, by one caller of the record at a time; the others wait without a
-    /// connection.
-    async fn send(&self, id: &Identity, req: &AcquireRequest, began: Instant) -> Result<Sent> {
-        let hash = wake::of(id);
+    async fn look(&self, id: &Identity) -> Result<Peeked> {
+        let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
+        Ok(self.peeked(id, record))
+    }
+
+    /// Sends the statement. If an open transaction has locked the row, it is sent again until its
+    /// time is over, by one caller of the record at a time. The others wait without a connection.
+    async fn send_acquire(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+        began: Instant,
+    ) -> Result<Attempt> {
+        let hash = identity_hash(id);
         loop {
             let waited = began.elapsed();
-            if waited >= PATIENCE && self.doors.is_locked(hash) {
+            if waited >= LOCK_TIMEOUT && self.record_limits.is_locked(hash) {
                 let since = Instant::now();
-                let answer = self.held_back(id, true).await?;
-                if let Some(Acquired::Busy { remaining: Duration::ZERO, token }) = answer {
-                    self.doors.tell(hash, since, token);
+                let status = self.status_of_blocked(id, true).await?;
+                if let Some(Acquired::Busy { remaining: Duration::ZERO, token }) = status {
+                    self.record_limits.publish_locked(hash, since, token);
                 }
-                if let Some(answer) = answer {
-                    return Ok(Sent::Held(answer));
+                if let Some(acquired) = status {
+                    return Ok(Attempt::Blocked(acquired));
                 }
             }
             if waited >= self.config.timeout {
                 return Err(Error::unavailable(
-                    "other callers of the record are in the way: an open transaction has locked \
-                     its row, or they are too many at once",
+                    "the record could not be acquired in time: an open transaction has locked \
+                     its row, or too many callers try to acquire it",
                 ));
             }
-            let rest = PATIENCE.saturating_sub(waited).max(AT_FIRST);
-            let pass = match self.doors.knock(hash) {
-                Knock::In(pass) => pass,
-                Knock::Out(mut queue) => {
-                    let _ = timeout(rest + GRACE, queue.bell.as_mut()).await;
-                    if let Some(token) = queue.verdict(began) {
-                        return Ok(Sent::Held(locked_by(token)));
+            let rest = LOCK_TIMEOUT.saturating_sub(waited).max(FIRST_LOCK_TIMEOUT);
+            let permit = match self.record_limits.enter(hash) {
+                LimitDecision::Admitted(permit) => permit,
+                LimitDecision::Queued(mut queued) => {
+                    let _ = timeout(rest + QUEUE_GRACE, queued.changed.as_mut()).await;
+                    if let Some(token) = queued.locked_since(began) {
+                        return Ok(Attempt::Blocked(expired_but_locked(token)));
                     }
                     continue;
                 }
             };
-            let patience = if pass.is_probe { rest } else { AT_FIRST };
-            match self.pool.run(Lane::Calls, &self.sql().acquire(id, req, patience)).await {
-                Ok(reply) => {
-                    pass.answered();
-                    return Ok(Sent::Reply(reply));
+            let lock_timeout = if permit.is_probe { rest } else { FIRST_LOCK_TIMEOUT };
+            let statement = self.statements.acquire(id, req, lock_timeout);
+            match self.executor.run(CallPriority::Normal, &statement).await {
+                Ok(result) => {
+                    permit.answered();
+                    return Ok(Attempt::Answered(result));
                 }
-                Err(Failed::Driver(error)) if is_locked(&error) => pass.locked(),
-                Err(Failed::Driver(error)) if refuses_writes(&error) => {
-                    drop(pass);
-                    let answer = self.held_back(id, false).await?;
-                    return answer.map(Sent::Held).ok_or_else(|| classify(&error));
+                Err(Failure::Driver(error)) if is_locked(&error) => permit.found_locked(),
+                Err(Failure::Driver(error)) if is_read_only(&error) => {
+                    drop(permit);
+                    let status = self.status_of_blocked(id, false).await?;
+                    return status.map(Attempt::Blocked).ok_or_else(|| classify(&error));
                 }
-                Err(failed) => return Err(failed.into_error()),
+                Err(failure) => return Err(failure.into_error()),
             }
         }
     }
 
-    /// An open transaction, most likely a joined completion (CMP-7), holds the row, which
-    /// `is_locked`; or the server takes no writes. What is live can be told all the same. `None`:
-    /// nothing live is there.
-    async fn held_back(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
-        Ok(match self.record(Statement::Find, id).await? {
-            Some(Record { token, phase: Phase::Running(None), .. }) if is_locked => {
-                Some(locked_by(token))
+    /// The status of a record that cannot be written: the server is read-only, or an open
+    /// transaction, most likely a joined completion (CMP-7), has locked the row (`is_locked`).
+    /// `None` if there is no live record.
+    async fn status_of_blocked(&self, id: &Identity, is_locked: bool) -> Result<Option<Acquired>> {
+        let record = self.read_record(CallPriority::Normal, Statement::Read, id).await?;
+        Ok(match record {
+            Some(Record { token, phase: RecordPhase::InProgress(None), .. }) if is_locked => {
+                Some(expired_but_locked(token))
             }
-            record => match self.seen(id, record) {
-                Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
-                Peeked::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),
-                Peeked::Absent => None,
-            },
+            record => live(self.peeked(id, record)),
         })
     }
 }
 
-/// Its lease is over, and nobody can have it yet.
-fn locked_by(token: FencingToken) -> Acquired {
+fn live(peeked: Peeked) -> Option<Acquired> {
+    match peeked {
+        Peeked::Complete(stored) => Some(Acquired::Complete(stored)),
+        Peeked::Busy { remaining, token } => Some(Acquired::Busy { remaining, token }),
+        Peeked::Absent => None,
+    }
+}
+
+/// The lease is over, but the locked row cannot be granted yet.
+fn expired_but_locked(token: FencingToken) -> Acquired {
     Acquired::Busy { remaining: Duration::ZERO, token }
 }

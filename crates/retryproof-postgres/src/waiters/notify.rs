@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Courier`]: carries the messages of [`Wake`] by LISTEN and NOTIFY, each on a connection of its
-//! own.
+//! [`NotifyTask`]: exchanges the messages of [`Waiters`] with other processes by LISTEN and NOTIFY,
+//! on two separate connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,125 +14,127 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::Source;
+use crate::connection;
 use crate::error::classify;
-use crate::pool::Pool;
-use crate::waiters::Wake;
+use crate::waiters::Waiters;
 
-/// How long a connection may take to come about, or a message to be sent.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two attempts to listen: at first, and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How long opening a connection, or sending a message, may take.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first and the longest delay before listening is tried again.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// The two tasks; they end with it.
-pub(crate) struct Courier([JoinHandle<()>; 2]);
+/// The task that receives and the task that sends. Dropping it ends both.
+pub(crate) struct NotifyTask([JoinHandle<()>; 2]);
 
-impl Courier {
-    /// Listens before it returns, if that is to be had; else goes on trying.
-    pub(crate) async fn start(source: Source, table: &str, wake: &Arc<Wake>) -> Self {
+impl NotifyTask {
+    /// Tries to listen once before it returns; if that fails, the task keeps trying.
+    pub(crate) async fn start(source: Source, table: &str, waiters: &Arc<Waiters>) -> Self {
         let channel: Arc<str> = format!("{table}_wake").into();
-        let listener = listen(&source, &channel).await.map_err(unheard).ok();
-        wake.set_listening(listener.is_some());
-        let hearing = hear(source.clone(), Arc::clone(&channel), Arc::clone(wake), listener);
-        let telling = tell(source, channel, Arc::clone(wake));
-        Self([tokio::spawn(hearing), tokio::spawn(telling)])
+        let listener = listen(&source, &channel).await.map_err(warn_not_listening).ok();
+        waiters.set_listening(listener.is_some());
+        let receiving =
+            receive(source.clone(), Arc::clone(&channel), Arc::clone(waiters), listener);
+        let sending = send_queued(source, channel, Arc::clone(waiters));
+        Self([tokio::spawn(receiving), tokio::spawn(sending)])
     }
 }
 
-impl Drop for Courier {
+impl Drop for NotifyTask {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }
 }
 
 async fn listen(source: &Source, channel: &str) -> Result<PgListener, sqlx_core::Error> {
-    // The driver's listener takes its connection, and the next one after a loss, from a pool.
+    // The driver's listener takes its connection from a pool, also the next one after a loss.
     let pool: PgPool = PoolOptions::<Postgres>::new()
         .max_connections(1)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(NOTIFY_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
         .connect_lazy_with(source.options());
     let mut listener = PgListener::connect_with(&pool).await?;
-    // Whoever loses the connection is told at once, and may not sleep on.
+    // A lost connection must be reported at once, because waiters have to poll from then on.
     listener.eager_reconnect(false);
     listener.listen(channel).await?;
     Ok(listener)
 }
 
-/// Said once for each outage.
-fn unheard(error: sqlx_core::Error) {
+/// Logged once for each outage.
+fn warn_not_listening(error: sqlx_core::Error) {
     let error = classify(&error);
     tracing::warn!(%error, "waiters are not woken by the server; they poll instead");
 }
 
-async fn hear(
+async fn receive(
     source: Source,
     channel: Arc<str>,
-    wake: Arc<Wake>,
+    waiters: Arc<Waiters>,
     mut listener: Option<PgListener>,
 ) {
-    let (mut again, mut said) = (AGAIN.0, listener.is_none());
+    let (mut delay, mut is_logged) = (RETRY_DELAY.0, listener.is_none());
     loop {
         if let Some(mut listener) = listener.take() {
-            (again, said) = (AGAIN.0, false);
+            (delay, is_logged) = (RETRY_DELAY.0, false);
             while let Ok(Some(message)) = listener.try_recv().await {
-                wake.heard(message.payload());
+                waiters.on_notification(message.payload());
             }
-            wake.set_listening(false);
+            waiters.set_listening(false);
         }
-        sleep(again).await;
-        again = (again * 2).min(AGAIN.1);
-        // Its pool ends it in time.
+        sleep(delay).await;
+        delay = (delay * 2).min(RETRY_DELAY.1);
+        // The pool's time limit ends it.
         match listen(&source, &channel).await {
             Ok(new) => {
                 listener = Some(new);
-                wake.set_listening(true);
+                waiters.set_listening(true);
             }
-            Err(error) if !std::mem::replace(&mut said, true) => unheard(error),
+            Err(error) if !std::mem::replace(&mut is_logged, true) => warn_not_listening(error),
             Err(_) => {}
         }
     }
 }
 
-async fn tell(source: Source, channel: Arc<str>, wake: Arc<Wake>) {
+async fn send_queued(source: Source, channel: Arc<str>, waiters: Arc<Waiters>) {
     let mut conn: Option<PgConnection> = None;
     loop {
-        wake.post.notified().await;
-        // The message that failed goes along to the new connection. What cannot be sent there
-        // either is not kept: the waiters poll.
+        waiters.outbox_changed.notified().await;
+        // A payload that failed is sent again on a new connection. If that fails too it is dropped,
+        // and the waiters find the change by polling.
         let mut unsent = None;
-        for fresh in [false, true] {
+        for is_second in [false, true] {
             if conn.is_none() {
-                conn = timeout(PATIENCE, Pool::open(&source)).await.ok().and_then(Result::ok);
+                let opened = timeout(NOTIFY_TIMEOUT, connection::open(&source)).await;
+                conn = opened.ok().and_then(Result::ok);
             }
             let Some(open) = &mut conn else { break };
-            match timeout(PATIENCE, send(open, &channel, &wake, &mut unsent)).await {
+            match timeout(NOTIFY_TIMEOUT, send(open, &channel, &waiters, &mut unsent)).await {
                 Ok(Ok(())) => break,
-                // It may have been idle for a day; once more on a new one.
+                // The connection may have been idle for a day.
                 _ => conn = None,
             }
-            if fresh {
-                sleep(AGAIN.0).await;
+            if is_second {
+                sleep(RETRY_DELAY.0).await;
             }
         }
     }
 }
 
-/// Empties the outbox. `unsent` is the message under way, until the server has taken it; said
-/// twice, it wakes somebody for nothing.
+/// Empties the outbox. `unsent` is the payload that is being sent, until the server has accepted
+/// it. Sending it twice only causes an unnecessary wake-up.
 async fn send(
     conn: &mut PgConnection,
     channel: &str,
-    wake: &Wake,
+    waiters: &Waiters,
     unsent: &mut Option<String>,
 ) -> Result<(), sqlx_core::Error> {
     loop {
         if unsent.is_none() {
-            *unsent = wake.next_message();
+            *unsent = waiters.next_payload();
         }
-        let Some(message) = unsent.as_deref() else { return Ok(()) };
-        conn.execute(raw_sql(AssertSqlSafe(format!("NOTIFY \"{channel}\", '{message}'")))).await?;
+        let Some(payload) = unsent.as_deref() else { return Ok(()) };
+        conn.execute(raw_sql(AssertSqlSafe(format!("NOTIFY \"{channel}\", '{payload}'")))).await?;
         *unsent = None;
     }
 }

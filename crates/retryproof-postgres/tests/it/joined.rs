@@ -12,7 +12,9 @@ use retryproof_core::{
     Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
-use retryproof_postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, PostgresTx as Tx};
+use retryproof_postgres::{
+    PgPool, PostgresConfig, PostgresDialect, PostgresStore, PostgresTx as Tx,
+};
 use sqlx_core::executor::Executor as _;
 use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::sql_str::AssertSqlSafe;
@@ -261,18 +263,18 @@ async fn cmp_7_postgres_a_connection_that_dies_at_the_commit_leaves_neither() {
     struct Cut(PgPool, String, bool);
     struct CutTx(Tx, String, bool);
 
-    impl TxSource<Postgres> for Cut {
+    impl TxSource<PostgresDialect> for Cut {
         type Tx = CutTx;
         async fn begin(&self) -> Result<CutTx> {
-            Ok(CutTx(TxSource::<Postgres>::begin(&self.0).await?, self.1.clone(), self.2))
+            Ok(CutTx(TxSource::<PostgresDialect>::begin(&self.0).await?, self.1.clone(), self.2))
         }
     }
-    impl TxPort<Postgres> for CutTx {
+    impl TxPort<PostgresDialect> for CutTx {
         async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
             self.0.run_statement(sql, params).await
         }
     }
-    impl OwnedTx<Postgres> for CutTx {
+    impl OwnedTx<PostgresDialect> for CutTx {
         async fn commit_tx(mut self) -> Result<()> {
             if self.2 {
                 self.0.commit_tx().await?;

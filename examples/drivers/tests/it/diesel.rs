@@ -90,7 +90,13 @@ macro_rules! driver {
     };
 }
 
-driver!(Postgres, "POSTGRES", AsyncPgConnection, retryproof::postgres::Postgres, diesel_postgres);
+driver!(
+    Postgres,
+    "POSTGRES",
+    AsyncPgConnection,
+    retryproof::postgres::PostgresDialect,
+    diesel_postgres
+);
 driver!(Mysql, "MARIADB", AsyncMysqlConnection, retryproof::mysql::Mysql, diesel_mysql);
 
 suite!(postgres, Postgres);

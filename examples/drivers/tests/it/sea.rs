@@ -59,9 +59,15 @@ macro_rules! driver {
     };
 }
 
-driver!(Postgres, "POSTGRES", sea_orm, retryproof::postgres::Postgres, sea_orm_postgres);
+driver!(Postgres, "POSTGRES", sea_orm, retryproof::postgres::PostgresDialect, sea_orm_postgres);
 driver!(Mysql, "MARIADB", sea_orm, retryproof::mysql::Mysql, sea_orm_mysql);
-driver!(PostgresOf1, "POSTGRES", sea_orm_1, retryproof::postgres::Postgres, sea_orm_1_postgres);
+driver!(
+    PostgresOf1,
+    "POSTGRES",
+    sea_orm_1,
+    retryproof::postgres::PostgresDialect,
+    sea_orm_1_postgres
+);
 driver!(MysqlOf1, "MARIADB", sea_orm_1, retryproof::mysql::Mysql, sea_orm_1_mysql);
 
 suite!(postgres, Postgres);

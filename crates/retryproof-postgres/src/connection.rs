@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One connection to the server: how it is opened, whether it leads to one server process, and how
+//! a statement runs on it.
+
+use std::sync::Arc;
+
+use retryproof_core::store::Param;
+use retryproof_core::{Error, ErrorKind, Result};
+use sqlx_core::arguments::Arguments as _;
+use sqlx_core::connection::ConnectOptions as _;
+use sqlx_core::executor::Executor as _;
+use sqlx_core::query::query_with;
+use sqlx_core::raw_sql::raw_sql;
+use sqlx_core::row::Row as _;
+use sqlx_core::sql_str::AssertSqlSafe;
+use sqlx_postgres::{PgArguments, PgConnection, PgRow};
+
+use crate::config::Source;
+use crate::error::{Failure, classify};
+use crate::statement::bound::{BoundStatement, ParamList};
+
+/// How often each of two connections is asked which server process answers.
+const DETECTION_ROUNDS: u32 = 2;
+
+/// The settings of the store's own connections. Prepared statements are planned once, possibly
+/// while the table is nearly empty. A plan that reads the whole table would then be kept until the
+/// next `ANALYZE`, and a purge would collect all index entries before it takes the first thousand.
+/// With these settings, a scan that cannot be avoided (the count of all records) looks so expensive
+/// that the server would compile it, so `jit` is off too.
+macro_rules! planner_settings {
+    () => {
+        "SET enable_seqscan=off;SET enable_bitmapscan=off;SET jit=off"
+    };
+}
+
+/// What a statement returned.
+#[derive(Default)]
+pub(crate) struct StatementResult {
+    pub(crate) row: Option<PgRow>,
+    pub(crate) affected: u64,
+}
+
+/// What the store has to know about the server.
+pub(crate) struct ServerInfo {
+    /// Whether transactions are READ COMMITTED by default.
+    pub(crate) reads_committed: bool,
+}
+
+impl ServerInfo {
+    /// The settings of each new connection. Above READ COMMITTED, a takeover that meets another one
+    /// fails instead of seeing its result.
+    pub(crate) fn connection_settings(&self) -> &'static str {
+        match self.reads_committed {
+            true => planner_settings!(),
+            false => {
+                concat!(planner_settings!(), ";SET default_transaction_isolation='read committed'")
+            }
+        }
+    }
+}
+
+/// Opens a connection with the server's own settings.
+pub(crate) async fn open(source: &Source) -> Result<PgConnection, sqlx_core::Error> {
+    source.options().connect().await
+}
+
+/// Opens a connection and applies `settings` to it.
+pub(crate) async fn open_with(
+    source: &Source,
+    settings: Option<&'static str>,
+) -> Result<PgConnection, sqlx_core::Error> {
+    let mut conn = open(source).await?;
+    if let Some(settings) = settings {
+        conn.execute(raw_sql(settings)).await?;
+    }
+    Ok(conn)
+}
+
+/// Runs a statement: prepared (the connection keeps it prepared), or as one text with literals.
+/// Either way it is one round trip, plus one for the first use of a prepared statement on its
+/// connection.
+pub(crate) async fn run(
+    conn: &mut PgConnection,
+    statement: &BoundStatement<'_>,
+    prepared: bool,
+) -> Result<StatementResult, Failure> {
+    let mut result = StatementResult::default();
+    if prepared {
+        let arguments = all_arguments(&statement.params, &statement.lists)?;
+        let query = query_with(AssertSqlSafe(Arc::clone(&statement.sql)), arguments);
+        match statement.has_rows {
+            true => result.row = conn.fetch_optional(query).await?,
+            false => result.affected = conn.execute(query).await?.rows_affected(),
+        }
+    } else {
+        let text = raw_sql(AssertSqlSafe(statement.with_literals()));
+        match statement.has_rows {
+            true => result.row = conn.fetch_optional(text).await?,
+            false => result.affected = conn.execute(text).await?.rows_affected(),
+        }
+    }
+    Ok(result)
+}
+
+/// The parameters as the driver binds them.
+pub(crate) fn arguments(params: &[Param<'_>]) -> Result<PgArguments, Failure> {
+    all_arguments(params, &[])
+}
+
+fn all_arguments(params: &[Param<'_>], lists: &[ParamList<'_>]) -> Result<PgArguments, Failure> {
+    let mut arguments = PgArguments::default();
+    // Each value is preceded by its length.
+    arguments.reserve(params.len(), params.iter().map(|param| 4 + size(param)).sum());
+    for param in params {
+        match *param {
+            Param::Bytes(bytes) => arguments.add(bytes),
+            Param::NoBytes => arguments.add(None::<&[u8]>),
+            Param::Int(number) => arguments.add(number),
+            Param::Bool(truth) => arguments.add(truth),
+            _ => return Err(Failure::Store(unsupported_param())),
+        }
+        .map_err(sqlx_core::Error::Encode)?;
+    }
+    for list in lists {
+        match list {
+            ParamList::Bytes(list) => arguments.add(list),
+            ParamList::Int(list) => arguments.add(list),
+        }
+        .map_err(sqlx_core::Error::Encode)?;
+    }
+    Ok(arguments)
+}
+
+/// The bytes of a parameter, as sent.
+pub(crate) fn size(param: &Param<'_>) -> usize {
+    match *param {
+        Param::Bytes(bytes) => bytes.len(),
+        Param::Int(_) => 8,
+        _ => 0,
+    }
+}
+
+pub(crate) fn unsupported_param() -> Error {
+    Error::new(ErrorKind::Unsupported, "this store cannot bind a value of that type")
+}
+
+/// Runs one or more statements as they are written.
+pub(crate) async fn execute_text(
+    conn: &mut PgConnection,
+    sql: String,
+) -> Result<(), sqlx_core::Error> {
+    conn.execute(raw_sql(AssertSqlSafe(sql))).await.map(drop)
+}
+
+/// The first row of a statement as it is written.
+pub(crate) async fn fetch_row(
+    conn: &mut PgConnection,
+    sql: String,
+) -> Result<Option<PgRow>, sqlx_core::Error> {
+    conn.fetch_optional(raw_sql(AssertSqlSafe(sql))).await
+}
+
+/// Whether each of two connections keeps its own server process, so that no pooler gives each
+/// transaction another one.
+pub(crate) async fn are_direct(one: &mut PgConnection, other: &mut PgConnection) -> Result<bool> {
+    let (first, second) = (backend(one).await?, backend(other).await?);
+    let mut direct = first != second;
+    for _ in 0..DETECTION_ROUNDS {
+        // A pooler that hands out its connections in turn answers two questions of one client in a
+        // row from two processes.
+        direct &= second == backend(other).await?;
+        direct &= first == backend(one).await?;
+        direct &= first == backend(one).await?;
+        direct &= second == backend(other).await?;
+    }
+    Ok(direct)
+}
+
+/// The id of the server process that answers.
+async fn backend(conn: &mut PgConnection) -> Result<i64> {
+    let answer = fetch_row(conn, "SELECT pg_backend_pid()::bigint".to_owned()).await;
+    match answer.map_err(|error| classify(&error))? {
+        Some(row) => row.try_get(0).map_err(|error| classify(&error)),
+        None => Err(not_postgres()),
+    }
+}
+
+pub(crate) fn not_postgres() -> Error {
+    Error::new(ErrorKind::Unsupported, "the server does not answer as PostgreSQL does")
+}
