@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Codec`]: how a result becomes bytes. JSON by default; bytes as they are; nothing at all.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics::catch_panic;
 use crate::payload::{CodecId, Payload};
 
 /// Turns values of `T` into bytes and back.
@@ -122,12 +121,10 @@ impl Codec<()> for NoCodec {
 
 /// Encodes; a panic of the codec counts as an error (CMP-9).
 pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Payload> {
-    catch_unwind(AssertUnwindSafe(|| {
-        Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer))
-    }))
-    .unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Codec, "the codec panicked while encoding the value"))
-    })
+    catch_panic(|| Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer)))
+        .unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Codec, "the codec panicked while encoding the value"))
+        })
 }
 
 /// Decodes; a panic of the codec counts as an error, and another codec's value is refused.
@@ -137,7 +134,7 @@ pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> R
             .with("stored", payload.codec().0)
             .with("expected", codec.id().0));
     }
-    catch_unwind(AssertUnwindSafe(|| codec.decode(payload))).unwrap_or_else(|_| {
+    catch_panic(|| codec.decode(payload)).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Codec, "the codec panicked while decoding the value"))
     })
 }

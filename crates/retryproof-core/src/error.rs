@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::identity::Identity;
-
 /// The result of a call to the engine or a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -121,11 +119,10 @@ impl Error {
         self
     }
 
-    /// Adds the identity, masked at once.
-    #[must_use]
-    #[cold]
-    pub fn for_identity(mut self, identity: &Identity) -> Self {
-        self.0.identity.get_or_insert_with(|| identity.to_string());
+    /// Names the identity, unless one is named already. `masked` returns its masked form: no key
+    /// may appear in an error (ID-4).
+    pub(crate) fn about(mut self, masked: impl FnOnce() -> String) -> Self {
+        self.0.identity.get_or_insert_with(masked);
         self
     }
 

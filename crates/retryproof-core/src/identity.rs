@@ -284,6 +284,16 @@ fn is_blank(text: &str) -> bool {
     text.chars().all(char::is_whitespace)
 }
 
+// Here and not in `error.rs`, so that an error knows no identity, only its masked text.
+impl Error {
+    /// Adds the identity in its masked form, unless one is named already.
+    #[must_use]
+    #[cold]
+    pub fn for_identity(self, identity: &Identity) -> Self {
+        self.about(|| identity.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

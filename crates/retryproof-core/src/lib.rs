@@ -19,6 +19,7 @@
 
 #[doc(hidden)]
 pub mod annotated;
+mod backoff;
 mod blob;
 pub mod blocking;
 pub mod clock;
@@ -30,16 +31,20 @@ mod error;
 mod fingerprint;
 mod heartbeat;
 mod identity;
+#[doc(hidden)]
+pub mod internal;
 mod lease;
 pub mod listener;
 mod lock;
 pub mod observe;
 mod outcome;
 mod owner;
+mod panics;
 mod payload;
 pub mod store;
 mod told;
 
+pub use backoff::Backoff;
 pub use blob::Blob;
 pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};

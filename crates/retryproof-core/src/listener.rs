@@ -53,13 +53,12 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 
-mod backoff;
 mod lanes;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use backoff::Backoff;
+pub use crate::backoff::Backoff;
 pub use lanes::{Lanes, batch, caught};
 pub use tally::{Tallied, Tally};
 

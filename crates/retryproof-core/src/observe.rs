@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Observer`]: hears what happens to leases; [`Counters`] counts it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use crate::identity::Identity;
 use crate::outcome::Recorded;
 use crate::owner::FencingToken;
+use crate::panics::catch_panic;
 
 /// Where an execution failed: part of the terminal event [`Observer::failed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,7 +125,7 @@ pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 impl Observers {
     pub(crate) fn tell(&self, event: impl Fn(&dyn Observer)) {
         for observer in &self.0 {
-            if catch_unwind(AssertUnwindSafe(|| event(&**observer))).is_err() {
+            if catch_panic(|| event(&**observer)).is_err() {
                 tracing::error!("an observer panicked; it is called again at the next event");
             }
         }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Call`]: one execution with its options, from acquire to outcome.
 
-use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::pin;
-use std::task::Poll;
 
 use super::finish::CompletionResult;
 use super::held::HeldLease;
@@ -17,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
+use crate::panics::{Panic, catch_panic, catch_panic_of};
 use crate::payload::{Opened, StoredResult, Tombstone};
 
 mod options;
@@ -143,7 +142,7 @@ impl<C, H> Call<C, H> {
             Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
         };
         let lease = held.lease().clone();
-        let returned = catch_unwind(AssertUnwindSafe(|| action(lease)));
+        let returned = catch_panic(|| action(lease));
         runtime.block_on(conclude(&engine, &ctx, options, held, returned))
     }
 
@@ -263,7 +262,11 @@ where
 {
     guard.polled = true;
     let returned = match guard.held.as_ref().map(|held| held.lease().clone()) {
-        Some(lease) => catch(action, lease).await,
+        Some(lease) => match catch_panic(|| action(lease)) {
+            Ok(running) => catch_panic_of(pin!(running)).await,
+            // The closure may do work of its own before it returns the future.
+            Err(panic) => Err(panic),
+        },
         None => return Err(ExecuteError::LeaseLost),
     };
     let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
@@ -276,7 +279,7 @@ async fn conclude<T, E, C, H>(
     ctx: &IdempotencyContext,
     options: Options<C, H>,
     held: HeldLease,
-    returned: Result<Result<T, E>, Box<dyn Any + Send>>,
+    returned: Result<Result<T, E>, Panic>,
 ) -> Result<Report<T>, ExecuteError<E>>
 where
     C: Codec<T>,
@@ -370,20 +373,4 @@ pub(super) fn replay<T, E, C: Codec<T>>(
         Opened::Tombstone(tombstone) => Err(ExecuteError::NotReplayable(tombstone)),
         Opened::Mismatch => Err(ExecuteError::Mismatch),
     }
-}
-
-/// Runs the action with its panics caught.
-async fn catch<T, F, Fut>(action: F, lease: Lease) -> Result<T, Box<dyn Any + Send>>
-where
-    F: FnOnce(Lease) -> Fut,
-    Fut: Future<Output = T>,
-{
-    // The closure may do work of its own before it gives a future.
-    let mut future = pin!(catch_unwind(AssertUnwindSafe(|| action(lease)))?);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Lanes`] and [`batch`]: messages side by side, up to a bound, each answered by itself.
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Reason, Verdict};
+use crate::panics::{catch_panic, catch_panic_of};
 
 /// A bounded number of messages in work at once, each on a task of its own: one that is slow, put
 /// off or broken holds up no other. For consumers whose messages come one after the other; for
@@ -109,7 +108,7 @@ pub async fn batch<M, W, Working, A, Answering>(
         let answer = answer.clone();
         // It may panic before there is a future to poll. Then the other messages still have their
         // turn.
-        let working = catch_unwind(AssertUnwindSafe(|| work(&message)));
+        let working = catch_panic(|| work(&message));
         lanes.run(lane, async move {
             let verdict = match working {
                 Ok(working) => caught(working).await,
@@ -124,10 +123,5 @@ pub async fn batch<M, W, Working, A, Answering>(
 /// The work's verdict; of work that panics, a nack with the reason [`Reason::Panicked`], so that
 /// the message is answered all the same. The engine has freed the key by then (RUN-4).
 pub async fn caught(work: impl Future<Output = Verdict>) -> Verdict {
-    let mut work = pin!(work);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-        Ok(poll) => poll,
-        Err(_) => Poll::Ready(Verdict::nack(Reason::Panicked)),
-    })
-    .await
+    catch_panic_of(pin!(work)).await.unwrap_or_else(|_| Verdict::nack(Reason::Panicked))
 }

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A panic of a store, or of a driver's transaction, is a failed call (STO-5); the caller goes on.
+//! Turns a panic of a store, or of a driver's transaction, into an error of that call (STO-5). The
+//! caller continues.
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
 
 use crate::error::{Error, Result};
+use crate::panics::{Panic, catch_panic, catch_panic_of};
 
-/// Polls a call to its end. One that panics is over, with an error that says that its outcome is
-/// not known.
-pub(crate) async fn caught<T>(mut call: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
-    poll_fn(|cx| {
-        caught_now(|| call.as_mut().poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)))
-    })
-    .await
+/// Polls a store call to its end. After a panic the error says that the outcome is unknown.
+pub(crate) async fn caught<T>(call: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+    catch_panic_of(call).await.unwrap_or_else(|panic| Err(panicked(panic)))
 }
 
-/// The same of a call that blocks.
+/// As [`caught`], of a call that does not await.
 pub(crate) fn caught_now<T>(call: impl FnOnce() -> T) -> Result<T> {
-    // The panic hook has shown the message, which may hold a key; so no error repeats it (ID-4).
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| panicked())
+    catch_panic(call).map_err(panicked)
 }
 
 #[cold]
-fn panicked() -> Error {
+fn panicked(_: Panic) -> Error {
+    // The panic hook has printed the message, which may contain a key; the error must not repeat it
+    // (ID-4).
     Error::unavailable("the store panicked; whether the call took effect is not known")
 }

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`JoinedCall`]: one joined execution with its options, from acquire to outcome (CMP-7).
 
-use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -22,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
+use crate::panics::{Panic, catch_panic, catch_panic_of};
 use crate::payload::Tombstone;
 
 /// One joined call with its options; made by [`JoinedEngine::call`].
@@ -104,25 +102,25 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Ok(tx) => tx,
             Err(error) => return Err(not_opened(guard.held.take(), error).await),
         };
-        let most = joined.source.open_at_most(&tx);
-        let acting = catch(action(lease, &mut tx));
-        let returned = match most {
-            None => acting.await,
-            Some(most) => match timeout(most, acting).await {
-                Ok(returned) => returned,
-                // Dropped: it held up the beats of other keys.
-                Err(_) => {
-                    let error = open_too_long(most).during("commit").for_identity(ctx.identity());
-                    tracing::error!(%error, "a joined completion failed; its transaction is rolled back");
-                    undo(&joined, guard, tx, Phase::RolledBack).await;
-                    return Err(ExecuteError::Completion(CompletionError::new(
-                        error,
-                        Recorded::No,
-                    )));
-                }
-            },
+        let limit = joined.source.open_at_most(&tx);
+        let returned = {
+            let acting = pin!(action(lease, &mut tx));
+            let acting = catch_panic_of(acting);
+            match limit {
+                None => Ok(acting.await),
+                // Dropped at the limit: the open transaction held up the beats of other keys.
+                Some(limit) => timeout(limit, acting).await.map_err(|_| open_too_long(limit)),
+            }
         };
-        conclude(&joined, &ctx, options, guard, tx, returned).await
+        match returned {
+            Ok(returned) => conclude(&joined, &ctx, options, guard, tx, returned).await,
+            Err(error) => {
+                let error = error.during("commit").for_identity(ctx.identity());
+                tracing::error!(%error, "a joined completion failed; its transaction is rolled back");
+                undo(&joined, guard, tx, Phase::RolledBack).await;
+                Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)))
+            }
+        }
     }
 
     /// As [`report`](Self::report), for an action that blocks.
@@ -147,7 +145,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             Ok(tx) => tx,
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
-        let returned = catch_unwind(AssertUnwindSafe(|| action(held.lease().clone(), &mut tx)));
+        let returned = catch_panic(|| action(held.lease().clone(), &mut tx));
         runtime.block_on(conclude(&joined, &ctx, options, rolling_back(held), tx, returned))
     }
 }
@@ -160,12 +158,12 @@ fn rolling_back(held: HeldLease) -> Guard {
     guard
 }
 
-fn open_too_long(most: Duration) -> Error {
+fn open_too_long(limit: Duration) -> Error {
     Error::unavailable(
         "the transaction was open for so long that its store holds up the beats of other keys; \
          it was rolled back: open it later, or give longer leases",
     )
-    .with("limit", format_args!("{most:?}"))
+    .with("limit", format_args!("{limit:?}"))
 }
 
 /// Rolls back, then frees the key. Dropped meanwhile, the transaction and the guard do it.
@@ -196,7 +194,7 @@ async fn conclude<T, V, E, C, H>(
     options: Options<C, H>,
     mut guard: Guard,
     tx: T,
-    returned: Result<Result<V, E>, Box<dyn Any + Send>>,
+    returned: Result<Result<V, E>, Panic>,
 ) -> Result<Report<V>, ExecuteError<E>>
 where
     T: Send + 'static,
@@ -247,15 +245,4 @@ where
             unrecorded(error, Recorded::No)
         }
     }
-}
-
-/// Awaits with panics caught.
-async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }
