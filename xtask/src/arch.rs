@@ -76,7 +76,7 @@ fn rust_files(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `core/engine/wait.rs` is short for `crates/retryproof-core/src/engine/wait.rs`.
+/// `core/engine/acquire.rs` is short for `crates/retryproof-core/src/engine/acquire.rs`.
 fn candidates(file: &str, folders: &[String]) -> Vec<String> {
     let mut paths = vec![file.to_string()];
     if let Some((short, rest)) = file.split_once('/') {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use crate::config::CompletionFailurePolicy;
+use crate::engine::Lease;
 pub use crate::engine::{IdempotencyEngine, JoinedEngine};
 
 #[cfg(feature = "blocking")]
@@ -20,7 +21,6 @@ use crate::context::{ContextBuilder, IdempotencyContext};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{MAX_SCOPE_BYTES, Scope};
-use crate::lease::Lease;
 use crate::outcome::{Rejected, settle};
 
 /// One call of an annotated function: its identity and what the attribute says.

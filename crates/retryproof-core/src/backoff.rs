@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Backoff`]: how long to wait after each failure in a row; [`jitter`]: how waiters fall out of step.
+//! [`Backoff`]: how long to wait after each failure in a row; [`jitter`]: how waiters fall out of
+//! step.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

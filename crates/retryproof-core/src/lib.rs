@@ -29,11 +29,9 @@ mod context;
 mod engine;
 mod error;
 mod fingerprint;
-mod heartbeat;
 mod identity;
 #[doc(hidden)]
 pub mod internal;
-mod lease;
 pub mod listener;
 mod lock;
 pub mod observe;
@@ -42,7 +40,6 @@ mod owner;
 mod panics;
 mod payload;
 pub mod store;
-mod told;
 
 pub use backoff::Backoff;
 pub use blob::Blob;
@@ -50,14 +47,13 @@ pub use codec::{BytesCodec, Codec, JsonCodec, NoCodec};
 pub use config::{CompletionFailurePolicy, FingerprintMode, IdempotencyConfig, WebConfig};
 pub use context::{ContextBuilder, IdempotencyContext};
 pub use engine::{
-    Acquisition, Activity, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
-    IdempotencyEngine, JoinError, JoinedCall, JoinedEngine, NoHook, OnDrop, OnFenced,
+    Acquisition, Activity, Attempt, Call, CompletionResult, EngineBuilder, HeldLease, Hook,
+    IdempotencyEngine, JoinError, JoinedCall, JoinedEngine, Lease, NoHook, OnDrop, OnFenced,
     PendingCommit, Permit,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub use identity::{Identity, IntoScope, Key, MAX_KEY_BYTES, MAX_SCOPE_BYTES, Scope};
-pub use lease::{Attempt, Lease};
 pub use observe::Observer;
 pub use outcome::{
     CompletionError, ExecuteError, InFlight, Outcome, Recorded, Rejected, Report, settle,

@@ -37,19 +37,19 @@ use crate::payload::StoredResult;
 
 mod capability;
 pub(crate) mod caught;
-mod erased;
 mod join;
 mod known;
 mod memory;
 mod pulse;
+mod shared;
 
 pub use capability::{Inspect, Purge, RecordState, RecordSummary, StoreStats};
-pub(crate) use erased::DynJoin;
-pub use erased::{DynStore, SharedStore, SharedStoreBuilder};
 pub use join::{Dialect, Join, JoinStatement, OwnedTx, Param, TxPort, TxSource};
 pub use known::Known;
 pub use memory::{MemoryStore, MemoryStoreBuilder};
 pub use pulse::Pulse;
+pub(crate) use shared::{DynJoin, StoreCall};
+pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 
 /// What an acquire asks for.
 #[derive(Debug, Clone)]

@@ -11,9 +11,8 @@ use super::BLOCKING;
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
-use crate::engine::{self, CompletionResult, IdempotencyEngine, NoHook, OnFenced};
+use crate::engine::{self, CompletionResult, IdempotencyEngine, Lease, NoHook, OnFenced};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::Lease;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
@@ -232,7 +231,7 @@ pub enum Acquisition {
     InFlight(InFlight),
 }
 
-/// A granted lease; see [`crate::Held`].
+/// A granted lease; see [`crate::HeldLease`].
 #[derive(Debug)]
 pub struct HeldLease {
     held: engine::HeldLease,
@@ -246,8 +245,8 @@ impl HeldLease {
         self.held.lease()
     }
 
-    /// As [`crate::HeldLease::complete`]. `Failed` inside a runtime; the completion is finished in the
-    /// background then.
+    /// As [`crate::HeldLease::complete`]. `Unconfirmed` inside a runtime; the completion is
+    /// finished in the background then.
     pub fn complete(self, value: Payload) -> CompletionResult {
         let completing = self.held.complete(value);
         match self.engine.enter() {
@@ -256,8 +255,8 @@ impl HeldLease {
         }
     }
 
-    /// As [`crate::HeldLease::complete_tombstone`]. `Failed` inside a runtime; the completion is
-    /// finished in the background then.
+    /// As [`crate::HeldLease::complete_tombstone`]. `Unconfirmed` inside a runtime; the completion
+    /// is finished in the background then.
     pub fn complete_tombstone(self, tombstone: Tombstone) -> CompletionResult {
         let completing = self.held.complete_tombstone(tombstone);
         match self.engine.enter() {

@@ -4,9 +4,8 @@
 use super::facade::{Engine, HeldLease};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
-use crate::engine::{self, Hook, JoinError, NoHook, OnFenced};
+use crate::engine::{self, Hook, JoinError, Lease, NoHook, OnFenced};
 use crate::error::Result;
-use crate::lease::Lease;
 use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;
 use crate::store::{Dialect, OwnedTx, TxPort, TxSource};
@@ -166,8 +165,8 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
 }
 
 impl HeldLease {
-    /// As [`crate::HeldLease::complete_in`]: writes the result in a transaction of the caller's. Inside
-    /// a runtime it is refused, and the key is freed in the background.
+    /// As [`crate::HeldLease::complete_in`]: writes the result in a transaction of the caller's.
+    /// Inside a runtime it is refused, and the key is freed in the background.
     ///
     /// # Errors
     /// As there. **Roll the transaction back on any of them.**
@@ -185,7 +184,8 @@ impl HeldLease {
 
 /// A completion that waits for the caller's commit; see [`crate::PendingCommit`].
 #[derive(Debug)]
-#[must_use = "commit the transaction, then say `committed()`; or roll it back, then say `rolled_back()`"]
+#[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
+              `rolled_back()`"]
 pub struct PendingCommit {
     pending: engine::PendingCommit,
     engine: Engine,

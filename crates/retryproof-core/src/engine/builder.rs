@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`EngineBuilder`]: an engine with settings, observers and a clock of its own.
+//! [`EngineBuilder`]: an engine with settings, observers and a clock.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use super::flight::Flights;
-use super::gate::Gate;
-use super::running::Running;
-use super::{IdempotencyEngine, Inner};
+use super::IdempotencyEngine;
+use super::state::EngineState;
 use crate::clock::{Clock, SystemClock};
 use crate::config::IdempotencyConfig;
 use crate::error::Result;
-use crate::heartbeat::Beats;
 use crate::observe::{Observer, Observers};
-use crate::store::{IdempotencyStore, SharedStore};
+use crate::store::SharedStore;
 
-/// Builds an engine with settings of its own.
+/// Builds an engine with settings, observers and a clock.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct EngineBuilder {
@@ -56,8 +52,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Counts leases and deadlines by another clock: for tests of skew. Sleeps are tokio's all the
-    /// same.
+    /// Counts leases and deadlines by another clock, for tests of skew. Sleeps still follow tokio's
+    /// clock.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -74,22 +70,7 @@ impl EngineBuilder {
 
     pub(super) fn assemble(self) -> IdempotencyEngine {
         let Self { store, config, observers, clock } = self;
-        let profile = store.profile();
         let observers = Observers(observers.into_iter().map(|entry| entry.0).collect());
-        IdempotencyEngine(Arc::new(Inner {
-            erased: store.as_dyn(),
-            store,
-            max_value: profile.max_value,
-            max_duration: profile.max_duration,
-            immediate: profile.immediate,
-            observers,
-            clock,
-            gate: Gate::new(config.operation_timeout),
-            beats: Beats::new(),
-            flights: Flights::new(config.max_waiting, config.max_waiting_bytes),
-            running: Running::new(config.max_running),
-            purging: AtomicBool::new(false),
-            config,
-        }))
+        IdempotencyEngine(Arc::new(EngineState::new(store, config, clock, observers)))
     }
 }

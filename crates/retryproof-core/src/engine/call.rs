@@ -5,14 +5,14 @@ use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::pin;
 
-use super::finish::CompletionResult;
-use super::held::HeldLease;
-use super::{Acquisition, IdempotencyEngine};
+use super::IdempotencyEngine;
+use super::acquire::Acquisition;
+use super::complete::CompletionResult;
+use super::lease::{HeldLease, Lease};
 use crate::codec::{Codec, JsonCodec, decode, encode};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::Lease;
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
 use crate::panics::{Panic, catch_panic, catch_panic_of};

@@ -9,13 +9,11 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::IdempotencyEngine;
-use super::commit::{PendingCommit, not_in_time};
-use super::finish::CompletionResult;
-use super::gate::Finish;
-use super::held::HeldLease;
+use super::complete::CompletionResult;
+use super::join::PendingCommit;
+use super::lease::HeldLease;
+use super::store_client::in_time;
 use crate::blob::Blob;
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
@@ -164,15 +162,14 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// # Errors
     /// Those of the source; `Unavailable` after `operation-timeout`.
     pub async fn begin(&self) -> Result<T> {
-        let opened = timeout(self.bound(), self.source.begin()).await;
-        opened.unwrap_or_else(|_| Err(not_in_time())).map_err(|error| error.during("begin"))
+        in_time(self.limit(), self.source.begin()).await.map_err(|error| error.during("begin"))
     }
 
     /// Records the result in the transaction and commits both: heartbeat ended, record written,
     /// commit, waiters woken. Of the answers, [`Recorded`](CompletionResult::Recorded) and
     /// [`Tombstoned`](CompletionResult::Tombstoned) mean that the writes stand;
-    /// [`FencedWrite`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack) that they do not;
-    /// [`Failed`](CompletionResult::Unconfirmed) that nobody knows yet.
+    /// [`NotOwner`](CompletionResult::NotOwner) and [`RolledBack`](CompletionResult::RolledBack)
+    /// that they do not; [`Unconfirmed`](CompletionResult::Unconfirmed) that it is not known yet.
     ///
     /// # Cancel safety
     /// Dropped, it is finished in the background.
@@ -205,11 +202,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// # Cancel safety
     /// Dropped, the transaction is rolled back by its own drop.
     pub async fn roll_back(&self, tx: T) {
-        roll_back(&*self.source, tx, self.bound()).await;
+        roll_back(&*self.source, tx, self.limit()).await;
     }
 
-    fn bound(&self) -> Duration {
-        self.engine.config().operation_timeout
+    fn limit(&self) -> Duration {
+        self.engine.0.store.operation_timeout()
     }
 
     fn end(
@@ -217,25 +214,17 @@ impl<T: Send + 'static> JoinedEngine<T> {
         tx: T,
         held: HeldLease,
         envelope: Blob,
-        tombstone: bool,
+        is_tombstone: bool,
     ) -> impl Future<Output = CompletionResult> + Send + 'static {
-        let (source, bound) = (Arc::clone(&self.source), self.bound());
-        let identity = held.lease().identity().clone();
-        let ours = held.is_of(&self.engine.0);
-        let join = Arc::clone(&self.join);
-        let (runtime, running) = held.place();
-        let pending = held.join(join, envelope, tombstone);
-        let work = Finish::new(runtime, running, end(source, pending, tx, bound, ours));
+        let (source, limit) = (Arc::clone(&self.source), self.limit());
+        let lease = held.lease().clone();
+        let is_ours = Arc::ptr_eq(&lease.0.store, &self.engine.0.store);
+        let pending = held.join(Arc::clone(&self.join), envelope, is_tombstone);
+        let work = lease.0.detach(end(source, pending, tx, limit, is_ours));
         async move {
-            timeout(bound, work).await.unwrap_or_else(|_| {
-                CompletionResult::Unconfirmed(
-                    Error::unavailable(
-                        "the commit was not confirmed in time; it goes on in the background",
-                    )
-                    .during("commit")
-                    .for_identity(&identity),
-                )
-            })
+            work.within(limit, "commit", lease.identity())
+                .await
+                .unwrap_or_else(CompletionResult::Unconfirmed)
         }
     }
 }
@@ -245,34 +234,30 @@ async fn end<T: Send>(
     source: Arc<dyn DynSource<T>>,
     mut pending: PendingCommit,
     mut tx: T,
-    bound: Duration,
-    ours: bool,
+    limit: Duration,
+    is_ours: bool,
 ) -> CompletionResult {
-    let written = match ours {
+    let written = match is_ours {
         true => pending.write(&mut Through { source: &*source, tx: &mut tx }).await,
         // Its record is in another store, perhaps of another kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
-            "the lease is one of another engine; make the joined engine from the engine that grants",
+            "the lease is one of another engine; make the joined engine from the engine that \
+             grants",
         )),
     };
     let mut freed = true;
     let failed = match written {
-        Ok(1) => {
-            match timeout(bound, source.commit(tx)).await.unwrap_or_else(|_| Err(not_in_time())) {
-                Ok(()) => return committed(pending),
-                Err(error) => {
-                    let refused = pending.take_refused();
-                    match pending.in_doubt().await {
-                        Ok(true) => return recorded(refused),
-                        Ok(false) => error,
-                        Err(_) => return CompletionResult::Unconfirmed(error.during("commit")),
-                    }
-                }
-            }
-        }
+        Ok(1) => match in_time(limit, source.commit(tx)).await {
+            Ok(()) => return pending.recorded_by_commit(),
+            Err(error) => match pending.find_out().await {
+                Ok(Some(result)) => return result,
+                Ok(None) => error,
+                Err(_) => return CompletionResult::Unconfirmed(error.during("commit")),
+            },
+        },
         Ok(_) => {
-            roll_back(&*source, tx, bound).await;
+            roll_back(&*source, tx, limit).await;
             if !pending.lost().await {
                 return CompletionResult::NotOwner;
             }
@@ -283,7 +268,7 @@ async fn end<T: Send>(
             )
         }
         Err(error) => {
-            roll_back(&*source, tx, bound).await;
+            roll_back(&*source, tx, limit).await;
             freed = pending.rolled_back().await.is_ok();
             error
         }
@@ -298,19 +283,8 @@ async fn end<T: Send>(
     CompletionResult::RolledBack(failed.during("commit"))
 }
 
-fn committed(mut pending: PendingCommit) -> CompletionResult {
-    let refused = pending.take_refused();
-    pending.committed();
-    recorded(refused)
-}
-
-fn recorded(refused: Option<Error>) -> CompletionResult {
-    refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
-}
-
-async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, bound: Duration) {
-    let ended = timeout(bound, source.roll_back(tx)).await;
-    if let Err(error) = ended.unwrap_or_else(|_| Err(not_in_time())) {
+async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, limit: Duration) {
+    if let Err(error) = in_time(limit, source.roll_back(tx)).await {
         tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the \
              connection ends");
     }

@@ -1,99 +1,120 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The purge task: bounded batches, every `purge.interval` (STO-4).
+//! Deletes expired records: bounded batches, every `purge.interval` (STO-4).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
 
-use super::Inner;
-use crate::error::{Error, Result};
+use super::store_client::{StoreClient, in_time};
+use crate::config::PurgeConfig;
+use crate::error::Result;
 use crate::store::IdempotencyStore;
 
 /// Most records of one batch, so that no batch holds a lock for long.
 const BATCH: usize = 1_000;
 
-/// How long a batch has at least: it is more work than any other call, and nobody waits for it
-/// (STO-5).
-const LEAST: Duration = Duration::from_secs(30);
+/// The shortest time limit of a batch: it is more work than any other call, and no caller waits for
+/// it (STO-5).
+const BATCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl Inner {
-    /// Purges until a batch comes back short. Says so when that takes longer than the interval, and
-    /// again after twice as long.
-    pub(super) async fn purge(&self) -> Result<Option<usize>> {
-        let mut gone = 0;
-        let (began, mut late) = (self.now(), self.config.purge.interval);
-        let bound = self.gate.operation_timeout().max(LEAST);
-        loop {
-            let purged = timeout(bound, self.store.purge(BATCH)).await.unwrap_or_else(|_| {
-                let error = Error::unavailable("no answer in time");
-                Err(error.with("after", format_args!("{bound:?}")).during("purge"))
-            });
-            match purged? {
-                None => return Ok(None),
-                Some(batch) => {
-                    gone += batch;
-                    if batch < BATCH {
-                        return Ok(Some(gone));
-                    }
-                    let took = self.now().saturating_duration_since(began);
-                    if took >= late {
-                        late = took * 2;
-                        tracing::warn!(
-                            deleted = gone,
-                            after = ?took,
-                            "the purge does not keep up with the records that expire, or works \
-                             off a backlog; on a server, look for transactions that are open for \
-                             long, or for a slow disk"
-                        );
-                    }
-                    tokio::task::yield_now().await;
-                }
+/// The task that purges while the engine lives. It starts with the first lease.
+pub(super) struct PurgeTask {
+    store: Weak<StoreClient>,
+    interval: Duration,
+    enabled: bool,
+    running: AtomicBool,
+}
+
+impl PurgeTask {
+    pub(super) fn new(store: &Arc<StoreClient>, config: &PurgeConfig) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::downgrade(store),
+            interval: config.interval,
+            enabled: config.enabled,
+            running: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts the task, unless it runs.
+    #[inline]
+    pub(super) fn keep_running(self: &Arc<Self>, store: &StoreClient, runtime: &Handle) {
+        if self.enabled && !self.running.load(Ordering::Relaxed) {
+            self.start(store, runtime);
+        }
+    }
+
+    #[cold]
+    fn start(self: &Arc<Self>, store: &StoreClient, runtime: &Handle) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if !store.shared().can_purge() {
+            let profile = store.shared().profile();
+            if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    store = profile.name,
+                    "expired records are never deleted: the store reclaims none and was given \
+                     without `with_purge()`"
+                );
             }
+            // There is nothing to run; the flag keeps later grants from coming here.
+            self.running.store(true, Ordering::Release);
+            return;
         }
-    }
-}
-
-/// Says that no task purges any more, also when the task is dropped with its runtime.
-struct Purging(Weak<Inner>);
-
-impl Drop for Purging {
-    fn drop(&mut self) {
-        if let Some(engine) = self.0.upgrade() {
-            engine.purging.store(false, Ordering::Release);
+        if self.running.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let running = Running(Arc::clone(self));
+        drop(runtime.spawn(async move { running.0.run().await }));
     }
-}
 
-pub(super) fn start(engine: &Arc<Inner>) {
-    static WARNED: AtomicBool = AtomicBool::new(false);
-    if !engine.store.can_purge() {
-        let profile = engine.store.profile();
-        if !profile.reclaims && !WARNED.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                store = profile.name,
-                "expired records are never deleted: the store reclaims none and was given \
-                 without `with_purge()`"
-            );
-        }
-        // Nothing to run: as if a task ran for ever.
-        engine.purging.store(true, Ordering::Release);
-        return;
-    }
-    if engine.purging.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let interval = engine.config.purge.interval;
-    let purging = Purging(Arc::downgrade(engine));
-    engine.spawn(async move {
+    async fn run(&self) {
         loop {
-            sleep(interval).await;
-            // Only a weak hold between rounds: the task ends with its engine.
-            let Some(engine) = purging.0.upgrade() else { return };
-            if let Err(error) = engine.purge().await {
+            sleep(self.interval).await;
+            // Only a weak reference between rounds: the task ends with its engine.
+            let Some(store) = self.store.upgrade() else { return };
+            if let Err(error) = purge(&store, self.interval).await {
                 tracing::warn!(%error, "the purge failed; it is tried again at the next interval");
             }
         }
-    });
+    }
+}
+
+/// Lets the next lease start the task again, also when this one is dropped with its runtime.
+struct Running(Arc<PurgeTask>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.store(false, Ordering::Release);
+    }
+}
+
+/// Purges until a batch comes back short; `None` when the store cannot. Warns when that takes
+/// longer than `interval`, and again after twice as long.
+pub(super) async fn purge(store: &StoreClient, interval: Duration) -> Result<Option<usize>> {
+    let mut deleted = 0;
+    let (began, mut late) = (store.now(), interval);
+    let limit = store.operation_timeout().max(BATCH_TIMEOUT);
+    loop {
+        let batch = in_time(limit, store.shared().purge(BATCH));
+        let Some(batch) = batch.await.map_err(|error| error.during("purge"))? else {
+            return Ok(None);
+        };
+        deleted += batch;
+        if batch < BATCH {
+            return Ok(Some(deleted));
+        }
+        let took = store.now().saturating_duration_since(began);
+        if took >= late {
+            late = took * 2;
+            tracing::warn!(
+                deleted,
+                after = ?took,
+                "the purge does not keep up with the records that expire, or works off a backlog; \
+                 on a server, look for transactions that are open for long, or for a slow disk"
+            );
+        }
+        tokio::task::yield_now().await;
+    }
 }

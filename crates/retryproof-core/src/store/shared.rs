@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`DynStore`], the boxed twin of the contract, and [`SharedStore`], what an engine holds.
+//! [`DynStore`], the contract with boxed futures, and [`SharedStore`], the store of an engine with
+//! its capabilities.
 
 use std::any::TypeId;
 use std::fmt;
@@ -19,57 +20,63 @@ use crate::identity::Identity;
 use crate::owner::{FencingToken, OwnerId};
 use crate::store::{RecordSummary, StoreStats};
 
-type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
+/// A call that owns what it needs, so that it can outlive its caller (ACQ-11).
+pub(crate) type StoreCall<T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'static>>;
 
-/// The contract with boxed futures, for `dyn`. Implemented for every [`IdempotencyStore`]; the
-/// prefix keeps method look-up from meeting both. Calls own what they need, so that a call in
-/// flight can outlive its caller (ACQ-11). A panic of the store is the error `Unavailable` of the
-/// call, where it is made or polled (STO-5).
+/// The contract with boxed futures, for `dyn`. It is implemented for every [`IdempotencyStore`];
+/// the prefix keeps its methods apart from those of that trait. Calls own what they need, so that a
+/// call in flight can outlive its caller (ACQ-11). A store that panics, when a call is made or
+/// polled, fails that call with `Unavailable` (STO-5).
 pub trait DynStore: fmt::Debug + Send + Sync + 'static {
     /// [`IdempotencyStore::acquire`].
-    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired>;
-    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that [answers at
-    /// once](StoreProfile::immediate). `None` when it did not.
-    fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>>;
+    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired>;
+    /// [`IdempotencyStore::acquire`], polled once, in place: for a store that is
+    /// [immediate](StoreProfile::immediate). `None` when it did not answer.
+    fn dyn_acquire_in_place(&self, id: &Identity, req: &AcquireRequest)
+    -> Option<Result<Acquired>>;
     /// [`IdempotencyStore::peek`].
-    fn dyn_peek(self: Arc<Self>, id: Identity) -> Boxed<Peeked>;
+    fn dyn_peek(self: Arc<Self>, id: Identity) -> StoreCall<Peeked>;
     /// [`IdempotencyStore::wait_for_change`].
     fn dyn_wait_for_change(
         self: Arc<Self>,
         id: Identity,
         seen: FencingToken,
         at_most: Duration,
-    ) -> Boxed<()>;
+    ) -> StoreCall<()>;
     /// [`IdempotencyStore::extend`].
     fn dyn_extend(
         self: Arc<Self>,
         id: Identity,
         owner: OwnerId,
         lease: Duration,
-    ) -> Boxed<FencedWrite>;
+    ) -> StoreCall<FencedWrite>;
     /// [`IdempotencyStore::complete`].
     fn dyn_complete(
         self: Arc<Self>,
         id: Identity,
         owner: OwnerId,
         done: Completion,
-    ) -> Boxed<FencedWrite>;
+    ) -> StoreCall<FencedWrite>;
     /// [`IdempotencyStore::release`].
-    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<FencedWrite>;
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite>;
     /// [`IdempotencyStore::profile`].
     fn dyn_profile(&self) -> StoreProfile;
 }
 
 impl<S: IdempotencyStore> DynStore for S {
-    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> Boxed<Acquired> {
+    fn dyn_acquire(self: Arc<Self>, id: Identity, req: AcquireRequest) -> StoreCall<Acquired> {
         Box::pin(async move { caught(pin!(async { self.acquire(&id, &req).await })).await })
     }
 
-    fn dyn_acquire_now(&self, id: &Identity, req: &AcquireRequest) -> Option<Result<Acquired>> {
+    fn dyn_acquire_in_place(
+        &self,
+        id: &Identity,
+        req: &AcquireRequest,
+    ) -> Option<Result<Acquired>> {
         polled_once(|cx| pin!(self.acquire(id, req)).poll(cx))
     }
 
-    fn dyn_peek(self: Arc<Self>, id: Identity) -> Boxed<Peeked> {
+    fn dyn_peek(self: Arc<Self>, id: Identity) -> StoreCall<Peeked> {
         Box::pin(async move { caught(pin!(async { self.peek(&id).await })).await })
     }
 
@@ -78,7 +85,7 @@ impl<S: IdempotencyStore> DynStore for S {
         id: Identity,
         seen: FencingToken,
         at_most: Duration,
-    ) -> Boxed<()> {
+    ) -> StoreCall<()> {
         Box::pin(async move {
             caught(pin!(async { self.wait_for_change(&id, seen, at_most).await })).await
         })
@@ -89,7 +96,7 @@ impl<S: IdempotencyStore> DynStore for S {
         id: Identity,
         owner: OwnerId,
         lease: Duration,
-    ) -> Boxed<FencedWrite> {
+    ) -> StoreCall<FencedWrite> {
         Box::pin(async move { caught(pin!(async { self.extend(&id, owner, lease).await })).await })
     }
 
@@ -98,13 +105,13 @@ impl<S: IdempotencyStore> DynStore for S {
         id: Identity,
         owner: OwnerId,
         done: Completion,
-    ) -> Boxed<FencedWrite> {
+    ) -> StoreCall<FencedWrite> {
         Box::pin(
             async move { caught(pin!(async { self.complete(&id, owner, &done).await })).await },
         )
     }
 
-    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> Boxed<FencedWrite> {
+    fn dyn_release(self: Arc<Self>, id: Identity, owner: OwnerId) -> StoreCall<FencedWrite> {
         Box::pin(async move { caught(pin!(async { self.release(&id, owner).await })).await })
     }
 
@@ -123,27 +130,27 @@ fn polled_once<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T>>) -> Opt
 
 /// Object-safe [`Purge`].
 trait DynPurge: Send + Sync {
-    fn dyn_purge(self: Arc<Self>, limit: usize) -> Boxed<usize>;
+    fn dyn_purge(self: Arc<Self>, limit: usize) -> StoreCall<usize>;
 }
 
 impl<S: Purge> DynPurge for S {
-    fn dyn_purge(self: Arc<Self>, limit: usize) -> Boxed<usize> {
+    fn dyn_purge(self: Arc<Self>, limit: usize) -> StoreCall<usize> {
         Box::pin(async move { caught(pin!(async { self.purge(limit).await })).await })
     }
 }
 
 /// Object-safe [`Inspect`].
 trait DynInspect: Send + Sync {
-    fn dyn_get(self: Arc<Self>, id: Identity) -> Boxed<Option<RecordSummary>>;
-    fn dyn_stats(self: Arc<Self>) -> Boxed<StoreStats>;
+    fn dyn_get(self: Arc<Self>, id: Identity) -> StoreCall<Option<RecordSummary>>;
+    fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats>;
 }
 
 impl<S: Inspect> DynInspect for S {
-    fn dyn_get(self: Arc<Self>, id: Identity) -> Boxed<Option<RecordSummary>> {
+    fn dyn_get(self: Arc<Self>, id: Identity) -> StoreCall<Option<RecordSummary>> {
         Box::pin(async move { caught(pin!(async { self.get(&id).await })).await })
     }
 
-    fn dyn_stats(self: Arc<Self>) -> Boxed<StoreStats> {
+    fn dyn_stats(self: Arc<Self>) -> StoreCall<StoreStats> {
         Box::pin(async move { caught(pin!(async { self.stats().await })).await })
     }
 }
@@ -176,8 +183,10 @@ impl<S: Join> DynJoin for S {
 
     fn dyn_committed(&self, id: &Identity) {
         if let Err(error) = caught_now(|| self.committed(id)) {
-            tracing::error!(identity = %id, %error, "waiters were not woken; they find the \
-                 result by their polls");
+            tracing::error!(
+                identity = %id, %error,
+                "waiters were not woken; they find the result by their polls"
+            );
         }
     }
 }
@@ -185,8 +194,8 @@ impl<S: Join> DynJoin for S {
 /// A store with its capabilities, type-erased and cheap to clone: what
 /// [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
 ///
-/// `SharedStore::new(store)` knows the contract alone; capabilities are captured while the concrete
-/// type is known: `SharedStore::builder(store).with_purge().with_inspect().build()`.
+/// `SharedStore::new(store)` has the six methods of the contract only. Capabilities are added while
+/// the concrete type is known: `SharedStore::builder(store).with_purge().with_inspect().build()`.
 #[derive(Clone)]
 pub struct SharedStore {
     store: Arc<dyn DynStore>,
@@ -202,13 +211,13 @@ impl SharedStore {
         Self::builder(store).build()
     }
 
-    /// Starts from a concrete store.
+    /// Starts from a concrete store, to add capabilities.
     #[must_use]
     pub fn builder<S: IdempotencyStore>(store: S) -> SharedStoreBuilder<S> {
         SharedStoreBuilder { store: Arc::new(store), purge: None, inspect: None, join: None }
     }
 
-    /// Deletes up to `limit` expired records and says how many went; `None` when the store cannot
+    /// Deletes up to `limit` expired records and returns how many; `None` when the store cannot
     /// (STO-4).
     ///
     /// # Errors
@@ -220,7 +229,7 @@ impl SharedStore {
         }
     }
 
-    /// Whether [`purge`](Self::purge) does anything.
+    /// Whether the store can [`purge`](Self::purge).
     #[must_use]
     pub fn can_purge(&self) -> bool {
         self.purge.is_some()
@@ -345,7 +354,7 @@ impl IdempotencyStore for SharedStore {
     }
 }
 
-/// Captures a store's capabilities while its type is known.
+/// Adds capabilities to a store while its type is known.
 pub struct SharedStoreBuilder<S> {
     store: Arc<S>,
     purge: Option<Arc<dyn DynPurge>>,

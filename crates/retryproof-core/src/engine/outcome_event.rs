@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One event of `tracing` for the outcome of each call, at the level DEBUG under the target
+//! One `tracing` event for the outcome of each call, at the level DEBUG under the target
 //! `retryproof::outcome`.
 //!
-//! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they say something, `attempt`,
-//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Where nothing listens it costs
+//! Fields: `scope`, `outcome`, `identity` (masked, ID-4), and, where they apply, `attempt`,
+//! `recorded`, `phase`, `error.type`, `held` and `waited` (seconds). Without a subscriber it costs
 //! the check of a static.
 
 use std::time::Duration;
 
 use tracing::Level;
 
+use super::lease::{Attempt, LeaseState};
 use crate::context::IdempotencyContext;
-use crate::engine::Acquisition;
-use crate::error::{Error, Result};
-use crate::lease::{Attempt, LeaseState};
+use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Phase;
 use crate::outcome::Recorded;
 use crate::payload::{Opened, StoredResult};
@@ -22,7 +21,7 @@ const TARGET: &str = "retryproof::outcome";
 
 /// How a lease ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum End {
+pub(super) enum End {
     /// The work is recorded, as a value or as a tombstone.
     Completed(Recorded),
     /// Without a completion.
@@ -32,8 +31,8 @@ pub(crate) enum End {
 }
 
 /// The outcome of a call that was granted a lease.
-pub(crate) fn ended(state: &LeaseState, end: End) {
-    if !tracing::enabled!(target: TARGET, Level::DEBUG) {
+pub(super) fn ended(state: &LeaseState, end: End) {
+    if !is_enabled() {
         return;
     }
     let (outcome, recorded, phase) = match end {
@@ -52,39 +51,65 @@ pub(crate) fn ended(state: &LeaseState, end: End) {
     let held = state.event().held_for.as_secs_f64();
     let (identity, scope) = (&state.identity, state.identity.scope());
     let phase = phase.map(tracing::field::debug);
-    tracing::debug!(target: TARGET, %scope, outcome, %identity, attempt, recorded, phase, held, "a call has ended");
+    tracing::debug!(
+        target: TARGET, %scope, outcome, %identity, attempt, recorded, phase, held,
+        "a call has ended"
+    );
 }
 
-/// The outcome of a call that was not granted a lease.
-pub(crate) fn not_granted(
+/// The outcome of a call that found a finished record.
+pub(super) fn duplicate(
     ctx: &IdempotencyContext,
-    found: &Result<Acquisition>,
+    stored: &StoredResult,
     waited: impl FnOnce() -> Duration,
 ) {
-    if !tracing::enabled!(target: TARGET, Level::DEBUG) {
-        return;
+    if is_enabled() {
+        match answer_to(ctx, stored) {
+            Ok(outcome) => emit(ctx, outcome, None, waited()),
+            Err(error) => emit(ctx, "refused", Some(error.kind()), waited()),
+        }
     }
-    let (outcome, error) = match found {
-        // Its end is told.
-        Ok(Acquisition::Granted(_)) => return,
-        Ok(Acquisition::InFlight(_)) => ("in_flight", None),
-        Ok(Acquisition::Complete(stored)) => match verdict(ctx, stored) {
-            Ok(outcome) => (outcome, None),
-            Err(error) => ("refused", Some(error.kind())),
-        },
-        Err(error) => ("refused", Some(error.kind())),
-    };
+}
+
+/// The outcome of a call that found the record in progress at the end of its wait.
+pub(super) fn in_flight(ctx: &IdempotencyContext, waited: impl FnOnce() -> Duration) {
+    if is_enabled() {
+        emit(ctx, "in_flight", None, waited());
+    }
+}
+
+/// The outcome of a call that failed before a grant.
+pub(super) fn refused(ctx: &IdempotencyContext, error: &Error, waited: impl FnOnce() -> Duration) {
+    if is_enabled() {
+        emit(ctx, "refused", Some(error.kind()), waited());
+    }
+}
+
+#[inline]
+fn is_enabled() -> bool {
+    tracing::enabled!(target: TARGET, Level::DEBUG)
+}
+
+fn emit(
+    ctx: &IdempotencyContext,
+    outcome: &'static str,
+    error: Option<ErrorKind>,
+    waited: Duration,
+) {
     let (identity, scope) = (ctx.identity(), ctx.identity().scope());
-    let (error, waited) = (error.map(tracing::field::debug), waited().as_secs_f64());
-    tracing::debug!(target: TARGET, %scope, outcome, %identity, "error.type" = error, waited, "a call has ended");
+    let (error, waited) = (error.map(tracing::field::debug), waited.as_secs_f64());
+    tracing::debug!(
+        target: TARGET, %scope, outcome, %identity, "error.type" = error, waited,
+        "a call has ended"
+    );
 }
 
 /// What a duplicate of a finished record gets.
-fn verdict(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static str, Error> {
+fn answer_to(ctx: &IdempotencyContext, stored: &StoredResult) -> Result<&'static str> {
     if let (Some(own), Some(theirs)) = (ctx.fingerprint(), stored.fingerprint())
         && own.algorithm() != theirs.algorithm()
     {
-        // The HTTP filter judges it under the record's algorithm (FP-3).
+        // The HTTP filter compares them under the record's algorithm (FP-3).
         return Ok("judged_under_another_algorithm");
     }
     Ok(match stored.open(ctx.fingerprint())? {

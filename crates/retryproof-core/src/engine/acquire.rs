@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An acquire, from the call to its end: granted, complete, or in flight (ACQ-1 to ACQ-13).
+//!
+//! A first pass asks the store once. Only a caller that finds the key busy goes on to
+//! [`wait`](self::wait), where the callers of one identity share one wait.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use self::clean_up::ReleaseIfGranted;
+use self::shared_wait::Holder;
+use super::IdempotencyEngine;
+use super::lease::{GrantTerms, HeldLease};
+use super::outcome_event;
+use super::state::EngineState;
+use super::tasks::{BorrowedPermit, current_runtime};
+use crate::clock::Instant;
+use crate::context::{Durations, IdempotencyContext};
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+use crate::outcome::InFlight;
+use crate::owner::OwnerId;
+use crate::payload::StoredResult;
+use crate::store::{AcquireRequest, Acquired, StoreCall};
+
+mod clean_up;
+mod in_place;
+mod shared_wait;
+mod wait;
+
+pub(super) use shared_wait::SharedWaits;
+pub(super) use wait::watch;
+
+/// What [`IdempotencyEngine::try_acquire`] found.
+#[derive(Debug)]
+#[must_use]
+pub enum Acquisition {
+    /// The lease is the caller's, and beats.
+    Granted(HeldLease),
+    /// The work is done; here is its result, to be opened against the caller's fingerprint.
+    Complete(StoredResult),
+    /// Another caller holds the key, and the wait is over.
+    InFlight(InFlight),
+}
+
+/// One acquire: what stays the same over its passes.
+struct AcquireLoop<'a> {
+    engine: &'a EngineState,
+    ctx: &'a IdempotencyContext,
+    durations: Durations,
+    /// Read once, because a replay should not pay for the clock twice. A lease that the first pass
+    /// gets is counted from here.
+    started: Instant,
+    deadline: Instant,
+    tracked: bool,
+}
+
+/// What one pass found.
+enum Found {
+    End(Acquisition),
+    Busy(Holder),
+}
+
+impl IdempotencyEngine {
+    /// As [`try_acquire`](Self::try_acquire), for a tracked action: counted against `max-running`,
+    /// and waited for by [`shutdown`](Self::shutdown) (RUN-5). The permit is taken before the
+    /// acquire and returned while waiting.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire), and `TooBusy` when no permit is free and nothing is
+    /// stored yet.
+    ///
+    /// # Cancel safety
+    /// As [`try_acquire`](Self::try_acquire).
+    pub async fn try_acquire_tracked(&self, ctx: &IdempotencyContext) -> Result<Acquisition> {
+        try_acquire(&self.0, ctx, true, self.0.store.owner()).await
+    }
+}
+
+pub(super) async fn try_acquire(
+    engine: &EngineState,
+    ctx: &IdempotencyContext,
+    tracked: bool,
+    owner: OwnerId,
+) -> Result<Acquisition> {
+    let acquiring = AcquireLoop::new(engine, ctx, tracked)?;
+    let end = acquiring.run(owner).await;
+    acquiring.report(&end);
+    end
+}
+
+impl<'a> AcquireLoop<'a> {
+    fn new(engine: &'a EngineState, ctx: &'a IdempotencyContext, tracked: bool) -> Result<Self> {
+        let durations = ctx.resolve(&engine.config);
+        engine.store.check(ctx.identity(), durations.ttl.max(durations.lease))?;
+        let started = engine.store.now();
+        let deadline = started + durations.wait;
+        Ok(Self { engine, ctx, durations, started, deadline, tracked })
+    }
+
+    fn identity(&self) -> &Identity {
+        self.ctx.identity()
+    }
+
+    /// The first pass, then the wait.
+    async fn run(&self, owner: OwnerId) -> Result<Acquisition> {
+        let permit = match self.permit() {
+            Ok(permit) => permit,
+            // Nothing new may run, but a finished result is still replayed (HTTP-14).
+            Err(kind) => return Box::pin(self.replay_or(kind)).await,
+        };
+        let holder = match self.acquire(permit, self.started, owner).await? {
+            Found::End(end) => return Ok(end),
+            Found::Busy(holder) => holder,
+        };
+        // A first call that took longer than the wait was the one call beyond it (ACQ-6).
+        if self.durations.wait.is_zero() || self.left().is_zero() {
+            return Ok(self.in_flight(holder));
+        }
+        match self.engine.waits.join(self.identity(), holder, self.ctx.held_bytes()) {
+            Some(ticket) => {
+                self.engine.store.observers.tell(|o| o.waiting(self.identity()));
+                // Boxed, because the futures of all other callers would carry its size.
+                Box::pin(self.wait(&ticket)).await
+            }
+            None => Ok(self.in_flight(holder)),
+        }
+    }
+
+    /// One acquire, sent at `sent` or later, and repeated once by the same owner when its answer
+    /// was lost (ACQ-9).
+    ///
+    /// What does not await is done in other functions, so that this future, which every guarded
+    /// request carries, stays small.
+    async fn acquire(
+        &self,
+        permit: Option<BorrowedPermit<'_>>,
+        sent: Instant,
+        owner: OwnerId,
+    ) -> Result<Found> {
+        let admission = self.engine.store.admit().map_err(|error| self.named(error))?;
+        let runtime = current_runtime()?;
+        let first = poll_fn(|cx| Poll::Ready(self.first_poll(owner, cx)));
+        let (answer, counted_from) = match first.await {
+            FirstPoll::Answered(answer) => (answer, sent),
+            FirstPoll::Open(open) => {
+                Box::pin(self.finish(owner, runtime.clone(), sent, open)).await
+            }
+        };
+        drop(admission);
+        self.found(answer, counted_from, owner, permit, || Ok(runtime))
+    }
+
+    /// Sends an acquire and polls it once. A call that is answered there needs no timer, and a drop
+    /// could leave nothing behind.
+    fn first_poll(&self, owner: OwnerId, cx: &mut Context<'_>) -> FirstPoll {
+        let store = &self.engine.store;
+        let request = self.request(owner);
+        let answer = match store.acquire_in_place(self.identity(), &request) {
+            Some(answer) => answer,
+            None => {
+                let mut call = store.acquire_call(self.identity(), request);
+                match call.as_mut().poll(cx) {
+                    Poll::Ready(answer) => answer,
+                    Poll::Pending => return FirstPoll::Open(OpenAcquire::Unanswered(call)),
+                }
+            }
+        };
+        if is_unavailable(&answer) {
+            FirstPoll::Open(OpenAcquire::Lost(answer))
+        } else {
+            FirstPoll::Answered(answer)
+        }
+    }
+
+    /// Continues an acquire that was sent at `sent` and polled once. Returns from when a lease that
+    /// it got is counted.
+    async fn finish(
+        &self,
+        owner: OwnerId,
+        runtime: Handle,
+        sent: Instant,
+        open: OpenAcquire,
+    ) -> (Result<Acquired>, Instant) {
+        let store = &self.engine.store;
+        let mut guard = self.release_if_granted(owner, runtime);
+        let ends = (sent + store.operation_timeout()).min(self.last());
+        let left = || ends.saturating_duration_since(store.now());
+        let mut answer = match open {
+            OpenAcquire::Lost(answer) => answer,
+            OpenAcquire::Unanswered(call) => guard.answer(left(), call).await,
+        };
+        let mut counted_from = sent;
+        if is_unavailable(&answer) && !left().is_zero() {
+            counted_from = store.now();
+            let again = store.acquire_call(self.identity(), self.request(owner));
+            answer = guard.answer(left(), again).await;
+        }
+        if !is_unavailable(&answer) {
+            guard.disarm();
+        }
+        (answer, counted_from)
+    }
+
+    /// What an answer means to the loop. A grant becomes a lease that beats.
+    fn found(
+        &self,
+        answer: Result<Acquired>,
+        counted_from: Instant,
+        owner: OwnerId,
+        permit: Option<BorrowedPermit<'_>>,
+        runtime: impl FnOnce() -> Result<Handle>,
+    ) -> Result<Found> {
+        let Self { engine, ctx, durations, .. } = self;
+        let store = &engine.store;
+        store.count(&answer);
+        Ok(match answer.map_err(|error| self.named(error))? {
+            Acquired::Granted(grant) => {
+                let queue = engine.beats.of(runtime()?);
+                let terms = GrantTerms {
+                    durations: *durations,
+                    max_hold: engine.config.max_hold,
+                    owner,
+                    grant,
+                    counted_from,
+                };
+                engine.purge.keep_running(store, queue.runtime());
+                let permit = permit.map(BorrowedPermit::keep);
+                let held = HeldLease::new(store, &engine.tasks, queue, ctx, terms, permit);
+                Found::End(Acquisition::Granted(held))
+            }
+            Acquired::Complete(result) => Found::End(Acquisition::Complete(result)),
+            Acquired::Busy { remaining, token } => {
+                Found::Busy(Holder { token, until: store.now() + remaining })
+            }
+        })
+    }
+
+    fn request(&self, owner: OwnerId) -> AcquireRequest {
+        AcquireRequest::new(owner, self.durations.lease, self.durations.ttl)
+            .with_fingerprint(self.ctx.fingerprint().copied())
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.during("acquire").for_identity(self.identity())
+    }
+
+    fn release_if_granted(&self, owner: OwnerId, runtime: Handle) -> ReleaseIfGranted<'a> {
+        ReleaseIfGranted::new(
+            self.engine,
+            self.ctx.identity(),
+            owner,
+            self.durations.lease,
+            runtime,
+        )
+    }
+
+    /// The permit that a tracked action needs. While shutting down there is none, and an untracked
+    /// action is refused as well.
+    fn permit(&self) -> Result<Option<BorrowedPermit<'_>>, ErrorKind> {
+        if self.tracked {
+            return self.engine.tasks.try_permit().map(Some);
+        }
+        if self.engine.tasks.is_closing() { Err(ErrorKind::ShuttingDown) } else { Ok(None) }
+    }
+
+    /// When the last call to the store ends: one call after the deadline, however long the calls
+    /// before it took (ACQ-6).
+    fn last(&self) -> Instant {
+        self.deadline + self.engine.store.operation_timeout()
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.engine.store.now())
+    }
+
+    fn in_flight(&self, holder: Holder) -> Acquisition {
+        Acquisition::InFlight(InFlight::new(
+            holder.until.saturating_duration_since(self.engine.store.now()),
+        ))
+    }
+
+    /// Reports how a call ended that was not granted a lease.
+    fn report(&self, end: &Result<Acquisition>) {
+        let store = &self.engine.store;
+        let waited = || store.now().saturating_duration_since(self.started);
+        match end {
+            // The end of the lease is reported.
+            Ok(Acquisition::Granted(_)) => {}
+            Ok(Acquisition::Complete(stored)) => {
+                store.observers.tell(|o| o.replayed(self.identity()));
+                outcome_event::duplicate(self.ctx, stored, waited);
+            }
+            Ok(Acquisition::InFlight(busy)) => {
+                store.observers.tell(|o| o.in_flight(self.identity(), busy.remaining));
+                outcome_event::in_flight(self.ctx, waited);
+            }
+            Err(error) => outcome_event::refused(self.ctx, error, waited),
+        }
+    }
+}
+
+/// What the first poll of an acquire came to.
+enum FirstPoll {
+    Answered(Result<Acquired>),
+    Open(OpenAcquire),
+}
+
+/// An acquire whose outcome is unknown.
+enum OpenAcquire {
+    /// The store answered with an error that leaves it unknown.
+    Lost(Result<Acquired>),
+    /// It was polled once.
+    Unanswered(StoreCall<Acquired>),
+}
+
+fn is_unavailable(answer: &Result<Acquired>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
+}

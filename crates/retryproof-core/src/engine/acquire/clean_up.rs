@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`ReleaseIfGranted`]: what a dropped acquire leaves to the runtime (ACQ-8, ACQ-9, ACQ-11).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::engine::complete::release_until;
+use crate::engine::state::EngineState;
+use crate::engine::store_client::no_answer;
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::owner::OwnerId;
+use crate::store::{Acquired, StoreCall};
+
+/// Cleans up after an acquire whose outcome is unknown. Its drop finishes the same call and then
+/// releases, on the runtime: a release sent beside a call in flight could overtake it and leave a
+/// lease without a holder (ACQ-11).
+pub(super) struct ReleaseIfGranted<'a> {
+    engine: &'a EngineState,
+    identity: &'a Identity,
+    owner: OwnerId,
+    lease: Duration,
+    runtime: Handle,
+    armed: bool,
+    unanswered: Option<StoreCall<Acquired>>,
+}
+
+impl<'a> ReleaseIfGranted<'a> {
+    pub(super) fn new(
+        engine: &'a EngineState,
+        identity: &'a Identity,
+        owner: OwnerId,
+        lease: Duration,
+        runtime: Handle,
+    ) -> Self {
+        Self { engine, identity, owner, lease, runtime, armed: true, unanswered: None }
+    }
+
+    /// Awaits a call for `limit`, and keeps it for the drop when it is not answered by then.
+    pub(super) async fn answer(
+        &mut self,
+        limit: Duration,
+        call: StoreCall<Acquired>,
+    ) -> Result<Acquired> {
+        let call = self.unanswered.insert(call);
+        match timeout(limit, call.as_mut()).await {
+            Ok(answer) => {
+                self.unanswered = None;
+                answer
+            }
+            Err(_) => Err(no_answer(limit)),
+        }
+    }
+
+    /// The outcome is known: there is nothing to clean up.
+    pub(super) fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for ReleaseIfGranted<'_> {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let (store, identity) = (Arc::clone(&self.engine.store), self.identity.clone());
+        let (owner, unanswered) = (self.owner, self.unanswered.take());
+        let until = store.now() + self.lease;
+        self.engine.tasks.end_in_background(&self.runtime, async move {
+            if let Some(call) = unanswered {
+                let left = until.saturating_duration_since(store.now());
+                let answer = timeout(store.operation_timeout().max(left), call).await;
+                if let Ok(Ok(Acquired::Complete(_) | Acquired::Busy { .. })) = answer {
+                    return;
+                }
+            }
+            // Repeated until the lease is over; then there is nothing to release.
+            let _ = release_until(&store, &identity, owner, until).await;
+        });
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`SharedWaits`]: the waiters of one identity in this process share one wait on the store (ACQ-5,
+//! ACQ-13).
+//!
+//! Leadership is a fair mutex: the waiter that has it calls the store, and a drop, a deadline and a
+//! grant all pass it on. A result is left for the others to read when leadership reaches them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use crate::clock::Instant;
+use crate::identity::Identity;
+use crate::lock::Mutex;
+use crate::owner::FencingToken;
+use crate::payload::StoredResult;
+
+/// Most waiters of one identity in one process (ACQ-13).
+const MAX_PER_IDENTITY: usize = 1_024;
+
+/// The holder of a key, as a waiter saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) token: FencingToken,
+    pub(super) until: Instant,
+}
+
+/// The wait of all callers of one identity.
+#[derive(Debug)]
+pub(super) struct SharedWait {
+    pub(super) lead: tokio::sync::Mutex<()>,
+    state: Mutex<WaitState>,
+}
+
+#[derive(Debug)]
+struct WaitState {
+    /// The holder that is waited for, as last seen by any of the waiters.
+    holder: Holder,
+    /// With the token of the holder that its finder waited for.
+    result: Option<(StoredResult, FencingToken)>,
+}
+
+/// The waits of an engine.
+#[derive(Debug)]
+pub(in crate::engine) struct SharedWaits {
+    table: Mutex<Table>,
+    max_waiting: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// With the number of its waiters.
+    waits: HashMap<Identity, (Arc<SharedWait>, usize)>,
+    waiting: usize,
+    /// What all waiters keep in memory, as they count it.
+    bytes: usize,
+}
+
+/// A waiter's part in a shared wait; dropped when its wait ends.
+#[derive(Debug)]
+pub(super) struct WaitTicket<'a> {
+    waits: &'a SharedWaits,
+    identity: &'a Identity,
+    pub(super) shared: Arc<SharedWait>,
+    /// The holder that this waiter saw when it joined.
+    joined_behind: FencingToken,
+    bytes: usize,
+}
+
+impl SharedWaits {
+    pub(in crate::engine) fn new(max_waiting: usize, max_bytes: usize) -> Self {
+        Self { table: Mutex::default(), max_waiting, max_bytes }
+    }
+
+    /// How many duplicates wait in this process.
+    pub(in crate::engine) fn waiting(&self) -> usize {
+        self.table.lock().waiting
+    }
+
+    /// Joins the wait for the holder that the caller has just seen, with the bytes that the caller
+    /// keeps in memory meanwhile; `None` above the limits of ACQ-13.
+    pub(super) fn join<'a>(
+        &'a self,
+        identity: &'a Identity,
+        holder: Holder,
+        bytes: usize,
+    ) -> Option<WaitTicket<'a>> {
+        let mut table = self.table.lock();
+        let all_bytes = table.bytes.checked_add(bytes)?;
+        // A waiter without bytes adds nothing to what the others keep.
+        if table.waiting >= self.max_waiting || (bytes > 0 && all_bytes > self.max_bytes) {
+            return None;
+        }
+        let shared = match table.waits.entry(identity.clone()) {
+            Entry::Occupied(mut entry) => {
+                let (shared, waiters) = entry.get_mut();
+                if *waiters >= MAX_PER_IDENTITY {
+                    return None;
+                }
+                *waiters += 1;
+                Arc::clone(shared)
+            }
+            Entry::Vacant(entry) => {
+                let state = Mutex::new(WaitState { holder, result: None });
+                let shared = Arc::new(SharedWait { lead: tokio::sync::Mutex::new(()), state });
+                entry.insert((Arc::clone(&shared), 1));
+                shared
+            }
+        };
+        table.waiting += 1;
+        table.bytes = all_bytes;
+        drop(table);
+        shared.saw(holder);
+        Some(WaitTicket { waits: self, identity, shared, joined_behind: holder.token, bytes })
+    }
+}
+
+impl SharedWait {
+    /// Notes the holder that a joining waiter has seen, unless a later one is known.
+    fn saw(&self, holder: Holder) {
+        let mut state = self.state.lock();
+        if holder.token >= state.holder.token {
+            state.holder = holder;
+        }
+    }
+
+    /// Notes the holder that the leader has just found, whatever was known before. A store that
+    /// lost data may have returned to smaller tokens, and a wait for a holder that is gone would
+    /// return at once, in a hot loop.
+    pub(super) fn found(&self, holder: Holder) {
+        self.state.lock().holder = holder;
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        self.state.lock().holder
+    }
+}
+
+impl WaitTicket<'_> {
+    /// The result that an earlier leader found, if it is one for this waiter: found while waiting
+    /// for the holder that this waiter saw, or for a later one. Any other result had expired before
+    /// this waiter joined, so this waiter looks for itself (CMP-6).
+    pub(super) fn result(&self) -> Option<StoredResult> {
+        let state = self.shared.state.lock();
+        let (result, behind) = state.result.as_ref()?;
+        (self.joined_behind <= *behind).then(|| result.clone())
+    }
+
+    /// Leaves a result, found after the wait for `holder`, for the other waiters. Later callers
+    /// begin a new wait.
+    pub(super) fn publish(&self, result: &StoredResult, holder: Holder) {
+        let mut table = self.waits.table.lock();
+        if let Entry::Occupied(entry) = table.waits.entry(self.identity.clone())
+            && Arc::ptr_eq(&entry.get().0, &self.shared)
+        {
+            entry.remove();
+        }
+        self.shared.state.lock().result = Some((result.clone(), holder.token));
+    }
+}
+
+impl Drop for WaitTicket<'_> {
+    fn drop(&mut self) {
+        let mut table = self.waits.table.lock();
+        table.waiting -= 1;
+        table.bytes -= self.bytes;
+        if let Entry::Occupied(mut entry) = table.waits.entry(self.identity.clone())
+            && Arc::ptr_eq(&entry.get().0, &self.shared)
+        {
+            entry.get_mut().1 -= 1;
+            if entry.get().1 == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::Blob;
+    use crate::clock::{Clock, SystemClock};
+
+    #[test]
+    fn cmp_6_a_result_that_was_found_before_a_later_holder_began_is_not_that_holders() {
+        let identity = Identity::of("s", "k").unwrap();
+        let waits = SharedWaits::new(10, 0);
+        let until = Clock::now(&SystemClock);
+        let holder = |token| Holder { token: FencingToken::new(token), until };
+        let leader = waits.join(&identity, holder(1), 0).unwrap();
+        let beside = waits.join(&identity, holder(1), 0).unwrap();
+        let before = leader.shared.holder();
+        // The leader has its answer. Its ttl ends, another holder begins, and a caller sees that
+        // one.
+        let behind = waits.join(&identity, holder(2), 0).unwrap();
+        leader.publish(&StoredResult::new(Blob::from(vec![1]), None), before);
+        assert!(beside.result().is_some());
+        assert!(behind.result().is_none(), "it looks for itself");
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! After busy: waits for the holder, then tries again, until the deadline (ACQ-3 to ACQ-6). Also
+//! [`watch`], the wait after a refused completion.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::shared_wait::{Holder, WaitTicket};
+use super::{AcquireLoop, Acquisition, Found};
+use crate::backoff::Backoff;
+use crate::engine::state::EngineState;
+use crate::engine::tasks::BorrowedPermit;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+use crate::outcome::InFlight;
+use crate::payload::StoredResult;
+use crate::store::Peeked;
+
+/// The pauses of a leader whose store fails, or whose key is free while no permit is. They grow, so
+/// that the waiters of many keys do not flood the store.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+
+/// The shortest wait: a holder may be over while a lock still keeps others from taking over, and
+/// without a pause the store would be asked in a hot loop.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+impl AcquireLoop<'_> {
+    /// Waits with the other callers of the identity: for leadership, then as the leader.
+    pub(super) async fn wait(&self, ticket: &WaitTicket<'_>) -> Result<Acquisition> {
+        let lead = timeout(self.left(), ticket.shared.lead.lock()).await;
+        if let Some(result) = ticket.result() {
+            return Ok(Acquisition::Complete(result));
+        }
+        let Ok(_lead) = lead else {
+            // The leader may be a future that is not polled, so this caller tries once by itself
+            // (ACQ-5).
+            return Ok(match self.pass(ticket, self.permit()).await? {
+                Some(Found::End(end)) => end,
+                _ => self.in_flight(ticket.shared.holder()),
+            });
+        };
+        let mut pauses = 0;
+        // Whether the key was free at the last look. Then this waits for a permit, not for a
+        // holder.
+        let mut is_free = false;
+        loop {
+            let permit = if is_free {
+                pauses += 1;
+                let pause = RETRY.after(pauses).min(self.left());
+                let permit = timeout(pause, self.engine.tasks.permit()).await;
+                permit.unwrap_or(Err(ErrorKind::TooBusy)).map(Some)
+            } else {
+                match self.wait_for_change(ticket.shared.holder()).await {
+                    Ok(()) => pauses = 0,
+                    // The record may be fine: wait again. (A failed acquire ends the call, ACQ-9.)
+                    Err(error)
+                        if error.kind() == ErrorKind::Unavailable && !self.left().is_zero() =>
+                    {
+                        pauses += 1;
+                        sleep(RETRY.after(pauses).min(self.left())).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                self.permit()
+            };
+            if self.engine.store.now() >= self.last() {
+                return Ok(self.in_flight(ticket.shared.holder()));
+            }
+            match self.pass(ticket, permit).await? {
+                Some(Found::End(end)) => return Ok(end),
+                Some(Found::Busy(_)) => is_free = false,
+                None => is_free = true,
+            }
+        }
+    }
+
+    /// Sleeps until the holder may have changed, or its lease or the wait is over.
+    async fn wait_for_change(&self, holder: Holder) -> Result<()> {
+        let store = &self.engine.store;
+        let left = holder.until.min(self.deadline).saturating_duration_since(store.now());
+        store.wait_for_change(self.identity(), holder.token, left.max(SHORTEST_WAIT)).await
+    }
+
+    /// One pass of a waiter: acquires, or peeks where it has no permit to acquire. `None`: the key
+    /// is free, and a permit is needed.
+    async fn pass(
+        &self,
+        ticket: &WaitTicket<'_>,
+        permit: Result<Option<BorrowedPermit<'_>>, ErrorKind>,
+    ) -> Result<Option<Found>> {
+        // The result comes after this holder, so it is for all waiters that saw this one.
+        let before = ticket.shared.holder();
+        let store = &self.engine.store;
+        let found = match permit {
+            Ok(permit) => self.acquire(permit, store.now(), store.owner()).await?,
+            // The result may still come (RUN-5).
+            Err(kind) => match self.peek().await? {
+                Peeked::Complete(result) => Found::End(Acquisition::Complete(result)),
+                Peeked::Busy { remaining, token } => {
+                    Found::Busy(Holder { token, until: store.now() + remaining })
+                }
+                Peeked::Absent if self.left().is_zero() || kind == ErrorKind::ShuttingDown => {
+                    return Err(self.refuse(kind));
+                }
+                Peeked::Absent => return Ok(None),
+            },
+        };
+        match &found {
+            Found::End(Acquisition::Complete(result)) => ticket.publish(result, before),
+            // The other waiters now wait for this holder.
+            Found::End(Acquisition::Granted(held)) => {
+                let state = &held.lease().0;
+                ticket.shared.found(Holder { token: state.token, until: state.until() });
+            }
+            Found::End(Acquisition::InFlight(_)) => {}
+            Found::Busy(holder) => {
+                ticket.shared.found(*holder);
+                if self.left().is_zero() {
+                    return Ok(Some(Found::End(self.in_flight(*holder))));
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The stored result where there is one; else the refusal that `kind` stands for.
+    pub(super) async fn replay_or(&self, kind: ErrorKind) -> Result<Acquisition> {
+        match self.peek().await? {
+            Peeked::Complete(result) => Ok(Acquisition::Complete(result)),
+            Peeked::Busy { .. } | Peeked::Absent => Err(self.refuse(kind)),
+        }
+    }
+
+    fn refuse(&self, kind: ErrorKind) -> Error {
+        let message = match kind {
+            ErrorKind::ShuttingDown => "no new lease is granted; retry at another instance",
+            _ => "max-running actions are running; retry later",
+        };
+        self.named(Error::new(kind, message))
+    }
+
+    async fn peek(&self) -> Result<Peeked> {
+        let store = &self.engine.store;
+        let admission =
+            store.admit().map_err(|error| error.during("peek").for_identity(self.identity()))?;
+        let left = self.last().saturating_duration_since(store.now());
+        let answer = store.peek(self.identity(), left.min(store.operation_timeout())).await;
+        drop(admission);
+        answer
+    }
+}
+
+/// The new wait of a caller whose completion was refused (CMP-2): the taker's result, or in flight,
+/// or `None` when the record is gone. It never acquires, because the action ran already.
+pub(in crate::engine) async fn watch(
+    engine: &EngineState,
+    identity: &Identity,
+    wait: Duration,
+) -> Result<Option<Result<StoredResult, InFlight>>> {
+    let store = &engine.store;
+    let operation = store.operation_timeout();
+    let deadline = store.now() + wait;
+    loop {
+        // One call after the deadline, however long the calls before it took (ACQ-6).
+        let limit = (deadline + operation).saturating_duration_since(store.now()).min(operation);
+        let (remaining, token) = match store.peek(identity, limit).await? {
+            Peeked::Complete(result) => return Ok(Some(Ok(result))),
+            Peeked::Absent => return Ok(None),
+            Peeked::Busy { remaining, token } => (remaining, token),
+        };
+        let left = deadline.saturating_duration_since(store.now());
+        if left.is_zero() {
+            return Ok(Some(Err(InFlight::new(remaining))));
+        }
+        store.wait_for_change(identity, token, left.min(remaining).max(SHORTEST_WAIT)).await?;
+    }
+}

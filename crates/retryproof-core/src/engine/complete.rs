@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every way a lease ends: completed, released, held or dropped. A completion or a release is
+//! repeated while its answer is unknown (CMP-1 to CMP-4, CMP-9, RUN-3 to RUN-5).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::lease::{HeldLease, Lease, LeaseState};
+use super::outcome_event::{self, End};
+use super::store_client::StoreClient;
+use super::tasks::DetachOnDrop;
+use crate::backoff::Backoff;
+use crate::blob::Blob;
+use crate::clock::Instant;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+use crate::observe::Phase;
+use crate::outcome::Recorded;
+use crate::owner::OwnerId;
+use crate::payload::{Payload, Tombstone};
+use crate::store::{Completion, FencedWrite, StoreCall};
+
+/// The pauses between repetitions of a completion or a release.
+const REPEAT: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
+
+/// How a completion ended.
+#[derive(Debug)]
+#[must_use]
+#[non_exhaustive]
+pub enum CompletionResult {
+    /// The store has the result.
+    Recorded,
+    /// The store refused the value, or the detail of a tombstone, because of its size. A tombstone
+    /// without detail is recorded instead (CMP-9).
+    Tombstoned(Error),
+    /// Refused: another owner has taken over, or the record is gone. Nothing was stored (CMP-2).
+    NotOwner,
+    /// Joined to a transaction that was rolled back with everything written in it; the key is free
+    /// again (CMP-7).
+    RolledBack(Error),
+    /// Not confirmed (CMP-4). Where repeating can help, it continues in the background until the
+    /// lease is over (CMP-3).
+    Unconfirmed(Error),
+}
+
+/// What a completion writes: a value or a tombstone.
+pub(super) struct Record {
+    pub(super) done: Completion,
+    is_tombstone: bool,
+    /// Why a tombstone replaced the value.
+    refused: Option<Error>,
+}
+
+impl Record {
+    pub(super) fn new(lease: &HeldLease, envelope: Blob, is_tombstone: bool) -> Self {
+        let done = Completion::new(envelope, lease.ttl, lease.fingerprint);
+        Self { done, is_tombstone, refused: None }
+    }
+
+    /// What the store has once the record is written.
+    pub(super) fn recorded(&self) -> Recorded {
+        if self.is_tombstone { Recorded::Tombstone } else { Recorded::Yes }
+    }
+
+    /// The result of a completion that was written.
+    pub(super) fn written(self) -> CompletionResult {
+        self.refused.map_or(CompletionResult::Recorded, CompletionResult::Tombstoned)
+    }
+
+    /// Replaces a value that is larger than the store accepts by a tombstone, and a tombstone by
+    /// one without detail (CMP-9).
+    pub(super) fn fit(&mut self, limit: usize, identity: &Identity) {
+        if self.exceeds(limit) {
+            let error =
+                Error::new(ErrorKind::TooLarge, "the value is larger than the store accepts")
+                    .with("bytes", self.done.value.len())
+                    .with("limit", limit)
+                    .during("complete")
+                    .for_identity(identity);
+            self.shrink(error, identity);
+        }
+    }
+
+    fn exceeds(&self, limit: usize) -> bool {
+        self.done.value.len() > limit && self.can_shrink()
+    }
+
+    fn can_shrink(&self) -> bool {
+        !self.is_tombstone || self.done.value.len() > Tombstone::new().envelope().len()
+    }
+
+    fn shrink(&mut self, refused: Error, identity: &Identity) {
+        tracing::warn!(identity = %identity, error = %refused,
+            "the result is recorded as a tombstone (CMP-9)");
+        self.done.value = Tombstone::new().into_envelope();
+        self.is_tombstone = true;
+        self.refused = Some(refused);
+    }
+}
+
+impl HeldLease {
+    /// Records the result (CMP-1): ends the heartbeat, then completes, and repeats a completion
+    /// that was not answered (CMP-3).
+    ///
+    /// The call decides: from here on the result is recorded, whether the future is awaited or not
+    /// (RUN-5). A store in memory has it when this returns. Any other store is sent it when the
+    /// future is first polled or dropped; until then the lease beats.
+    ///
+    /// # Cancel safety
+    /// Dropped, polled or not, the completion is finished in the background (RUN-5).
+    pub fn complete(
+        self,
+        value: Payload,
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
+        self.record(value.into_envelope(), false)
+    }
+
+    /// Records that the work is done and that its result cannot be replayed (CMP-9, HTTP-13).
+    ///
+    /// # Cancel safety
+    /// As [`complete`](Self::complete).
+    pub fn complete_tombstone(
+        self,
+        tombstone: Tombstone,
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
+        self.record(tombstone.into_envelope(), true)
+    }
+
+    /// Not an `async fn`, which would do nothing before it is polled.
+    fn record(
+        mut self,
+        envelope: Blob,
+        is_tombstone: bool,
+    ) -> impl Future<Output = CompletionResult> + Send + 'static {
+        self.consumed = true;
+        let record = Record::new(&self, envelope, is_tombstone);
+        let rest = match complete_in_place(&self.lease, &record) {
+            FirstTry::Recorded => None,
+            FirstTry::Unfinished(call) => {
+                Some(self.detach(complete_until_over(self.lease.clone(), record, call)))
+            }
+        };
+        async move {
+            let Some(rest) = rest else { return CompletionResult::Recorded };
+            let state = &self.lease.0;
+            // Boxed, because the future of a call to a store in memory would carry its size.
+            Box::pin(rest.within(state.store.operation_timeout(), "complete", &state.identity))
+                .await
+                .unwrap_or_else(CompletionResult::Unconfirmed)
+        }
+    }
+
+    /// Frees the key at once (RUN-4): the next caller sees an unused key.
+    ///
+    /// # Errors
+    /// When the store did not confirm; the release continues in the background until the lease is
+    /// over.
+    ///
+    /// # Cancel safety
+    /// Dropped, polled or not, the release is finished in the background (RUN-5).
+    pub fn release(self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.release_after(Phase::Released)
+    }
+
+    /// As [`release`](Self::release), and reports to observers why the work failed: an adapter that
+    /// runs the work itself knows whether it returned an error or panicked. Where the work called
+    /// [`hold_on_error`](Lease::hold_on_error), the lease is held instead.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    /// As [`release`](Self::release).
+    pub fn release_after(
+        mut self,
+        phase: Phase,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        // A release on purpose frees the key even after `hold_on_error`.
+        let releasing = if phase != Phase::Released && self.lease.holds_on_error() {
+            self.let_run_out(Phase::Held);
+            None
+        } else {
+            self.consumed = true;
+            self.lease.0.end(End::Failed(phase));
+            Some(self.detach(release_until_over(self.lease.clone())))
+        };
+        async move {
+            let Some(releasing) = releasing else { return Ok(()) };
+            let state = &self.lease.0;
+            let limit = state.store.operation_timeout();
+            releasing.within(limit, "release", &state.identity).await?.map(drop)
+        }
+    }
+
+    /// Frees the key in the background, for a caller that cannot await.
+    pub(super) fn release_soon(mut self, phase: Phase) {
+        self.consumed = true;
+        let state = &self.lease.0;
+        state.stop_beats();
+        state.end(End::Failed(phase));
+        state.end_in_background(release_until_over(self.lease.clone()));
+    }
+
+    /// Stops the heartbeat and lets the lease run out, because the effect of the work is unknown
+    /// (HTTP-7 `Hold`, RUN-4).
+    pub fn hold(mut self) {
+        self.let_run_out(Phase::Held);
+    }
+
+    fn let_run_out(&mut self, phase: Phase) {
+        self.consumed = true;
+        self.lease.0.stop_beats();
+        self.lease.0.end(End::Failed(phase));
+    }
+
+    /// An end of the lease that continues in the background when its caller drops it.
+    pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
+        self.lease.0.detach(ending)
+    }
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        if !self.consumed {
+            self.let_run_out(Phase::Dropped);
+        }
+    }
+}
+
+impl LeaseState {
+    /// Reports the terminal event. A lease has one: later ones are ignored.
+    pub(super) fn end(&self, end: End) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        outcome_event::ended(self, end);
+        self.store.observers.tell(|o| match end {
+            End::Completed(recorded) => o.completed(self.event(), recorded),
+            End::Failed(phase) => o.failed(self.event(), phase),
+            End::Lost => o.lost(self.event()),
+        });
+    }
+
+    /// The terminal event of a completion that was refused (CMP-2).
+    pub(super) fn end_as_lost(&self) {
+        tracing::warn!(identity = %self.identity, token = %self.token,
+            "completion refused: the lease was lost");
+        self.end(End::Lost);
+    }
+
+    pub(super) fn detach<F: Future + Send + 'static>(&self, ending: F) -> DetachOnDrop<F> {
+        DetachOnDrop::new(self.queue.runtime().clone(), Arc::clone(&self.tasks), ending)
+    }
+
+    pub(super) fn end_in_background<F: Future + Send + 'static>(&self, ending: F) {
+        self.tasks.end_in_background(self.queue.runtime(), ending);
+    }
+}
+
+/// What the first try of a completion came to.
+enum FirstTry {
+    Recorded,
+    /// [`complete_until_over`] continues, with this call where one was sent.
+    Unfinished(Option<StoreCall<FencedWrite>>),
+}
+
+/// Completes in an immediate store: ends the heartbeat and polls the completion once. A completion
+/// that is answered there needs no timer, and no future that outlives its caller.
+fn complete_in_place(lease: &Lease, record: &Record) -> FirstTry {
+    let state = &lease.0;
+    let store = &*state.store;
+    if !store.is_immediate() {
+        return FirstTry::Unfinished(None);
+    }
+    state.stop_beats();
+    if state.is_beating() || record.exceeds(store.max_value()) {
+        return FirstTry::Unfinished(None);
+    }
+    let mut call = store.complete_call(&state.identity, state.owner, record.done.clone());
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer @ Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied)) => {
+            store.count(&answer);
+            state.end(End::Completed(record.recorded()));
+            FirstTry::Recorded
+        }
+        Poll::Ready(answer) => FirstTry::Unfinished(Some(Box::pin(std::future::ready(answer)))),
+        Poll::Pending => FirstTry::Unfinished(Some(call)),
+    }
+}
+
+/// Ends the heartbeat and completes. Returns when the answer is known or the lease, as counted
+/// here, is over. `sent` is a completion that was sent already.
+async fn complete_until_over(
+    lease: Lease,
+    mut record: Record,
+    mut sent: Option<StoreCall<FencedWrite>>,
+) -> CompletionResult {
+    let state = &*lease.0;
+    state.end_beats().await;
+    let store = &*state.store;
+    record.fit(store.max_value(), &state.identity);
+    loop {
+        let answer = repeat_until(
+            store,
+            || state.until(),
+            || {
+                let call = sent.take().unwrap_or_else(|| {
+                    store.complete_call(&state.identity, state.owner, record.done.clone())
+                });
+                store.complete(&state.identity, call)
+            },
+        );
+        let error = match answer.await {
+            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => {
+                state.end(End::Completed(record.recorded()));
+                return record.written();
+            }
+            Ok(FencedWrite::NotOwner) => {
+                state.end_as_lost();
+                return CompletionResult::NotOwner;
+            }
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::TooLarge && record.can_shrink() {
+            record.shrink(error, &state.identity);
+            continue;
+        }
+        // No feature is needed to see this line (CMP-4).
+        tracing::error!(
+            identity = %state.identity, token = %state.token, %error,
+            "the action ran, but its result was not recorded; a retry after the lease may run it \
+             again"
+        );
+        state.end(End::Failed(Phase::Completion));
+        return CompletionResult::Unconfirmed(error);
+    }
+}
+
+/// Ends the heartbeat and releases. Returns when the answer is known or the lease is over.
+pub(super) async fn release_until_over(lease: Lease) -> Result<FencedWrite> {
+    let state = &*lease.0;
+    state.end_beats().await;
+    release_until(&state.store, &state.identity, state.owner, state.until()).await.inspect_err(
+        |error| {
+            tracing::warn!(identity = %state.identity, %error,
+                "the release failed; the lease runs out instead");
+        },
+    )
+}
+
+/// Releases what `owner` holds, if anything; repeated while the store is away, until `until`.
+pub(super) async fn release_until(
+    store: &StoreClient,
+    identity: &Identity,
+    owner: OwnerId,
+    until: Instant,
+) -> Result<FencedWrite> {
+    repeat_until(store, || until, || store.release(identity, owner)).await
+}
+
+/// Repeats a call that may be sent twice while the store is away, until `until`.
+pub(super) async fn repeat_until<F>(
+    store: &StoreClient,
+    until: impl Fn() -> Instant,
+    mut call: impl FnMut() -> F,
+) -> Result<FencedWrite>
+where
+    F: Future<Output = Result<FencedWrite>>,
+{
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable && store.now() < until() => {
+                failures += 1;
+                tracing::debug!(%error, failures, "a call that ends a lease is repeated");
+                sleep(REPEAT.after(failures)).await;
+            }
+            answer => return answer,
+        }
+    }
+}

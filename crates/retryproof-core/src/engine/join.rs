@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A completion in a transaction of the caller's: [`HeldLease::complete_in`], and [`PendingCommit`]
+//! until the commit (CMP-7).
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use super::complete::{CompletionResult, Record, release_until_over, repeat_until};
+use super::lease::{HeldLease, Lease};
+use super::outcome_event::End;
+use super::store_client::in_time;
+use super::tasks::Permit;
+use crate::blob::Blob;
+use crate::error::{Error, Result};
+use crate::observe::Phase;
+use crate::outcome::Recorded;
+use crate::payload::{Payload, Tombstone};
+use crate::store::caught::caught;
+use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
+
+/// A completion that was written in a transaction and is not committed yet: what
+/// [`HeldLease::complete_in`](crate::HeldLease::complete_in) returns.
+///
+/// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
+/// then call [`committed`](Self::committed).
+///
+/// Dropped, it asks the store in the background, by owner, what became of the transaction: a record
+/// that was committed stays, and a key whose transaction was rolled back is freed (CMP-7). So a
+/// future that is dropped between the two leaves nothing wrong behind; only the waiters of this
+/// process may get the result a little later.
+#[must_use = "commit the transaction, then call `committed()`; or roll it back, then call \
+              `rolled_back()`"]
+pub struct PendingCommit {
+    /// Taken by the call that ends the lease.
+    open: Option<OpenCommit>,
+}
+
+struct OpenCommit {
+    lease: Lease,
+    join: Arc<dyn DynJoin>,
+    record: Record,
+    /// As long as it lives, a shutdown waits.
+    _permit: Option<Permit>,
+}
+
+/// Why a completion was not written in the transaction. **Roll the transaction back**: its writes
+/// must not be committed without the record.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Another owner has taken over, or the record is gone; nothing was written (CMP-2).
+    LeaseLost,
+    /// The store cannot join this transaction, or the database refused the statement. The key is
+    /// freed in the background.
+    Failed(Error),
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeaseLost => f.write_str("the lease was lost; roll the transaction back"),
+            Self::Failed(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for JoinError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::LeaseLost => None,
+            Self::Failed(error) => error.source(),
+        }
+    }
+}
+
+impl HeldLease {
+    /// Writes the result as the last statement of a transaction of the caller's, so that it commits
+    /// with the caller's writes or not at all (CMP-7). Open the transaction after the lease was
+    /// granted; write; call this; commit; then call [`PendingCommit::committed`].
+    ///
+    /// It ends the heartbeat first and awaits its end, so commit soon: the lease runs out, and only
+    /// the lock on the record's row holds a taker off. Use the isolation level READ COMMITTED: a
+    /// stricter one may refuse the statement because a beat has changed the row.
+    ///
+    /// # Errors
+    /// **Roll the transaction back on any of them.** [`JoinError::LeaseLost`] when another owner
+    /// has taken over; [`JoinError::Failed`] when the store cannot join this transaction
+    /// (`Unsupported`) or the database refuses.
+    ///
+    /// # Cancel safety
+    /// Dropped, polled or not, roll the transaction back: the key is freed in the background.
+    pub fn complete_in<D, P>(
+        self,
+        tx: &mut P,
+        value: Payload,
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        self.record_in(tx, value.into_envelope(), false)
+    }
+
+    /// As [`complete_in`](Self::complete_in), for a result that cannot be replayed (CMP-9).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub fn complete_tombstone_in<D, P>(
+        self,
+        tx: &mut P,
+        tombstone: Tombstone,
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        self.record_in(tx, tombstone.into_envelope(), true)
+    }
+
+    fn record_in<D, P>(
+        self,
+        tx: &mut P,
+        envelope: Blob,
+        is_tombstone: bool,
+    ) -> impl Future<Output = Result<PendingCommit, JoinError>>
+    where
+        D: Dialect,
+        P: TxPort<D> + ?Sized,
+    {
+        let store = Arc::clone(&self.lease.0.store);
+        // Before the first poll, so that a future that is dropped unpolled frees the key as well.
+        let pending = match store.shared().joiner::<D>() {
+            Ok(join) => Ok(self.join(Arc::clone(join), envelope, is_tombstone)),
+            Err(error) => {
+                let error = error.for_identity(self.lease.identity());
+                self.release_soon(Phase::RolledBack);
+                Err(JoinError::Failed(error))
+            }
+        };
+        async move {
+            let mut pending = pending?;
+            match pending.write(tx).await {
+                Ok(1) => Ok(pending),
+                Ok(_) => {
+                    pending.lost_soon();
+                    Err(JoinError::LeaseLost)
+                }
+                // Dropped, it frees the key once the transaction is rolled back.
+                Err(error) => Err(JoinError::Failed(error)),
+            }
+        }
+    }
+
+    /// Leaves the end of the lease to a transaction's commit.
+    pub(super) fn join(
+        mut self,
+        join: Arc<dyn DynJoin>,
+        envelope: Blob,
+        is_tombstone: bool,
+    ) -> PendingCommit {
+        self.consumed = true;
+        let record = Record::new(&self, envelope, is_tombstone);
+        let _permit = self.permit.take();
+        let open = OpenCommit { lease: self.lease.clone(), join, record, _permit };
+        PendingCommit { open: Some(open) }
+    }
+}
+
+impl PendingCommit {
+    /// What a commit will have recorded: the value, or a tombstone in its place when the store does
+    /// not accept a value of that size (CMP-9).
+    #[must_use]
+    pub fn recorded(&self) -> Recorded {
+        self.open.as_ref().map_or(Recorded::Tombstone, |open| open.record.recorded())
+    }
+
+    /// The transaction was committed: notifies observers, and wakes the waiters for the result.
+    pub fn committed(mut self) {
+        if let Some(open) = self.open.take() {
+            open.committed();
+        }
+    }
+
+    /// As [`committed`](Self::committed), with the result.
+    pub(super) fn recorded_by_commit(mut self) -> CompletionResult {
+        match self.open.take() {
+            Some(open) => {
+                open.committed();
+                open.record.written()
+            }
+            None => CompletionResult::Recorded,
+        }
+    }
+
+    /// The transaction was rolled back: frees the key at once.
+    ///
+    /// # Errors
+    /// When the store did not confirm; the release continues in the background until the lease is
+    /// over.
+    ///
+    /// # Cancel safety
+    /// Dropped, the release is finished in the background.
+    pub async fn rolled_back(mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let state = &open.lease.0;
+        state.end(End::Failed(Phase::RolledBack));
+        let releasing = state.detach(release_until_over(open.lease.clone()));
+        let limit = state.store.operation_timeout();
+        releasing.within(limit, "release", &state.identity).await?.map(drop)
+    }
+
+    /// It is unknown whether the transaction was committed, because the answer to the COMMIT was
+    /// lost. Asks the store, by owner. `true`: it was, and so was everything in it. `false`: it was
+    /// not, and the key is free.
+    ///
+    /// # Errors
+    /// When the store did not answer; the question continues in the background until the lease is
+    /// over.
+    ///
+    /// # Cancel safety
+    /// Dropped, it is finished in the background.
+    pub async fn in_doubt(self) -> Result<bool> {
+        Ok(self.find_out().await?.is_some())
+    }
+
+    /// The result of a transaction whose COMMIT was not answered; `None` when it was rolled back.
+    pub(super) async fn find_out(mut self) -> Result<Option<CompletionResult>> {
+        let Some(open) = self.open.take() else { return Ok(None) };
+        let lease = open.lease.clone();
+        let state = &lease.0;
+        let limit = state.store.operation_timeout();
+        state.detach(open.settle()).within(limit, "commit", &state.identity).await?
+    }
+
+    /// Writes the record in the transaction: ends the heartbeat, awaits its end, then runs the one
+    /// fenced statement. Returns how many rows it matched: exactly one, or the lease is lost.
+    pub(super) async fn write<D: Dialect, P: TxPort<D> + ?Sized>(
+        &mut self,
+        tx: &mut P,
+    ) -> Result<u64> {
+        let Some(open) = &mut self.open else { return Ok(0) };
+        let state = &open.lease.0;
+        // A beat would wait for the row that the statement locks (RUN-3).
+        state.end_beats().await;
+        open.record.fit(state.store.max_value(), &state.identity);
+        let run = pin!(async {
+            let done = &open.record.done;
+            let statement = open.join.dyn_completion(&state.identity, &state.owner, done);
+            tx.run_statement(statement.sql, &statement.params).await
+        });
+        in_time(state.store.operation_timeout(), caught(run))
+            .await
+            .map_err(|error| error.during("complete").for_identity(&state.identity))
+    }
+
+    /// The lease was lost, and nothing of this owner is in the store. If the store disagrees,
+    /// because the transaction was one of another database, the key is freed and this returns
+    /// `true`.
+    pub(super) async fn lost(mut self) -> bool {
+        let Some(open) = self.open.take() else { return false };
+        let state = &open.lease.0;
+        let answer = state.detach(release_until_over(open.lease.clone())).await;
+        if matches!(answer, Ok(FencedWrite::Applied)) {
+            state.end(End::Failed(Phase::RolledBack));
+            return true;
+        }
+        state.end_as_lost();
+        false
+    }
+
+    /// As [`lost`](Self::lost), while the transaction is still open, so that the store cannot be
+    /// asked yet.
+    fn lost_soon(mut self) {
+        if let Some(open) = self.open.take() {
+            let state = &open.lease.0;
+            state.end_as_lost();
+            state.end_in_background(release_until_over(open.lease.clone()));
+        }
+    }
+}
+
+impl Drop for PendingCommit {
+    fn drop(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let lease = open.lease.clone();
+        lease.0.stop_beats();
+        lease.0.end_in_background(open.settle());
+    }
+}
+
+impl fmt::Debug for PendingCommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingCommit")
+            .field("lease", &self.open.as_ref().map(|open| &open.lease))
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenCommit {
+    fn committed(&self) {
+        let state = &self.lease.0;
+        self.join.dyn_committed(&state.identity);
+        state.end(End::Completed(self.record.recorded()));
+    }
+
+    /// Finds out, by owner, what became of the transaction, with calls that every store has. A
+    /// release tells the two cases apart, and a rolled-back transaction needs it anyway: it removes
+    /// a record that is still in progress under this owner, and no other. Where it waits for the
+    /// row that the transaction still locks, its answer comes with the transaction's end.
+    async fn settle(self) -> Result<Option<CompletionResult>> {
+        let state = &self.lease.0;
+        let is_committed = match release_until_over(self.lease.clone()).await {
+            Ok(FencedWrite::Applied | FencedWrite::AlreadyApplied) => Ok(false),
+            // The record is complete, or another owner's. It is not in progress under this owner,
+            // so the completion below writes nothing.
+            Ok(FencedWrite::NotOwner) => self.is_recorded().await,
+            Err(error) => Err(error),
+        };
+        match is_committed {
+            Ok(true) => {
+                self.committed();
+                Ok(Some(self.record.written()))
+            }
+            Ok(false) => {
+                state.end(End::Failed(Phase::RolledBack));
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::error!(
+                    identity = %state.identity, token = %state.token, %error,
+                    "it is unknown whether a joined transaction was committed; a retry after the \
+                     lease finds its result, or runs"
+                );
+                state.end(End::Failed(Phase::Completion));
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the store has this completion, found by completing once more (CMP-3).
+    async fn is_recorded(&self) -> Result<bool> {
+        let state = &self.lease.0;
+        let store = &*state.store;
+        let answer = repeat_until(
+            store,
+            || state.until(),
+            || {
+                let done = self.record.done.clone();
+                store.complete(
+                    &state.identity,
+                    store.complete_call(&state.identity, state.owner, done),
+                )
+            },
+        );
+        answer.await.map(|answer| answer != FencedWrite::NotOwner)
+    }
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Lease`]: what a running action sees of its hold on the key; [`HeldLease`]: the same lease in
+//! the hands of the caller that has to end it (ACQ-1, ACQ-12, RUN-2).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use super::store_client::StoreClient;
+use super::tasks::{Permit, Tasks};
+use crate::clock::Instant;
+use crate::context::{Durations, IdempotencyContext};
+use crate::error::Result;
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
+use crate::lock::Mutex;
+use crate::observe::{LeaseEvent, Loss};
+use crate::owner::{FencingToken, OwnerId};
+use crate::store::{FencedWrite, Grant};
+
+mod heartbeat;
+
+pub(super) use heartbeat::{BeatQueue, BeatQueues};
+
+/// Whether a grant is the first since the key was free, or took over from an owner that died
+/// (ACQ-12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Attempt {
+    /// The key was free.
+    First,
+    /// Another owner's lease had run out: its effects may have happened, so reconcile before
+    /// repeating them.
+    Takeover,
+}
+
+/// A handle on the lease of a running action. Cheap to clone; it does not keep the lease alive.
+///
+/// A lease fences the *record*, not the world: a paused process may act after its lease is over.
+/// Hand [`downstream_key`](Self::downstream_key) to services that take an idempotency key, and
+/// [`token`](Self::token) to resources that can refuse an older one.
+#[derive(Clone)]
+pub struct Lease(pub(super) Arc<LeaseState>);
+
+pub(super) struct LeaseState {
+    pub(super) store: Arc<StoreClient>,
+    pub(super) tasks: Arc<Tasks>,
+    /// The queue in which the lease waits for its beats.
+    pub(super) queue: Arc<BeatQueue>,
+    pub(super) identity: Identity,
+    pub(super) owner: OwnerId,
+    pub(super) token: FencingToken,
+    pub(super) attempt: Attempt,
+    pub(super) duration: Duration,
+    granted_at: Instant,
+    /// After this instant the lease no longer beats (RUN-6).
+    hold_until: Instant,
+    beat: Mutex<BeatState>,
+    /// Notified when the lease is lost, when a beat has to end and when it has ended.
+    changed: Notify,
+    /// Set by an action whose failure would not tell whether it had an effect.
+    hold_on_error: AtomicBool,
+    /// Set by the one terminal event.
+    pub(super) ended: AtomicBool,
+}
+
+/// What the heartbeat and the end of the execution share.
+#[derive(Debug)]
+struct BeatState {
+    /// Until when the lease is believed held: counted from before the call that got it was sent.
+    until: Instant,
+    loss: Option<Loss>,
+    /// No further beat starts (RUN-3).
+    stopped: bool,
+    /// The last beat failed, and the next try is queued.
+    retrying: bool,
+    /// A beat is running.
+    in_flight: bool,
+    /// The lease's place in the queue.
+    due: Option<(Instant, u64)>,
+}
+
+impl Lease {
+    /// First, or takeover: then the earlier owner's effects may have happened (ACQ-12).
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        self.0.attempt
+    }
+
+    /// The fencing token of this grant (ACQ-10).
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.0.token
+    }
+
+    /// The identity; it prints masked (ID-4).
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// Whether the lease, as counted here, still runs. The store may know better: see
+    /// [`confirm`](Self::confirm).
+    #[must_use]
+    pub fn believed_held(&self) -> bool {
+        let beat = self.0.beat.lock();
+        beat.loss.is_none() && !beat.stopped && self.0.store.now() < beat.until
+    }
+
+    /// What is left of the lease as counted here; zero when it is over or lost. The heartbeat
+    /// renews it.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let beat = self.0.beat.lock();
+        match beat.loss {
+            None => beat.until.saturating_duration_since(self.0.store.now()),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Checks with the store, by extending the lease once. `false` means that the lease is lost, or
+    /// that its holder has completed it or stopped extending it; then nothing is extended.
+    ///
+    /// # Errors
+    /// Those of the store; then nothing is known.
+    ///
+    /// # Cancel safety
+    /// After a drop the lease may or may not be extended.
+    pub async fn confirm(&self) -> Result<bool> {
+        let state = &self.0;
+        {
+            let beat = state.beat.lock();
+            // A lease that its holder stopped extending has to run out (RUN-5).
+            if beat.loss.is_some() || beat.stopped {
+                return Ok(false);
+            }
+        }
+        let sent = state.store.now();
+        Ok(match state.store.extend(&state.identity, state.owner, state.duration).await? {
+            FencedWrite::Applied | FencedWrite::AlreadyApplied => {
+                let mut beat = state.beat.lock();
+                beat.until = beat.until.max(sent + state.duration);
+                true
+            }
+            FencedWrite::NotOwner => {
+                state.lose(Loss::TakenOver);
+                false
+            }
+        })
+    }
+
+    /// **From here on the effect is unknown, unless this run returns a value.** Call it once a
+    /// request is on its way, or when an error does not tell whether the request was carried out.
+    /// An error or a panic of the action, or its drop, then frees nothing: the key stays taken
+    /// until the lease runs out, and the next run knows that it is a [takeover](Attempt::Takeover)
+    /// (RUN-4). Without it they free the key, and the next call runs at once. The answer of an HTTP
+    /// handler states its own fate (`AnswerFate`).
+    ///
+    /// ```
+    /// # use retryproof_core::{ExecuteError, IdempotencyContext, IdempotencyEngine, MemoryStore};
+    /// # enum PayError { TimedOut, Refused }
+    /// # async fn charge(_key: String) -> Result<u64, PayError> { Err(PayError::TimedOut) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = IdempotencyEngine::new(MemoryStore::new());
+    /// let ctx = IdempotencyContext::builder("charges", "order-7").build()?;
+    /// let charged = engine.execute_with(ctx, |lease| async move {
+    ///     charge(lease.downstream_key("charge")).await.inspect_err(|error| match error {
+    ///         PayError::TimedOut => lease.hold_on_error(),
+    ///         PayError::Refused => {} // surely nothing happened: the key is free again
+    ///     })
+    /// });
+    /// assert!(matches!(charged.await, Err(ExecuteError::Held { error: PayError::TimedOut, .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hold_on_error(&self) {
+        self.0.hold_on_error.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn holds_on_error(&self) -> bool {
+        self.0.hold_on_error.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the lease is lost, with the reason (RUN-2, RUN-6). It never resolves while the
+    /// lease is held, so race it against the work:
+    /// `select! { () = work => .., loss = lease.lost() => .. }`.
+    ///
+    /// # Cancel safety
+    /// A drop leaves nothing behind.
+    pub async fn lost(&self) -> Loss {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Registered before the check, so that a loss between the two is not missed.
+            changed.as_mut().enable();
+            if let Some(loss) = self.0.beat.lock().loss {
+                return loss;
+            }
+            changed.await;
+        }
+    }
+
+    /// An idempotency key for a call that this action makes to another service: 64 hex digits of
+    /// SHA-256 over scope, key and `step`. It is the same for this holder and for one that takes
+    /// over. Give each call of the action its own `step`.
+    #[must_use]
+    pub fn downstream_key(&self, step: &str) -> String {
+        let mut hash = Sha256::new();
+        let key = self.0.identity.key().expose();
+        for part in ["retryproof downstream key 1", self.0.identity.scope().as_str(), key, step] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("identity", &self.0.identity)
+            .field("token", &self.0.token)
+            .field("attempt", &self.0.attempt)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeaseState {
+    pub(super) fn event(&self) -> LeaseEvent<'_> {
+        let held_for = self.store.now().saturating_duration_since(self.granted_at);
+        LeaseEvent { identity: &self.identity, token: self.token, held_for }
+    }
+
+    /// Until when the lease runs as counted here.
+    pub(super) fn until(&self) -> Instant {
+        self.beat.lock().until
+    }
+}
+
+/// A granted lease. It beats until it is completed, released or dropped.
+///
+/// Dropped, it counts as an owner that died: the beats stop, the lease runs out, and the next grant
+/// is a takeover (RUN-5). The effects of the work are unknown then, so the key is not freed early.
+pub struct HeldLease {
+    pub(super) lease: Lease,
+    pub(super) ttl: Duration,
+    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) permit: Option<Permit>,
+    /// Whether a call has taken over the end of the lease.
+    pub(super) consumed: bool,
+}
+
+/// What an acquire requested and what the store granted.
+pub(super) struct GrantTerms {
+    pub(super) durations: Durations,
+    pub(super) max_hold: Duration,
+    pub(super) owner: OwnerId,
+    pub(super) grant: Grant,
+    /// When the call that was granted was sent: the lease is counted from there, so that the holder
+    /// stops believing in it before the store does (ACQ-7).
+    pub(super) counted_from: Instant,
+}
+
+impl HeldLease {
+    /// Starts the heartbeat of a lease that was granted.
+    pub(super) fn new(
+        store: &Arc<StoreClient>,
+        tasks: &Arc<Tasks>,
+        queue: Arc<BeatQueue>,
+        ctx: &IdempotencyContext,
+        terms: GrantTerms,
+        permit: Option<Permit>,
+    ) -> Self {
+        let GrantTerms { durations, max_hold, owner, grant, counted_from } = terms;
+        let hold_until = counted_from + max_hold;
+        let beat = BeatState {
+            until: counted_from + durations.lease,
+            loss: None,
+            stopped: false,
+            retrying: false,
+            in_flight: false,
+            due: None,
+        };
+        let state = Arc::new(LeaseState {
+            store: Arc::clone(store),
+            tasks: Arc::clone(tasks),
+            queue,
+            identity: ctx.identity().clone(),
+            owner,
+            token: grant.token,
+            attempt: if grant.took_over { Attempt::Takeover } else { Attempt::First },
+            duration: durations.lease,
+            granted_at: counted_from,
+            hold_until,
+            beat: Mutex::new(beat),
+            changed: Notify::new(),
+            hold_on_error: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        store.observers.tell(|o| o.acquired(state.event()));
+        if grant.took_over {
+            tracing::info!(
+                identity = %state.identity, token = %state.token, "took over an expired lease"
+            );
+            store.observers.tell(|o| o.taken_over(state.event()));
+        }
+        state.queue.add(&state, (counted_from + durations.lease / 2).min(hold_until));
+        Self {
+            lease: Lease(state),
+            ttl: durations.ttl,
+            fingerprint: ctx.fingerprint().copied(),
+            permit,
+            consumed: false,
+        }
+    }
+
+    /// The lease, for the work to look at.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The permit of `max-running`, for a caller that keeps it beyond the end of the lease: as long
+    /// as it lives, `shutdown` waits.
+    #[must_use]
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+}
+
+impl fmt::Debug for HeldLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldLease")
+            .field("lease", &self.lease)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}

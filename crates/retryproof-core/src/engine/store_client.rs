@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`StoreClient`]: the store as the engine sees it. Every call ends within a time limit, is
+//! counted by a circuit breaker and is named in its error (STO-5).
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::clock::{Clock, Instant};
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+use crate::lock::Mutex;
+use crate::observe::Observers;
+use crate::owner::{FencingToken, OwnerId};
+use crate::store::{
+    AcquireRequest, Acquired, Completion, DynStore, FencedWrite, Peeked, SharedStore, StoreCall,
+};
+
+/// Failures in a row after which only one call at a time tries the store.
+const FAILURES: u32 = 5;
+
+/// The engine's store with its limits, the clock that counts leases, and the observers of leases.
+pub(super) struct StoreClient {
+    shared: SharedStore,
+    store: Arc<dyn DynStore>,
+    max_value: usize,
+    max_duration: Duration,
+    immediate: bool,
+    operation_timeout: Duration,
+    breaker: CircuitBreaker,
+    clock: Arc<dyn Clock>,
+    pub(super) observers: Observers,
+}
+
+impl StoreClient {
+    pub(super) fn new(
+        shared: SharedStore,
+        operation_timeout: Duration,
+        clock: Arc<dyn Clock>,
+        observers: Observers,
+    ) -> Self {
+        let store = shared.as_dyn();
+        let profile = store.dyn_profile();
+        Self {
+            shared,
+            store,
+            max_value: profile.max_value,
+            max_duration: profile.max_duration,
+            immediate: profile.immediate,
+            operation_timeout,
+            breaker: CircuitBreaker::default(),
+            clock,
+            observers,
+        }
+    }
+
+    /// The store with its capabilities.
+    pub(super) fn shared(&self) -> &SharedStore {
+        &self.shared
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Whether the store answers a call at its first poll.
+    pub(super) fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
+    /// The largest value that the store accepts (CMP-9).
+    pub(super) fn max_value(&self) -> usize {
+        self.max_value
+    }
+
+    /// The time limit of one call.
+    pub(super) fn operation_timeout(&self) -> Duration {
+        self.operation_timeout
+    }
+
+    /// An owner id, unique among all that the store can meet (ACQ-9).
+    pub(super) fn owner(&self) -> OwnerId {
+        if self.immediate { OwnerId::of_this_process() } else { OwnerId::new() }
+    }
+
+    /// Refuses a duration that the store cannot keep.
+    pub(super) fn check(&self, identity: &Identity, longest: Duration) -> Result<()> {
+        if longest <= self.max_duration {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "a duration is longer than the store can keep")
+            .with("limit", format_args!("{:?}", self.max_duration))
+            .for_identity(identity))
+    }
+
+    /// Admits an acquire or a peek through the circuit breaker.
+    ///
+    /// # Errors
+    /// `Unavailable` while the store keeps failing and another call tries it.
+    #[inline]
+    pub(super) fn admit(&self) -> Result<Admission<'_>> {
+        self.breaker.admit(self.operation_timeout, || self.now())
+    }
+
+    /// An acquire that the store answers in place, without a future on the heap. `None` when it is
+    /// not [immediate](crate::store::StoreProfile::immediate), or did not answer at once. The
+    /// caller [counts](Self::count) the answer.
+    #[inline]
+    pub(super) fn acquire_in_place(
+        &self,
+        id: &Identity,
+        request: &AcquireRequest,
+    ) -> Option<Result<Acquired>> {
+        if self.immediate { self.store.dyn_acquire_in_place(id, request) } else { None }
+    }
+
+    /// An acquire without a time limit. The caller sets one, finishes or cleans up the call
+    /// (ACQ-11), and [counts](Self::count) the answer.
+    pub(super) fn acquire_call(
+        &self,
+        id: &Identity,
+        request: AcquireRequest,
+    ) -> StoreCall<Acquired> {
+        Arc::clone(&self.store).dyn_acquire(id.clone(), request)
+    }
+
+    pub(super) async fn peek(&self, id: &Identity, limit: Duration) -> Result<Peeked> {
+        let call = Arc::clone(&self.store).dyn_peek(id.clone());
+        self.bounded(limit, "peek", id, call).await
+    }
+
+    /// Sleeps in the store until the holder `seen` may have changed, for `limit` at most. The store
+    /// may need `operation-timeout` beyond that.
+    pub(super) async fn wait_for_change(
+        &self,
+        id: &Identity,
+        seen: FencingToken,
+        limit: Duration,
+    ) -> Result<()> {
+        let bound = limit.saturating_add(self.operation_timeout);
+        let call = Arc::clone(&self.store).dyn_wait_for_change(id.clone(), seen, limit);
+        self.bounded(bound, "wait_for_change", id, call).await
+    }
+
+    pub(super) async fn extend(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> Result<FencedWrite> {
+        let call = self.extend_call(id, owner, lease);
+        self.bounded(self.operation_timeout, "extend", id, call).await
+    }
+
+    /// An extend without a time limit, for the heartbeat, which sets one and
+    /// [counts](Self::count) the answer.
+    pub(super) fn extend_call(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        lease: Duration,
+    ) -> StoreCall<FencedWrite> {
+        Arc::clone(&self.store).dyn_extend(id.clone(), owner, lease)
+    }
+
+    /// A completion to be awaited by [`complete`](Self::complete).
+    pub(super) fn complete_call(
+        &self,
+        id: &Identity,
+        owner: OwnerId,
+        done: Completion,
+    ) -> StoreCall<FencedWrite> {
+        Arc::clone(&self.store).dyn_complete(id.clone(), owner, done)
+    }
+
+    pub(super) async fn complete(
+        &self,
+        id: &Identity,
+        call: StoreCall<FencedWrite>,
+    ) -> Result<FencedWrite> {
+        self.bounded(self.operation_timeout, "complete", id, call).await
+    }
+
+    pub(super) async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
+        let call = self.release_call(id, owner);
+        self.bounded(self.operation_timeout, "release", id, call).await
+    }
+
+    /// A release without a time limit, for a caller that polls it once.
+    pub(super) fn release_call(&self, id: &Identity, owner: OwnerId) -> StoreCall<FencedWrite> {
+        Arc::clone(&self.store).dyn_release(id.clone(), owner)
+    }
+
+    /// Runs one call to its answer: polled in place first, then under the time limit.
+    async fn bounded<T>(
+        &self,
+        limit: Duration,
+        operation: &'static str,
+        identity: &Identity,
+        mut call: StoreCall<T>,
+    ) -> Result<T> {
+        // An immediate store answers at the first poll, and no timer is made for it.
+        let first = poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        let answer = match first.await {
+            Some(answer) => answer,
+            None => in_time(limit, call).await,
+        };
+        self.count(&answer);
+        answer.map_err(|error| error.during(operation).for_identity(identity))
+    }
+
+    /// Tells the circuit breaker of an answer.
+    #[inline]
+    pub(super) fn count<T>(&self, answer: &Result<T>) {
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
+            // A store that refuses has answered.
+            _ => self.breaker.answered(),
+        }
+    }
+
+    /// Tells the circuit breaker of a call that was cut off without an answer.
+    pub(super) fn count_unanswered(&self) {
+        self.breaker.failed();
+    }
+}
+
+impl fmt::Debug for StoreClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreClient").field("store", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// Awaits a call for `limit` at most.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
+
+#[cold]
+pub(super) fn no_answer(limit: Duration) -> Error {
+    Error::unavailable("no answer in time").with("after", format_args!("{limit:?}"))
+}
+
+/// Counts failures in a row. Once there are [`FAILURES`], one call at a time tries the store and
+/// the others fail at once.
+#[derive(Debug, Default)]
+struct CircuitBreaker {
+    failures: AtomicU32,
+    /// Since when a call tries the store.
+    probing: Mutex<Option<Instant>>,
+}
+
+/// Permission for one call, held until its answer.
+#[derive(Debug)]
+pub(super) struct Admission<'a> {
+    /// For the call that tries a failing store: since when.
+    probe: Option<(&'a CircuitBreaker, Instant)>,
+}
+
+impl CircuitBreaker {
+    /// A probe ends after `limit` even when its call does not: that call may be in a future that is
+    /// no longer polled.
+    #[inline]
+    fn admit(&self, limit: Duration, now: impl FnOnce() -> Instant) -> Result<Admission<'_>> {
+        if self.failures.load(Ordering::Relaxed) < FAILURES {
+            return Ok(Admission { probe: None });
+        }
+        self.probe(limit, now())
+    }
+
+    #[cold]
+    fn probe(&self, limit: Duration, now: Instant) -> Result<Admission<'_>> {
+        let mut probing = self.probing.lock();
+        if probing.is_some_and(|since| now < since + limit) {
+            return Err(Error::unavailable(
+                "the store keeps failing; one call at a time probes it",
+            ));
+        }
+        *probing = Some(now);
+        Ok(Admission { probe: Some((self, now)) })
+    }
+
+    #[inline]
+    fn answered(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn failed(&self) {
+        // Saturating: the count only has to pass the bound.
+        let _ = self
+            .failures
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_add(1)));
+    }
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        if let Some((breaker, since)) = self.probe {
+            // A later probe keeps its place.
+            breaker.probing.lock().take_if(|probing| *probing == since);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Tasks`]: tracked actions under `max-running`, ends of leases that continue in the background,
+//! and what `shutdown` waits for (RUN-5).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+
+#[derive(Debug)]
+pub(super) struct Tasks {
+    /// Permits that are out.
+    running: AtomicUsize,
+    /// Completions and releases that continue in the background.
+    endings: AtomicUsize,
+    max_running: usize,
+    closing: AtomicBool,
+    /// Notified when a permit is returned or an ending is over.
+    freed: Notify,
+    /// Notifies one waiter when a permit is returned, and all of them when no more are given.
+    permits: Notify,
+    /// How many tasks listen to the two above. A replay takes a permit and returns it, and seldom
+    /// is there a listener to notify.
+    watchers: AtomicUsize,
+}
+
+/// Permission for one tracked action to run; returned at the action's end, and while its caller
+/// waits.
+#[derive(Debug)]
+pub struct Permit(Arc<Tasks>);
+
+/// A permit of a call that may turn out not to need one: it saves a replay a reference count.
+#[derive(Debug)]
+pub(super) struct BorrowedPermit<'a>(&'a Arc<Tasks>);
+
+impl BorrowedPermit<'_> {
+    /// Keeps the permit, because an action will run.
+    pub(super) fn keep(self) -> Permit {
+        let permit = Permit(Arc::clone(self.0));
+        // The new permit stands for the same count.
+        std::mem::forget(self);
+        permit
+    }
+}
+
+impl Drop for BorrowedPermit<'_> {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
+
+impl Tasks {
+    pub(super) fn new(max_running: Option<usize>) -> Arc<Self> {
+        Arc::new(Self {
+            running: AtomicUsize::new(0),
+            endings: AtomicUsize::new(0),
+            max_running: max_running.unwrap_or(usize::MAX),
+            closing: AtomicBool::new(false),
+            freed: Notify::new(),
+            permits: Notify::new(),
+            watchers: AtomicUsize::new(0),
+        })
+    }
+
+    /// A permit, unless `max-running` are out or the engine is closing.
+    ///
+    /// This counts, then checks whether the engine is closing; `shutdown` closes, then counts. So
+    /// at least one of them sees the other, and no action starts unseen by a shutdown that found
+    /// none. That needs one order of all four steps (`SeqCst`).
+    pub(super) fn try_permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
+        if self.is_closing() {
+            return Err(ErrorKind::ShuttingDown);
+        }
+        let counted = self.running.fetch_update(Ordering::SeqCst, Ordering::Acquire, |running| {
+            (running < self.max_running).then_some(running + 1)
+        });
+        let permit = counted.is_ok().then(|| BorrowedPermit(self));
+        if self.is_closing() {
+            return Err(ErrorKind::ShuttingDown);
+        }
+        permit.ok_or(ErrorKind::TooBusy)
+    }
+
+    /// A permit, as soon as there is one. Waiters are woken one by one, in their order; a call that
+    /// finds a free permit may take it before them.
+    pub(super) async fn permit(self: &Arc<Self>) -> Result<BorrowedPermit<'_>, ErrorKind> {
+        let _watching = self.watch();
+        loop {
+            let freed = self.permits.notified();
+            match self.try_permit() {
+                Err(ErrorKind::TooBusy) => freed.await,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Lowers the count, then checks for watchers; they register, then check the count. So at least
+    /// one of them sees the other.
+    fn give_back(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        if self.watchers.load(Ordering::SeqCst) > 0 {
+            self.freed.notify_waiters();
+            self.permits.notify_one();
+        }
+    }
+
+    /// How many tracked actions run.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    /// What a shutdown waits for: tracked actions, and ends that have outlived their callers
+    /// (CMP-3).
+    pub(super) fn left(&self) -> usize {
+        self.running() + self.endings.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when nothing is left.
+    pub(super) async fn idle(&self) {
+        let _watching = self.watch();
+        loop {
+            let freed = self.freed.notified();
+            let mut freed = std::pin::pin!(freed);
+            freed.as_mut().enable();
+            if self.left() == 0 {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// Gives no more permits.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.permits.notify_waiters();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Runs the end of a lease on `runtime`. A shutdown waits for it. A runtime that has shut down
+    /// drops it, and the lease runs out instead.
+    pub(super) fn end_in_background<F>(self: &Arc<Self>, runtime: &Handle, ending: F)
+    where
+        F: Future + Send + 'static,
+    {
+        self.endings.fetch_add(1, Ordering::SeqCst);
+        let counted = BackgroundEnding(Arc::clone(self));
+        drop(runtime.spawn(async move {
+            drop(ending.await);
+            drop(counted);
+        }));
+    }
+
+    fn watch(&self) -> Watching<'_> {
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        Watching(self)
+    }
+}
+
+struct Watching<'a>(&'a Tasks);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An end of a lease that continues in the background; it needs no permit.
+struct BackgroundEnding(Arc<Tasks>);
+
+impl Drop for BackgroundEnding {
+    fn drop(&mut self) {
+        self.0.endings.fetch_sub(1, Ordering::AcqRel);
+        self.0.freed.notify_waiters();
+    }
+}
+
+/// The runtime of the caller.
+pub(super) fn current_runtime() -> Result<Handle> {
+    Handle::try_current().map_err(|error| {
+        Error::new(
+            ErrorKind::Unsupported,
+            "the engine runs inside a tokio runtime; use the blocking facade outside",
+        )
+        .because(error)
+    })
+}
+
+/// A future that continues on the runtime when its caller drops it: a call in flight is never
+/// dropped half way (ACQ-11, RUN-5). A shutdown waits for it then.
+pub(super) struct DetachOnDrop<F: Future + Send + 'static> {
+    future: Option<Pin<Box<F>>>,
+    runtime: Handle,
+    tasks: Arc<Tasks>,
+}
+
+impl<F: Future + Send + 'static> DetachOnDrop<F> {
+    pub(super) fn new(runtime: Handle, tasks: Arc<Tasks>, future: F) -> Self {
+        Self { future: Some(Box::pin(future)), runtime, tasks }
+    }
+
+    /// Awaits it for `limit`. After that it continues in the background, and the error says so.
+    pub(super) async fn within(
+        self,
+        limit: Duration,
+        operation: &'static str,
+        identity: &Identity,
+    ) -> Result<F::Output> {
+        timeout(limit, self).await.map_err(|_| {
+            Error::unavailable("not confirmed in time; the call continues in the background")
+                .with("after", format_args!("{limit:?}"))
+                .during(operation)
+                .for_identity(identity)
+        })
+    }
+}
+
+impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Taken out, so that a future that panics is not polled again in the background.
+        let Some(mut future) = self.future.take() else { return Poll::Pending };
+        let answer = future.as_mut().poll(cx);
+        if answer.is_pending() {
+            self.future = Some(future);
+        }
+        answer
+    }
+}
+
+impl<F: Future + Send + 'static> Drop for DetachOnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            self.tasks.end_in_background(&self.runtime, future);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_5_no_permit_is_given_behind_a_shutdown_that_found_nothing_running() {
+        let rounds: Vec<_> = (0..20_000).map(|_| Tasks::new(None)).collect();
+        let ready = AtomicUsize::new(0);
+        let together = |round: usize| {
+            ready.fetch_add(1, Ordering::SeqCst);
+            while ready.load(Ordering::SeqCst) < 2 * (round + 1) {
+                std::thread::yield_now();
+            }
+        };
+        let (found, permits) = std::thread::scope(|scope| {
+            let closer = scope.spawn(|| {
+                let close = |(round, tasks): (usize, &Arc<Tasks>)| {
+                    together(round);
+                    tasks.close();
+                    tasks.running()
+                };
+                rounds.iter().enumerate().map(close).collect::<Vec<_>>()
+            });
+            let permit = |(round, tasks): (usize, &Arc<Tasks>)| {
+                together(round);
+                tasks.try_permit().ok().map(BorrowedPermit::keep)
+            };
+            let permits: Vec<_> = rounds.iter().enumerate().map(permit).collect();
+            (closer.join().unwrap(), permits)
+        });
+        for (found, permit) in found.iter().zip(&permits) {
+            assert!(
+                permit.is_none() || *found == 1,
+                "an action runs, and the shutdown found {found}"
+            );
+        }
+    }
+}
