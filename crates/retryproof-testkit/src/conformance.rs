@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance kit: one macro call judges a store (STO-2).
+//! The conformance kit: one macro call tests a store (STO-2).
 //!
 //! ```
 //! use retryproof_core::MemoryStore;
@@ -17,28 +17,29 @@
 //! # Time
 //! `time = paused`: each case has a runtime of one thread whose clock is paused, for stores on
 //! tokio's clock that do nothing on other threads. `time = real`: each case has a runtime of two
-//! threads on the host's clock; leases that are to run out are some ten milliseconds long, and the
-//! kit goes by the store's answers, not by its own watch, so that a loaded machine makes it slow
-//! and not wrong.
+//! threads on the host's clock. Leases that must run out are some ten milliseconds long, and the
+//! kit relies on the store's answers instead of measured time, so a loaded machine makes it slow
+//! but not wrong.
 //!
-//! A store that takes its time from an injected clock says so by
-//! [`with_clock`](crate::SubjectBuilder::with_clock), under either; expiry is then tested to the
-//! last millisecond.
+//! With either time, a store with an injected clock declares it by
+//! [`with_clock`](crate::SubjectBuilder::with_clock); expiry is then tested to the last
+//! millisecond.
 //!
 //! # Joined transactions
-//! A store on SQL says by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
-//! its completions join, and by a [`Ledger`](crate::Ledger) what an application writes in them. The
-//! cases of CMP-7 then judge both together, the driver's port included.
+//! A SQL store declares by [`with_joined`](crate::SubjectBuilder::with_joined) which transactions
+//! its completions join, with a [`Ledger`](crate::Ledger) that writes in them. The cases of CMP-7
+//! then test both together, including the driver's port.
 //!
 //! # The factory
-//! It is called once per case and returns a [`Subject`], or `None` where the server it needs is not
-//! there: the case is skipped and says so, or fails if `RETRYPROOF_REQUIRE_STORES` is `1`.
+//! The factory is called once per case. It returns a [`Subject`], or `None` if the server that it
+//! needs is missing: the case is then skipped with a message, or fails if
+//! `RETRYPROOF_REQUIRE_STORES` is `1`.
 //!
-//! # What was not judged
-//! A case that [needs](Need) what the subject does not offer passes without judging anything. One
+//! # Skipped cases
+//! A case that [needs](Need) what the subject does not offer passes without testing anything. One
 //! more test, `sto_2_summary_of_the_kit`, writes one line to the standard error, past the capture
-//! of the test harness, that names each of them with its reason (a harness that hides what passing
-//! tests write, as nextest does, shows it by `--success-output final`):
+//! of the test harness, that names these cases with the reason. (A harness that hides the output of
+//! passing tests, such as nextest, shows it with `--success-output final`.)
 //!
 //! ```text
 //! it::conformance (redis): 110 of 120 cases judged; not judged for want of purge (8): sto_4_purge_keeps_what_is_live, …
@@ -95,7 +96,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Whose clock the runtime of a case goes by.
+/// The clock of a case's runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Time {
     /// The runtime's own, paused.
@@ -104,15 +105,15 @@ pub enum Time {
     Real,
 }
 
-/// Longer than any case takes; one that hangs fails by it. The paused clock runs ahead as soon as
-/// nothing else is to happen, and one case has it pass ten years.
+/// Longer than any case takes; a case that hangs fails after it. A paused clock advances as soon as
+/// nothing else can run, and in one case it passes ten years.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WHILE_PAUSED: Duration = Duration::from_secs(20 * 365 * 86_400);
 
-/// Judges a store by one case, on a runtime of its own.
+/// Tests a store with one case, on a new runtime.
 ///
 /// # Panics
-/// When the store fails the case; when the factory gives none and `RETRYPROOF_REQUIRE_STORES` is
+/// If the store fails the case, or if the factory returns `None` and `RETRYPROOF_REQUIRE_STORES` is
 /// `1`.
 pub fn run<F, Fut, T>(case: Case, time: Time, factory: F)
 where
@@ -132,7 +133,7 @@ where
         }
         let patience = match time {
             Time::Paused => PATIENCE_WHILE_PAUSED,
-            // As long as it takes, when somebody asked for more.
+            // No limit if more sequences than the default were requested.
             Time::Real if std::env::var_os("RETRYPROOF_SEQUENCES").is_some() => {
                 PATIENCE_WHILE_PAUSED
             }
@@ -174,7 +175,7 @@ where
     made
 }
 
-/// Writes the [`summary`] of a subject to the standard error; `place` says of which one.
+/// Writes the [`summary`] of a subject to the standard error; `place` names the subject.
 #[doc(hidden)]
 pub fn say<F, Fut, T>(place: &str, time: Time, factory: F)
 where
@@ -190,12 +191,12 @@ where
         )
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
-    // Not `eprintln!`: the harness captures that, and shows it for failed tests alone.
+    // Not `eprintln!`: the harness captures that and shows it only for failed tests.
     let _ = writeln!(std::io::stderr(), "{place} {line}");
 }
 
-/// Every case of the kit, for a harness of one's own; [`conformance!`](crate::conformance!) is the
-/// usual way.
+/// Every case of the kit, for a custom harness; usually [`conformance!`](crate::conformance!) is
+/// enough.
 #[must_use]
 pub fn cases() -> &'static [Case] {
     crate::__each_case! { table }

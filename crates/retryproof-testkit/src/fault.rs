@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`FaultStore`]: an ordinary store around another one, that fails when and how a test says.
+//! [`FaultStore`]: a wrapper around a store that fails when and how a test specifies.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -22,27 +22,27 @@ use crate::operation::Operation;
 pub enum Fault {
     /// The call fails before it reaches the store: nothing happened.
     Refused,
-    /// The store does what it was asked, and the answer is lost: an error, though it happened.
+    /// The store executes the call, but the answer is lost: the caller gets an error.
     AnswerLost,
-    /// The call is swallowed: it never reaches the store and never ends.
+    /// The call never reaches the store and never ends.
     Swallowed,
-    /// The store does what it was asked, and the call never ends.
+    /// The store executes the call, but the call never ends.
     AnswerSwallowed,
     /// The call panics before it reaches the store: nothing happened.
     Panicked,
-    /// The store does what it was asked, and then the call panics.
+    /// The store executes the call, and then the call panics.
     AnswerPanicked,
 }
 
-/// What an outage does to the calls that are made while it lasts.
+/// What an outage does to the calls made during it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outage {
     /// They fail at once.
     Refuse,
-    /// They never end, also when the outage is over.
+    /// They never end, even after the outage.
     Swallow,
-    /// They wait for its end and are carried out then.
+    /// They wait for its end and are executed then.
     Stall,
 }
 
@@ -60,7 +60,7 @@ pub struct Call {
 
 type Plan = Box<dyn FnMut(&Call) -> Option<Fault> + Send>;
 
-/// Says which calls of a [`FaultStore`] fail. Clones are one and the same.
+/// Decides which calls of a [`FaultStore`] fail. Clones share their state.
 #[derive(Clone)]
 pub struct Faults(Arc<Shared>);
 
@@ -83,12 +83,12 @@ impl Faults {
         Self(Arc::new(Shared { state: Mutex::default(), outage: watch::Sender::new(None) }))
     }
 
-    /// Asks `plan` before each call; call numbers begin anew. A later plan replaces it.
+    /// Calls `plan` before each call and restarts the call numbers. A later plan replaces it.
     pub fn plan(&self, plan: impl FnMut(&Call) -> Option<Fault> + Send + 'static) {
         *self.0.state.lock() = State { plan: Some(Box::new(plan)), ..State::default() };
     }
 
-    /// The `nth` call from now fails, of whatever method; the first is 1.
+    /// The `nth` call from now fails, for any method; the first is 1.
     pub fn fail_call(&self, nth: u64, fault: Fault) {
         self.plan(move |call| (call.number == nth).then_some(fault));
     }
@@ -109,17 +109,17 @@ impl Faults {
         });
     }
 
-    /// No further faults; an outage goes on.
+    /// No further faults; an outage continues.
     pub fn clear(&self) {
         self.0.state.lock().plan = None;
     }
 
-    /// The store is away from now on, until [`end_outage`](Self::end_outage).
+    /// The store is unavailable from now on, until [`end_outage`](Self::end_outage).
     pub fn begin_outage(&self, outage: Outage) {
         self.0.outage.send_replace(Some(outage));
     }
 
-    /// The store is back.
+    /// Ends the outage.
     pub fn end_outage(&self) {
         self.0.outage.send_replace(None);
     }
@@ -130,8 +130,8 @@ impl Faults {
         self.0.state.lock().calls.len() as u64
     }
 
-    /// How many calls failed since the plan was set, in outages too: a test that injected nothing
-    /// has shown nothing.
+    /// How many calls failed since the plan was set, including outages. Assert that it is not zero:
+    /// a test that injected nothing has shown nothing.
     #[must_use]
     pub fn injected(&self) -> u64 {
         self.0.state.lock().injected
@@ -165,7 +165,7 @@ impl Faults {
             None => {}
             Some(Outage::Refuse) => return Err(failed(operation, "the store is away (injected)")),
             Some(Outage::Swallow) => return pending().await,
-            // It fails only when the sender is gone, which `self` holds.
+            // It fails only if the sender is dropped, but `self` owns it.
             Some(Outage::Stall) => drop(outage.wait_for(|outage| outage.is_none()).await),
         }
         match fault {
@@ -206,7 +206,7 @@ impl fmt::Debug for Faults {
     }
 }
 
-/// A store that fails when and how its [`Faults`] say; else it does what the store inside does.
+/// A store that fails as its [`Faults`] specify, and otherwise behaves like the inner store.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
@@ -282,7 +282,7 @@ impl<S: Purge> Purge for FaultStore<S> {
     }
 }
 
-/// Looking at records is not disturbed: tests do it to see what is there.
+/// Inspection never fails, so that tests can check the records.
 #[deny(clippy::missing_trait_methods)]
 impl<S: Inspect> Inspect for FaultStore<S> {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {

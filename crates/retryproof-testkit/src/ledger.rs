@@ -13,20 +13,20 @@ use retryproof_core::{
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an application writes in the transactions that a store joins, and what becomes of it. `T`
+/// Writes rows in the transactions that a store joins, and counts the rows that were committed. `T`
 /// is the transaction.
 pub trait Ledger<T>: Send + Sync + 'static {
     /// Writes one row in the transaction.
     ///
     /// # Errors
-    /// The driver's. A case that goes on after an error does so on purpose.
+    /// The driver's error. A case that continues after an error does so on purpose.
     fn write(&self, tx: &mut T) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Has the database end the transaction, or make it one that cannot be committed, as the
-    /// database does by itself after an error: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite.
-    /// A plain `ROLLBACK` behind the driver's back comes to the same on these. On PostgreSQL, where
-    /// a `ROLLBACK` would go unnoticed, it is a statement that fails: `SELECT 1/0`. A row may be
-    /// written afterwards, and must not stay.
+    /// Makes the database end the transaction, or make it impossible to commit, as it does after
+    /// some errors: a deadlock on MySQL, `INSERT OR ROLLBACK` on SQLite. On these, a plain
+    /// `ROLLBACK` that bypasses the driver has the same effect. On PostgreSQL a `ROLLBACK` would
+    /// not be detected, so use a statement that fails: `SELECT 1/0`. A row may be written
+    /// afterwards, and must not be kept.
     fn lose(&self, tx: &mut T) -> impl Future<Output = ()> + Send;
 
     /// How many rows another connection sees.
@@ -40,13 +40,13 @@ pub(crate) enum Deed {
     Write,
     /// Writes a row and fails.
     Fail,
-    /// Writes a row, loses its transaction, takes no notice, writes another and returns a value.
+    /// Writes a row, loses its transaction, ignores that, writes another row and returns a value.
     GoOn,
 }
 
-/// A source of transactions and what is written in them, with their types forgotten.
+/// A source of transactions and its ledger, with their types erased.
 pub(crate) trait Joined: Send + Sync {
-    /// One joined call; whether its record was said to be committed.
+    /// One joined call; returns whether the engine reported its record as committed.
     fn call(&self, store: SharedStore, id: Identity, deed: Deed) -> Boxed<'_, bool>;
     fn rows(&self) -> Boxed<'_, u64>;
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! What a store of `retryproof` is judged by (STO-2), and stores that fail on purpose.
+//! The conformance tests for stores of `retryproof` (STO-2), and stores that fail on purpose.
 //!
-//! For authors of stores: [`conformance!`] makes one `#[test]` per case of the [conformance
-//! kit](mod@conformance) out of a factory of stores.
+//! For store authors: [`conformance!`] creates one `#[test]` per case of the [conformance
+//! kit](mod@conformance) from a factory of stores.
 //!
-//! For tests of what is built on a store, around any store and around each other:
+//! For tests of code that uses a store (the wrappers work around any store, and can be nested):
 //! - [`FaultStore`] refuses calls, loses answers, swallows calls, and has outages;
-//! - [`SlowStore`] is some way off;
+//! - [`SlowStore`] delays calls and answers;
 //! - [`Recorder`] keeps a log of calls and answers;
-//! - `wire::WireProxy` (feature `wire`) counts the round trips to a server, and cuts or stalls the
-//!   line;
-//! - [`assert_runs_once!`] makes many calls at once and asserts that the action ran once;
-//! - `folder::Folder` (feature `folder`) is a folder that goes with its test;
-//! - `broker` (feature `broker`) is for tests of listeners on a message broker, and has brokers
-//!   that may be killed.
+//! - `wire::WireProxy` (feature `wire`) counts the round trips to a server, and cuts or stalls
+//!   connections;
+//! - [`assert_runs_once!`] makes many concurrent calls and asserts that the action ran once;
+//! - `folder::Folder` (feature `folder`) is a temporary folder that is deleted after its test;
+//! - `broker` (feature `broker`) helps to test listeners on a message broker, and starts brokers
+//!   that a test may kill.
 
 #[cfg(feature = "broker")]
 pub mod broker;

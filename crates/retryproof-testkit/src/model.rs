@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Model`]: the contract as a sequential program, against which a store's answers are compared
-//! one by one.
-//!
-//! Time is counted from the beginning of the sequence. What is over in every respect, a result past
-//! its ttl or a lease past its end and its ttl, may be gone at any moment (STO-4), so some answers
-//! have two right forms there: the model then goes with what the store said.
+//! one by one. Time is counted from the beginning of the sequence. A result past its ttl, or a
+//! lease past its end and its ttl, may be deleted at any moment (STO-4). Some answers then have two
+//! correct forms, and the model follows the store's answer.
 
 use std::time::Duration;
 
@@ -36,7 +34,7 @@ enum State {
     Complete { value: u32, until: Duration },
 }
 
-/// An answer, of the store or of the model, in the same words.
+/// An answer of the store or of the model, in the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted { token: FencingToken, took_over: bool },
@@ -53,14 +51,14 @@ pub(crate) struct Ask {
     pub(crate) fingerprint: Option<u8>,
 }
 
-/// How a record stands towards the clock.
+/// The state of a record at the current time.
 enum Standing<'a> {
     Absent,
-    /// Past its lease and its ttl: there or not.
+    /// Past its lease and its ttl: it may exist or not.
     Forgotten(&'a Record),
     Expired(&'a Record),
     Running(&'a Record, Duration),
-    /// Past its ttl: there or not.
+    /// Past its ttl: it may exist or not.
     Stale(&'a Record),
     Complete(&'a Record, u32),
 }
@@ -85,7 +83,7 @@ impl Model {
         }
     }
 
-    /// Judges the answer to a look.
+    /// Checks the answer to a peek.
     pub(crate) fn peek(&self, answer: Answer) -> Result<(), String> {
         let right = match self.standing() {
             Standing::Running(record, remaining) => Answer::Busy { token: record.token, remaining },
@@ -97,13 +95,13 @@ impl Model {
         self.is(answer, &[right])
     }
 
-    /// Judges the answer to an acquire, and goes with it.
+    /// Checks the answer to an acquire, and follows it.
     pub(crate) fn acquire(&mut self, ask: &Ask, answer: Answer) -> Result<(), String> {
         let granted = match answer {
             Answer::Granted { token, took_over } => Some((token, took_over)),
             _ => None,
         };
-        // (token that it has to keep, takeover) for each right form of a grant.
+        // (token that it has to keep, takeover) for each correct form of a grant.
         let fresh = (None, false);
         let grants: Vec<(Option<FencingToken>, bool)> = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record)
@@ -152,7 +150,7 @@ impl Model {
         Ok(())
     }
 
-    /// Judges the answer to an extend, and goes with it.
+    /// Checks the answer to an extend, and follows it.
     pub(crate) fn extend(
         &mut self,
         owner: Owner,
@@ -177,7 +175,7 @@ impl Model {
         Ok(())
     }
 
-    /// Judges the answer to a completion, and goes with it.
+    /// Checks the answer to a completion, and follows it.
     pub(crate) fn complete(
         &mut self,
         owner: Owner,
@@ -209,7 +207,7 @@ impl Model {
         Ok(())
     }
 
-    /// Judges the answer to a release, and goes with it.
+    /// Checks the answer to a release, and follows it.
     pub(crate) fn release(&mut self, owner: Owner, answer: Answer) -> Result<(), String> {
         let right: &[FencedWrite] = match self.standing() {
             Standing::Running(record, _) | Standing::Expired(record) if record.owner == owner => {
@@ -233,7 +231,7 @@ impl Model {
         Ok(())
     }
 
-    /// What is over in every respect is gone for certain.
+    /// Removes the record if it is past its lease and its ttl.
     pub(crate) fn purge(&mut self) {
         if matches!(self.standing(), Standing::Forgotten(_) | Standing::Stale(_)) {
             self.record = None;
@@ -247,8 +245,8 @@ impl Model {
 
     fn is(&self, answer: Answer, right: &[Answer]) -> Result<(), String> {
         let fits = |right: &Answer| match (*right, answer) {
-            // On a clock that runs the model knows no remaining time; the caller leaves it out by
-            // zero.
+            // With a running clock the model does not know the remaining time; the caller passes
+            // zero to skip the check.
             (Answer::Busy { token, .. }, Answer::Busy { token: said, remaining })
                 if remaining.is_zero() =>
             {

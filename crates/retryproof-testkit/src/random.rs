@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Random`]: numbers that a seed repeats, for tests that must be repeatable from one number.
+//! [`Random`]: numbers from a seed, for tests that must be repeatable.
 
-/// SplitMix64: small, fast, and good enough to choose steps of a test. Nothing secret may come of
-/// it.
+/// SplitMix64: small, fast, and good enough to choose the steps of a test. Not for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

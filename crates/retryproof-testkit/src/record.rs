@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Recorder`]: an ordinary store around another one, that keeps a log of its calls.
+//! [`Recorder`]: a wrapper around a store that keeps a log of its calls.
 
 use std::fmt;
 use std::future::Future;
@@ -15,13 +15,13 @@ use retryproof_core::{ErrorKind, FencingToken, IdempotencyStore, Identity, Owner
 
 use crate::operation::Operation;
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Said {
-    /// Nothing yet.
+    /// No answer yet.
     Pending,
-    /// Its caller went away before the answer.
+    /// The call was dropped before the answer.
     Dropped,
     /// The lease is the caller's.
     Granted,
@@ -29,15 +29,15 @@ pub enum Said {
     TookOver,
     /// Another owner holds the lease.
     Busy,
-    /// Here is the result.
+    /// The record is complete.
     Complete,
     /// There is no record.
     Absent,
     /// A wait has ended.
     Woken,
-    /// What a call that is fenced by owner answered.
+    /// The answer of a call that is fenced by owner.
     Fenced(FencedWrite),
-    /// So many records went.
+    /// The number of purged records.
     Purged(usize),
     /// The call failed.
     Failed(ErrorKind),
@@ -49,23 +49,23 @@ pub enum Said {
 pub struct Entry {
     /// The method.
     pub operation: Operation,
-    /// On what; none for a purge. It prints masked (ID-4).
+    /// The identity; none for a purge. It prints masked (ID-4).
     pub identity: Option<Identity>,
-    /// In whose name; none for a look, a wait and a purge.
+    /// The owner; none for a peek, a wait and a purge.
     pub owner: Option<OwnerId>,
     /// The answer.
     pub said: Said,
 }
 
-/// The log of a [`Recorder`]. Clones are one and the same.
+/// The log of a [`Recorder`]. Clones share their state.
 #[derive(Clone, Default)]
 pub struct CallLog(Arc<Mutex<Log>>);
 
 #[derive(Default)]
 struct Log {
     entries: Vec<Entry>,
-    /// Counted up when the log is cleared, so that an answer to a forgotten call is not taken for
-    /// another one's.
+    /// Incremented when the log is cleared, so that a late answer to a removed call is not
+    /// attributed to another call.
     generation: u64,
 }
 
@@ -88,7 +88,7 @@ impl CallLog {
         self.count_of(|entry| entry.operation == operation)
     }
 
-    /// How many calls are as asked.
+    /// How many calls match a condition.
     #[must_use]
     pub fn count_of(&self, is: impl Fn(&Entry) -> bool) -> usize {
         self.0.lock().entries.iter().filter(|entry| is(entry)).count()
@@ -100,7 +100,7 @@ impl CallLog {
         self.0.lock().entries.iter().map(|entry| entry.operation).collect()
     }
 
-    /// Forgets what was logged so far. An answer that is still to come is not logged then.
+    /// Clears the log. A pending answer to an earlier call is not logged later.
     pub fn clear(&self) {
         let mut log = self.0.lock();
         log.entries.clear();
@@ -150,7 +150,7 @@ impl fmt::Debug for CallLog {
     }
 }
 
-/// A call that was sent; its end, a drop included, is noted.
+/// A call that was sent; notes its end, including a drop.
 struct Open<'a> {
     log: &'a CallLog,
     at: usize,
@@ -267,7 +267,7 @@ impl<S: Purge> Purge for Recorder<S> {
     }
 }
 
-/// Looking at records is not logged: tests do it to see what is there.
+/// Inspection is not logged, because tests use it to check the records.
 #[deny(clippy::missing_trait_methods)]
 impl<S: Inspect> Inspect for Recorder<S> {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`assert_runs_once!`](crate::assert_runs_once): many calls at once, one run of the action.
+//! [`assert_runs_once!`](crate::assert_runs_once): many concurrent calls, one run of the action.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Barrier;
 
-/// Counts the runs of an action. Clones are one and the same.
+/// Counts the runs of an action. Clones share their count.
 #[derive(Debug, Clone, Default)]
 pub struct Runs(Arc<AtomicUsize>);
 
@@ -24,11 +24,11 @@ impl Runs {
     }
 }
 
-/// Makes `calls` calls at once, each on a task of its own, and gives the number of runs and all
-/// answers. What [`assert_runs_once!`](crate::assert_runs_once) is made of.
+/// Makes `calls` concurrent calls, each on a separate task, and returns the number of runs and all
+/// answers. [`assert_runs_once!`](crate::assert_runs_once) uses it.
 ///
 /// # Panics
-/// When a call panics.
+/// If a call panics.
 pub async fn count_runs<F, Fut>(calls: usize, call: F) -> (usize, Vec<Fut::Output>)
 where
     F: Fn(Runs) -> Fut,
@@ -56,11 +56,11 @@ where
     (runs.count(), answers)
 }
 
-/// Makes many calls at once and asserts that the action inside ran once. Gives all answers, for
+/// Makes many concurrent calls and asserts that the action ran once. Returns all answers for
 /// further assertions.
 ///
-/// The first argument is the number of calls; the second a closure that makes one call and has the
-/// action note its runs. It is used inside an async function, on a tokio runtime.
+/// The first argument is the number of calls, the second a closure that makes one call, whose
+/// action calls `runs.note()`. Use the macro inside an async function on a tokio runtime.
 ///
 /// ```
 /// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
@@ -86,7 +86,7 @@ where
 macro_rules! assert_runs_once {
     ($calls:expr, $call:expr $(,)?) => {{
         let (runs, answers) = $crate::count_runs($calls, $call).await;
-        assert_eq!(runs, 1, "the action ran {runs} times in {} calls at once", answers.len());
+        assert_eq!(runs, 1, "the action ran {runs} times in {} concurrent calls", answers.len());
         answers
     }};
 }

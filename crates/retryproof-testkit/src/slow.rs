@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SlowStore`]: an ordinary store around another one, each of whose calls takes longer.
+//! [`SlowStore`]: a wrapper around a store that delays each call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use retryproof_core::store::{
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId, Result};
 use tokio::time::sleep;
 
-/// A store at a distance: each call takes some time to reach the store inside, and its answer some
-/// to come back. The time is the runtime's, so a paused clock makes it cost nothing.
+/// A distant store: each call takes some time to reach the inner store, and its answer takes some
+/// time to come back. The delays use the runtime's clock, so a paused clock skips them.
 #[derive(Debug)]
 pub struct SlowStore<S> {
     inner: S,
@@ -21,7 +21,7 @@ pub struct SlowStore<S> {
 }
 
 impl<S> SlowStore<S> {
-    /// A store around `inner`, `there` away for calls and `back` for answers.
+    /// A store around `inner` that delays calls by `there` and answers by `back`.
     #[must_use]
     pub fn new(inner: S, there: Duration, back: Duration) -> Self {
         Self { inner, there, back }
@@ -51,7 +51,7 @@ impl<S: IdempotencyStore> IdempotencyStore for SlowStore<S> {
         seen: FencingToken,
         at_most: Duration,
     ) -> Result<()> {
-        // The wait as a whole is bounded by the caller, so the way is part of it.
+        // The caller bounds the whole wait, so the delays count towards it.
         let rest = at_most.saturating_sub(self.there + self.back);
         self.slowly(self.inner.wait_for_change(id, seen, rest)).await
     }

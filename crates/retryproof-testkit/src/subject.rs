@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Subject`]: a store under judgement, with what the kit may do beside calling it.
+//! [`Subject`]: a store under test, with the extra abilities that the kit may use.
 
 use std::fmt;
 use std::future::Future;
@@ -22,11 +22,10 @@ use crate::script::{Transcript, script};
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Make<T> = Box<dyn Fn() -> Boxed<T> + Send + Sync>;
 
-/// A store under judgement, and what the kit may do beside calling it. A factory makes one for each
-/// case.
+/// A store under test, with the extra abilities that the kit may use. A factory creates one for
+/// each case.
 ///
-/// The identities of one subject are its own, so that subjects may share a server and run at the
-/// same time.
+/// No two subjects share identities, so subjects may share a server and run concurrently.
 pub struct Subject {
     store: SharedStore,
     concrete: Box<dyn OnConcrete>,
@@ -46,8 +45,8 @@ struct Hooks {
     sequences: Option<u32>,
 }
 
-/// Says what a store can do beyond the contract. Cases that [need](crate::conformance::Need) more
-/// than was said judge nothing, and the [summary](crate::conformance::summary) names them.
+/// Declares what a store can do beyond the contract. Cases that [need](crate::conformance::Need)
+/// more than was declared are skipped, and the [summary](crate::conformance::summary) names them.
 #[must_use = "a builder does nothing until `build`"]
 pub struct SubjectBuilder<S> {
     concrete: Concrete<S>,
@@ -56,7 +55,7 @@ pub struct SubjectBuilder<S> {
 }
 
 impl Subject {
-    /// Starts with the contract alone, on a store whose clock is the runtime's: the host's under
+    /// Starts with only the contract, for a store that uses the runtime's clock: the host's under
     /// `time = real`, the paused one under `time = paused`.
     pub fn of<S: IdempotencyStore>(store: S) -> SubjectBuilder<S> {
         let concrete = Concrete(Arc::new(store));
@@ -78,7 +77,7 @@ impl Subject {
         Some(self.hooks.another.as_ref()?().await)
     }
 
-    /// Spoils the stored record.
+    /// Damages the stored record.
     pub(crate) async fn corrupt(&self, id: &Identity) -> Option<()> {
         self.hooks.corrupt.as_ref()?(id.clone()).await;
         Some(())
@@ -99,7 +98,7 @@ impl Subject {
         self.concrete.doom(id, call, times).await
     }
 
-    /// How many writes the store has made, where it can tell.
+    /// How many writes the store has made, if it counts them.
     pub(crate) async fn writes(&self) -> Option<u64> {
         match &self.hooks.writes {
             Some(writes) => Some(writes().await),
@@ -115,7 +114,7 @@ impl Subject {
         self.hooks.corrupt.is_some()
     }
 
-    /// Whether the store has a clock of its own, beside a paused runtime.
+    /// Whether the store has a separate clock in addition to a paused runtime.
     pub(crate) fn has_own_clock(&self) -> bool {
         self.paused && self.hooks.clock.is_some()
     }
@@ -134,14 +133,14 @@ impl Subject {
         self.identity("kit", key)
     }
 
-    /// As [`id`](Self::id), with a scope. Distinct pairs give distinct identities, whatever bytes
-    /// are in them: the mark has a fixed length.
+    /// Like [`id`](Self::id), with a scope. Distinct pairs give distinct identities for any bytes,
+    /// because the mark has a fixed length.
     pub(crate) fn identity(&self, scope: &str, key: &str) -> Identity {
         let scope = Scope::new(format!("{}{scope}", self.mark)).expect("a valid scope");
         Identity::new(scope, Key::new(key).expect("a valid key"))
     }
 
-    /// Whether the store's clock moves only when it is told to, so that expiry can be tested to the
+    /// Whether the store's clock moves only when advanced, so that expiry can be tested to the
     /// microsecond.
     pub(crate) fn is_exact(&self) -> bool {
         self.paused || self.hooks.clock.is_some()
@@ -152,12 +151,12 @@ impl Subject {
         self.paused
     }
 
-    /// Lets time pass for the runtime alone.
+    /// Lets time pass only for the runtime.
     pub(crate) async fn skew(&self, by: Duration) {
         tokio::time::advance(by).await;
     }
 
-    /// Lets time pass for the store alone.
+    /// Lets time pass only for the store.
     pub(crate) fn pass_in_store(&self, by: Duration) {
         if let Some(advance) = &self.hooks.clock {
             advance(by);
@@ -209,14 +208,14 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store's clock stands still, and is moved forward by `advance`.
+    /// The store's clock moves only when `advance` is called.
     pub fn with_clock(mut self, advance: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         self.hooks.clock = Some(Box::new(advance));
         self
     }
 
-    /// Spoils the stored record of an identity behind the store's back, so that it can no longer be
-    /// read (CMP-8).
+    /// Damages the stored record of an identity without using the store, so that it can no longer
+    /// be read (CMP-8).
     pub fn with_corrupt<F, Fut>(mut self, corrupt: F) -> Self
     where
         F: Fn(Identity) -> Fut + Send + Sync + 'static,
@@ -226,7 +225,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// Counts the writes that the store has made, from any number on; only differences count
+    /// Counts the writes that the store has made, starting at any number; only differences matter
     /// (ACQ-8).
     pub fn with_writes<F, Fut>(mut self, writes: F) -> Self
     where
@@ -237,8 +236,7 @@ impl<S: IdempotencyStore> SubjectBuilder<S> {
         self
     }
 
-    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` says what is
-    /// written in them.
+    /// The store joins the transactions that `source` opens (CMP-7), and `ledger` writes in them.
     pub fn with_joined<D, T>(mut self, source: T, ledger: impl Ledger<T::Tx>) -> Self
     where
         D: Dialect,
@@ -303,7 +301,7 @@ impl<S: fmt::Debug> fmt::Debug for Concrete<S> {
     }
 }
 
-/// What the kit does on the concrete store, with its type forgotten.
+/// What the kit does on the concrete store, with its type erased.
 trait OnConcrete: Send + Sync {
     fn script(&self, id: Identity) -> Boxed<Transcript>;
     fn doom(&self, id: Identity, call: Doomed, times: u32) -> Boxed<bool>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WireProxy`]: stands between a store and its server, counts the round trips, and cuts, stalls
-//! or delays the line.
+//! [`WireProxy`]: a proxy between a store and its server that counts the round trips, and cuts, stalls
+//! or delays connections.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -44,9 +44,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// A TCP proxy on a loopback port of its own.
+/// A TCP proxy on a free loopback port.
 ///
-/// It ends, with every line through it, when it is dropped.
+/// Dropping it closes every connection through it.
 #[derive(Debug)]
 pub struct WireProxy {
     addr: SocketAddr,
@@ -60,19 +60,19 @@ struct Shared {
     flights: AtomicU64,
     lines: AtomicU64,
     refusing: AtomicBool,
-    /// Moves when every line is to be cut.
+    /// Changes when every connection should be cut.
     cuts: watch::Sender<u64>,
-    /// While true nothing is passed on, in either direction.
+    /// While true, nothing is forwarded in either direction.
     stalled: watch::Sender<bool>,
-    /// How long a burst of the client is on its way.
+    /// The delay of a burst from the client.
     delay: watch::Sender<Duration>,
 }
 
 impl WireProxy {
-    /// Listens on a free port of 127.0.0.1 and passes everything on to `target`.
+    /// Listens on a free port of 127.0.0.1 and forwards everything to `target`.
     ///
     /// # Errors
-    /// When no port is free.
+    /// If no port is free.
     pub async fn to(target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let addr = listener.local_addr()?;
@@ -89,44 +89,44 @@ impl WireProxy {
         Ok(Self { addr, shared, accepting })
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The round trips so far: bursts of the client that the server answered, however many messages
-    /// and packets a burst had. What the server sends unasked counts as none; opening a line counts
-    /// for as many as its protocol takes.
+    /// The round trips so far: bursts of the client that the server answered, with any number of
+    /// messages and packets per burst. Data that the server sends without a request does not count.
+    /// Opening a connection counts for as many round trips as its protocol needs.
     #[must_use]
     pub fn flights(&self) -> u64 {
         self.shared.flights.load(Ordering::SeqCst)
     }
 
-    /// The lines opened so far.
+    /// The number of connections opened so far.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.shared.lines.load(Ordering::SeqCst)
     }
 
-    /// Cuts every open line; new ones are accepted. What was under way is lost.
+    /// Cuts every open connection and accepts new ones. Data in flight is lost.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// While `true`, new lines are closed as soon as they are opened.
+    /// While `true`, new connections are closed as soon as they are opened.
     pub fn refuse(&self, refusing: bool) {
         self.shared.refusing.store(refusing, Ordering::SeqCst);
     }
 
-    /// While `true`, lines stay open and nothing gets through, in either direction; it arrives when
-    /// they run again.
+    /// While `true`, connections stay open but nothing gets through in either direction. The data
+    /// arrives after the stall.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.send_replace(stalled);
     }
 
-    /// Puts the server far away: each round trip takes this much longer, on open lines too. Opening
-    /// a line is one.
+    /// Simulates a distant server: each round trip takes this much longer, on open connections too.
+    /// Opening a connection is one round trip.
     pub fn delay(&self, round_trip: Duration) {
         self.shared.delay.send_replace(round_trip);
     }
@@ -145,16 +145,17 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             continue;
         }
         shared.lines.fetch_add(1, Ordering::SeqCst);
-        // Before the task runs: a cut right after the accept counts for this line too.
+        // Before the task runs, so that a cut right after the accept applies to this connection
+        // too.
         let cut = shared.cuts.subscribe();
         tokio::spawn(pass(client, Arc::clone(&shared), cut));
     }
 }
 
-/// One line, until either side closes it or it is cut.
+/// Forwards one connection until either side closes it or it is cut.
 async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
     let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
-    // Small packets at once, as the drivers ask for on their side.
+    // Send small packets at once, as the drivers do on their side.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut stalled = shared.stalled.subscribe();
     let (mut asked, mut answer) = (vec![0; 16 << 10], vec![0; 16 << 10]);
@@ -166,7 +167,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
         tokio::select! {
             biased;
             _ = cut.changed() => return,
-            // The sender lives as long as this task does.
+            // The sender lives as long as this task.
             running = stalled.wait_for(|stalled| !stalled) => if running.is_err() { return },
         }
         tokio::select! {
@@ -189,7 +190,8 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
             },
             read = server.read(&mut answer) => match read {
                 Ok(bytes @ 1..) => {
-                    // Counted before it is passed on: whoever has the answer sees it counted.
+                    // Counted before it is forwarded, so that a client with the answer sees it
+                    // counted.
                     if std::mem::take(&mut open) {
                         shared.flights.fetch_add(1, Ordering::SeqCst);
                     }
@@ -203,7 +205,7 @@ async fn pass(mut client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiv
     }
 }
 
-/// Until the first burst has arrived; for ever when none is under way.
+/// Waits until the first burst is due; forever if there is none.
 async fn until_first(under_way: &VecDeque<(Instant, Vec<u8>)>) {
     match under_way.front() {
         Some((at, _)) => sleep_until(*at).await,
