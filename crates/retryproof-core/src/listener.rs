@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Verdict`]: what a message broker is to be told (LST-1, LST-2), and what the adapters of all
+//! [`Verdict`]: how a consumer answers a message broker (LST-1, LST-2), and what the listeners of all
 //! brokers share.
 //!
-//! A message is handled like any other call: its scope and key make a context, the engine runs the
-//! work or answers from the record. What is special is the answer. The broker wants to know whether
-//! it may forget the message:
+//! A message is handled like any other call: its scope and key make a context, and the engine runs
+//! the work or replays its record. Only the answer is different: the broker has to know whether the
+//! message is done.
 //!
-//! | what became of the call | verdict | [`Reason`] |
+//! | result of the call | verdict | [`Reason`] |
 //! |---|---|---|
-//! | [`Outcome::Executed`] | ack, after completion | `Executed` |
+//! | [`Outcome::Executed`] | ack, after the completion | `Executed` |
 //! | [`Outcome::Replayed`] | ack | `Replayed` |
-//! | done, but not replayable; a completion that left a tombstone | ack | `NotReplayable` |
-//! | [`Outcome::InFlight`] | nack, no sooner than the holder's lease ends; no failure of the message | `InFlight` |
+//! | done, but not replayable; or completed as a tombstone | ack | `NotReplayable` |
+//! | [`Outcome::InFlight`] | nack, no sooner than the holder's lease ends; not a failure of the message | `InFlight` |
 //! | the key was used with another fingerprint | dead letter | `Mismatch` |
-//! | no key, a key out of bounds, an unreadable message | dead letter | `Poison` |
-//! | the result stands, but cannot be read | ack; dead letter if the result is to be [sent on](Verdict::replying) | `Unreadable` |
-//! | the record cannot be read, so nobody knows whether the work is done | dead letter: an ack could skip it unrun | `Unreadable` |
-//! | the work failed, and its effect is [not known](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
+//! | no key, a key out of bounds, a message that does not decode | dead letter | `Poison` |
+//! | done, but the result cannot be decoded | ack; dead letter if the result has to be [sent on](Verdict::replying) | `Unreadable` |
+//! | the record cannot be decoded, so it is unknown whether the work is done | dead letter: an ack could skip work that never ran | `Unreadable` |
+//! | the work failed with an [unknown effect](crate::Lease::hold_on_error) | nack, no sooner than its lease ends, within the broker's limit of redeliveries | `Held` |
 //! | the lease was lost, the store is away, the program's scope or durations are out of bounds, the completion failed, the work failed or panicked | nack, within the broker's limit of redeliveries | `LeaseLost`, `Store`, `NotRecorded`, `Failed`, `Panicked` |
 //!
-//! A broker's adapter turns the three answers into its own words. A consumer without an adapter
-//! does it in three lines:
+//! A listener turns the three verdicts into the broker's own answers. A consumer without one does
+//! that in three lines:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -34,9 +34,9 @@
 //! let ctx = IdempotencyContext::builder("orders.paid", message_id).wait_timeout(Duration::ZERO).build()?;
 //! let result = engine.execute(ctx, async || Ok::<_, std::io::Error>(())).await;
 //! match Verdict::of(&result) {
-//!     Verdict::Ack { .. } => { /* the broker may forget it */ }
-//!     Verdict::Nack { after, .. } => { /* give it back, to come again no sooner than `after` */ let _ = after; }
-//!     Verdict::DeadLetter { .. } => { /* put it where a person looks */ }
+//!     Verdict::Ack { .. } => { /* acknowledge the message */ }
+//!     Verdict::Nack { after, .. } => { /* have it redelivered, no sooner than `after` */ let _ = after; }
+//!     Verdict::DeadLetter { .. } => { /* move it where a person will look at it */ }
 //! }
 //! # Ok(())
 //! # }
@@ -53,102 +53,103 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::outcome::{ExecuteError, InFlight, Outcome, Recorded, Rejected};
 
-mod lanes;
-mod tally;
+mod counters;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 pub use crate::backoff::Backoff;
-pub use lanes::{Lanes, batch, caught};
-pub use tally::{Tallied, Tally};
+pub use counters::{VerdictCounters, VerdictCounts};
+pub use workers::{WorkerPool, WorkerSlot, batch, verdict_of};
 
-/// What a broker is to be told of one message (LST-2). The three answers are all there are, so the
-/// enum is exhaustive on purpose; each carries the [`Reason`], for logs and counters.
+/// How to answer a broker for one message (LST-2). There are no other answers, so the enum is
+/// exhaustive on purpose. Each holds its [`Reason`], for logs and counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a message that is not answered comes again"]
+#[must_use = "a message without an answer is redelivered"]
 pub enum Verdict {
-    /// The broker may forget the message: its work is done and recorded.
+    /// Acknowledge the message: its work is done and recorded.
     #[non_exhaustive]
     Ack {
-        /// Why.
-        why: Reason,
+        /// The reason.
+        reason: Reason,
     },
-    /// The message has to come again.
+    /// Have the message redelivered.
     #[non_exhaustive]
     Nack {
-        /// No sooner than this from now. Zero: whenever the adapter's own [`Backoff`] says.
+        /// The least time until then. Zero leaves the pause to the listener's [`Backoff`].
         after: Duration,
-        /// Why.
-        why: Reason,
+        /// The reason.
+        reason: Reason,
     },
-    /// Coming again would not help: the message belongs where a person looks at it.
+    /// Move the message to the dead letters, because a redelivery would not help.
     #[non_exhaustive]
     DeadLetter {
-        /// Why.
-        why: Reason,
+        /// The reason.
+        reason: Reason,
     },
 }
 
-/// Why a [`Verdict`] is what it is. [`as_str`](Self::as_str) is stable, for metric labels.
+/// The reason for a [`Verdict`]. [`as_str`](Self::as_str) is stable, for metric labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The work ran in this delivery and is recorded.
+    /// The work ran in this delivery and was recorded.
     Executed,
-    /// It ran in an earlier delivery (LST-1).
+    /// The work ran in an earlier delivery (LST-1).
     Replayed,
-    /// It is done, and its result cannot be replayed (HTTP-13, CMP-9).
+    /// The work is done, and its result cannot be replayed (HTTP-13, CMP-9).
     NotReplayable,
-    /// Another delivery of it is being worked on.
+    /// Another delivery of the message is in flight.
     InFlight,
-    /// The key was used before with another fingerprint (FP-1).
+    /// The key was used with another fingerprint (FP-1).
     Mismatch,
     /// The message cannot be handled at all.
     Poison(Poison),
-    /// A stored result or record cannot be read (CMP-8).
+    /// A stored result or record cannot be decoded (CMP-8).
     Unreadable,
-    /// The lease was lost where it has to count: in a joined transaction (CMP-7).
+    /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
-    /// The store could not answer, or the engine takes no more work, or refuses the program's scope
-    /// or durations; nothing ran.
+    /// Nothing ran: the store could not answer, or the engine accepts no more work, or rejects the
+    /// program's scope or durations.
     Store,
-    /// The work ran, and its completion could not be recorded (CMP-4).
+    /// The work ran, but its completion could not be recorded (CMP-4).
     NotRecorded,
     /// The work returned an error; its key is free again (RUN-4).
     Failed,
-    /// The work returned an error and its effect is not known; its key stays taken until the lease
-    /// runs out (RUN-4).
+    /// The work returned an error and its effect is unknown; its key stays held until the lease runs
+    /// out (RUN-4).
     Held,
     /// The work panicked; its key is free again (RUN-4).
     Panicked,
 }
 
-/// Why a message cannot be handled, however often it comes.
+/// Why a message can never be handled, however often it is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Poison {
-    /// It has no key where the consumer looks for one.
+    /// It has no key.
     NoKey,
-    /// Its key is outside ID-3: 1 to 512 bytes of text, not blank, without control characters.
+    /// Its key breaks ID-3: 1 to 512 bytes of text, not blank, without control characters.
     BadKey,
-    /// Its body or its headers do not decode.
+    /// Its body or its headers cannot be decoded.
     Unreadable,
 }
 
 impl Verdict {
-    /// Of an execution by the engine, for a consumer that returns nothing to whoever sent the
-    /// message. One that does asks for [`replying`](Self::replying) on top.
+    /// The verdict on an execution by the engine. A consumer that sends the result on applies
+    /// [`replying`](Self::replying) as well.
     pub fn of<T, E>(result: &Result<Outcome<T>, ExecuteError<E>>) -> Self {
         match result {
             Ok(Outcome::Executed(_)) => Self::ack(Reason::Executed),
             Ok(Outcome::Replayed(_)) => Self::ack(Reason::Replayed),
             Ok(Outcome::InFlight(busy)) => {
-                Self::Nack { after: busy.redeliver_after(), why: Reason::InFlight }
+                Self::Nack { after: busy.redeliver_after(), reason: Reason::InFlight }
             }
             Err(ExecuteError::Action(_)) => Self::nack(Reason::Failed),
-            Err(ExecuteError::Held { remaining, .. }) => {
-                Self::Nack { after: InFlight::new(*remaining).redeliver_after(), why: Reason::Held }
-            }
+            Err(ExecuteError::Held { remaining, .. }) => Self::Nack {
+                after: InFlight::new(*remaining).redeliver_after(),
+                reason: Reason::Held,
+            },
             Err(ExecuteError::Store(error)) => Self::of_store(error),
             Err(ExecuteError::Codec(_)) => Self::ack(Reason::Unreadable),
             Err(ExecuteError::Completion(failure)) => Self::of_completion(failure.recorded),
@@ -158,8 +159,8 @@ impl Verdict {
         }
     }
 
-    /// Of what a function under `#[idempotent(key = ..)]` returned (ANN-5). It does not say whether
-    /// a value was made now or stored earlier; both are acknowledged.
+    /// The verdict on the result of a function under `#[idempotent(key = ..)]` (ANN-5). Such a result
+    /// does not show whether the function ran or was replayed; both are acknowledged.
     pub fn of_function<T, E: Refusal>(returned: &Result<T, E>) -> Self {
         match returned {
             Ok(_) => Self::ack(Reason::Executed),
@@ -167,12 +168,12 @@ impl Verdict {
         }
     }
 
-    /// Of the error value by which such a function says that it did not run, or that its result
-    /// cannot be given.
+    /// The verdict on the error of such a function that did not run, or whose result cannot be
+    /// returned.
     pub fn of_rejected(rejected: &Rejected) -> Self {
         match rejected {
             Rejected::InFlight { retry_after } => {
-                Self::Nack { after: *retry_after, why: Reason::InFlight }
+                Self::Nack { after: *retry_after, reason: Reason::InFlight }
             }
             Rejected::Mismatch => Self::dead_letter(Reason::Mismatch),
             Rejected::LeaseLost => Self::nack(Reason::LeaseLost),
@@ -183,66 +184,67 @@ impl Verdict {
         }
     }
 
-    /// Of a message that cannot be handled.
-    pub fn poison(why: Poison) -> Self {
-        Self::dead_letter(Reason::Poison(why))
+    /// The verdict on a message that can never be handled.
+    pub fn poison(poison: Poison) -> Self {
+        Self::dead_letter(Reason::Poison(poison))
     }
 
-    /// Of work that failed, for a consumer that runs it by itself.
+    /// The verdict on work that failed, for a consumer that runs the work itself.
     pub fn failed() -> Self {
         Self::nack(Reason::Failed)
     }
 
-    /// Of a message that is to come again, no sooner than `after`, and did not fail: another
-    /// delivery of it is being worked on, or its consumer stops before it was begun.
-    pub fn put_off(after: Duration) -> Self {
-        Self::Nack { after, why: Reason::InFlight }
+    /// Has the message redelivered, no sooner than `after`, without counting a failure: another
+    /// delivery is in flight, or the consumer stops before the message was begun.
+    pub fn delayed(after: Duration) -> Self {
+        Self::Nack { after, reason: Reason::InFlight }
     }
 
-    /// For a consumer that sends the result on, as an answer to the sender: a result that stands
-    /// and cannot be read is then no reason to acknowledge, and the message is a dead letter.
+    /// The verdict for a consumer that sends the result on, say as a reply to the sender: without a
+    /// result that can be decoded there is nothing to send, so the message becomes a dead letter.
     pub fn replying(self) -> Self {
         match self {
-            Self::Ack { why: why @ Reason::Unreadable } => Self::DeadLetter { why },
+            Self::Ack { reason: reason @ Reason::Unreadable } => Self::DeadLetter { reason },
             other => other,
         }
     }
 
-    /// Of a message that has used up its redeliveries, for a broker that would drop it next: a nack
-    /// becomes a dead letter for the same reason.
+    /// The verdict on a message without redeliveries left, which the broker would drop: a nack
+    /// becomes a dead letter with the same reason.
     pub fn given_up(self) -> Self {
         match self {
-            Self::Nack { why, .. } => Self::DeadLetter { why },
+            Self::Nack { reason, .. } => Self::DeadLetter { reason },
             other => other,
         }
     }
 
-    /// Why it is so.
+    /// The reason for the verdict.
     #[must_use]
-    pub fn why(&self) -> Reason {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Ack { why } | Self::Nack { why, .. } | Self::DeadLetter { why } => *why,
+            Self::Ack { reason } | Self::Nack { reason, .. } | Self::DeadLetter { reason } => {
+                *reason
+            }
         }
     }
 
-    /// Whether this delivery counts against the broker's limit of redeliveries: a nack that says
-    /// something about the message or its work, and not only that another delivery came first.
+    /// Whether this delivery counts against the broker's limit of redeliveries. Every nack does,
+    /// except one because another delivery is in flight.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::Nack { why, .. } if *why != Reason::InFlight)
+        matches!(self, Self::Nack { reason, .. } if *reason != Reason::InFlight)
     }
 
-    /// Says it in the log, the same for all brokers: `debug` for what is as it should be, `warn`
-    /// for a failure, `error` for a dead letter. The identity prints masked (ID-4); a message
-    /// without a usable key has none.
+    /// Logs the verdict in the same way for all brokers: dead letters as `error`, failures as `warn`,
+    /// the rest as `debug`. The identity is masked (ID-4); a message without a usable key has none.
     pub fn log(&self, broker: &'static str, identity: Option<&Identity>) {
-        let (why, identity) = (self.why().as_str(), identity.map(tracing::field::display));
+        let (why, identity) = (self.reason().as_str(), identity.map(tracing::field::display));
         match self {
             Self::DeadLetter { .. } => {
-                tracing::error!(broker, why, identity, "message sent to the dead letters");
+                tracing::error!(broker, why, identity, "message becomes a dead letter");
             }
             Self::Nack { .. } if self.is_failure() => {
-                tracing::warn!(broker, why, identity, "message given back, to be delivered again");
+                tracing::warn!(broker, why, identity, "message failed; it is redelivered");
             }
             Self::Nack { after, .. } => {
                 tracing::debug!(
@@ -250,7 +252,7 @@ impl Verdict {
                     why,
                     identity,
                     ?after,
-                    "message put off while another delivery runs"
+                    "message delayed while another delivery is in flight"
                 );
             }
             Self::Ack { .. } => {
@@ -261,12 +263,12 @@ impl Verdict {
 
     fn of_store(error: &Error) -> Self {
         match error.kind() {
-            // Whatever else is invalid, a scope or a duration, is a mistake of the program: the
-            // message is as good as any.
+            // Any other invalid value is a scope or a duration: a mistake of the program, not of the
+            // message.
             ErrorKind::Invalid if error.is_about_key() => Self::poison(Poison::BadKey),
-            // The engine opens a result without an operation of the store: then the record is known
-            // to be complete. Met by a store, nobody knows the record's state, and an ack could
-            // skip work that never ran.
+            // Without an operation, the engine failed to decode the result of a record that is known
+            // to be complete. With one, the store failed to decode the record: its state is
+            // unknown, and an ack could skip work that never ran.
             ErrorKind::Corrupt if error.operation().is_none() => Self::ack(Reason::Unreadable),
             ErrorKind::Corrupt => Self::dead_letter(Reason::Unreadable),
             _ => Self::nack(Reason::Store),
@@ -280,21 +282,21 @@ impl Verdict {
         }
     }
 
-    fn ack(why: Reason) -> Self {
-        Self::Ack { why }
+    fn ack(reason: Reason) -> Self {
+        Self::Ack { reason }
     }
 
-    fn nack(why: Reason) -> Self {
-        Self::Nack { after: Duration::ZERO, why }
+    fn nack(reason: Reason) -> Self {
+        Self::Nack { after: Duration::ZERO, reason }
     }
 
-    fn dead_letter(why: Reason) -> Self {
-        Self::DeadLetter { why }
+    fn dead_letter(reason: Reason) -> Self {
+        Self::DeadLetter { reason }
     }
 }
 
 impl Reason {
-    /// Its name, as counted: lower case, with dashes.
+    /// The name for metric labels: lower case, with dashes.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -337,18 +339,18 @@ impl fmt::Display for Poison {
 
 impl StdError for Poison {}
 
-/// The fingerprint of a message's body (FP-1): its SHA-256 behind an algorithm byte of its own.
-/// Brokers deliver the same bytes again, so a message under a known key whose body is another one
-/// is no redelivery, and is refused.
+/// The fingerprint of a message's body (FP-1): its SHA-256, prefixed with an algorithm byte. A broker
+/// redelivers the same bytes, so a message with a known key and another body is not a redelivery,
+/// and is rejected.
 #[must_use]
 pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
-    /// Apart from those of HTTP requests (FP-3). It stands in records: never changed, never reused.
+    /// Differs from those of HTTP requests (FP-3). It is stored in records, so it must never change.
     const MESSAGE_BODY: u8 = 64;
     Fingerprint::tagged(MESSAGE_BODY, &Sha256::digest(body).into())
 }
 
-/// An error of a function under `#[idempotent(key = ..)]` that a [`Verdict`] can be made of: it
-/// says which of its values is the [`Rejected`] that it was made from.
+/// An error type of functions under `#[idempotent(key = ..)]` that distinguishes a [`Rejected`] call
+/// from work that failed, for [`Verdict::of_function`].
 ///
 /// ```
 /// use retryproof_core::{Rejected, listener::Refusal};
@@ -362,24 +364,23 @@ pub fn body_fingerprint(body: &[u8]) -> Fingerprint {
 ///     fn rejected(&self) -> Option<&Rejected> {
 ///         match self {
 ///             Self::NotRun(rejected) => Some(rejected),
-///             Self::Mail(_) => None, // the work's own failure: it comes again
+///             Self::Mail(_) => None, // the work failed: the message is redelivered
 ///         }
 ///     }
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "the error type `{Self}` does not tell a refused call from failed work",
-    label = "it wants to be a `Refusal`",
-    note = "implement `Refusal` for it: the `Rejected` inside, or `None` for an error of the \
-            work itself"
+    message = "the error type `{Self}` does not distinguish a rejected call from failed work",
+    label = "has to implement `Refusal`",
+    note = "implement `Refusal` for it: return the `Rejected` inside, or `None` for an error of the \
+            work"
 )]
 pub trait Refusal {
-    /// The [`Rejected`] inside; `None` for an error of the work itself.
+    /// The [`Rejected`] inside; `None` for an error of the work.
     fn rejected(&self) -> Option<&Rejected>;
 
-    /// The verdict: that of the [`Rejected`], else [`Verdict::failed`]. An error type that knows of
-    /// failures which no repetition cures overrides this, and asks for the dead letters by
-    /// [`Verdict::poison`].
+    /// The verdict on the [`Rejected`], else [`Verdict::failed`]. Override this for errors that no
+    /// repetition can cure, and return [`Verdict::poison`] for them.
     fn verdict(&self) -> Verdict {
         self.rejected().map_or_else(Verdict::failed, Verdict::of_rejected)
     }
@@ -391,7 +392,7 @@ impl Refusal for Rejected {
     }
 }
 
-/// The [`Rejected`] is found again in the box that `?` put it in.
+/// Finds the [`Rejected`] that `?` has boxed.
 impl Refusal for Box<dyn StdError + Send + Sync> {
     fn rejected(&self) -> Option<&Rejected> {
         self.downcast_ref()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdkafka::config::{ClientConfig, FromClientConfig, FromClientConfigAndContext};
 use rdkafka::message::OwnedMessage;
 use rdkafka::producer::FutureProducer;
-use retryproof_core::listener::{Backoff, Tally};
+use retryproof_core::listener::{Backoff, VerdictCounters};
 use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::KafkaListener;
@@ -99,8 +99,8 @@ impl KafkaListenerBuilder {
 
     /// How often the work on a message is tried, in place, before the message becomes a dead
     /// letter; 5 unless set. The messages behind it in the partition wait.
-    pub fn attempts(mut self, runs: u32) -> Self {
-        self.max_attempts = runs.max(1);
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts.max(1);
         self
     }
 
@@ -113,21 +113,21 @@ impl KafkaListenerBuilder {
     /// How many messages of one partition are handled at the same time; 1 unless set, which keeps
     /// their order. A higher number gives up the order; the committed offset then stays before the
     /// first message that is not done.
-    pub fn side_by_side(mut self, messages: usize) -> Self {
+    pub fn partition_concurrency(mut self, messages: usize) -> Self {
         self.partition_concurrency = messages.clamp(1, 10_000);
         self
     }
 
     /// How many messages of one partition may be read and not answered; 100 unless set. At that
     /// number the client pauses the partition.
-    pub fn ahead(mut self, messages: usize) -> Self {
+    pub fn partition_prefetch(mut self, messages: usize) -> Self {
         self.partition_prefetch = messages.clamp(1, 100_000);
         self
     }
 
     /// How long a stop waits for running handlers and for dead letters being published; 30 s unless
     /// set. The client does not poll meanwhile, so keep it below `max.poll.interval.ms` (5 min).
-    pub fn drain(mut self, timeout: Duration) -> Self {
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
@@ -192,7 +192,7 @@ impl KafkaListenerBuilder {
             backoff: self.backoff,
             max_attempts: self.max_attempts,
             partition_concurrency: self.partition_concurrency,
-            tally: Arc::new(Tally::default()),
+            counters: Arc::new(VerdictCounters::default()),
         };
         Ok(KafkaListener {
             context: Arc::new(context),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Poison, Reason, Tally, Verdict, caught};
+use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, VerdictCounters, verdict_of};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -29,7 +29,7 @@ pub(crate) struct HandlerContext {
     pub(crate) max_attempts: u32,
     /// Messages of one partition that are handled at the same time.
     pub(crate) partition_concurrency: usize,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VerdictCounters>,
 }
 
 /// The failures of a message so far.
@@ -112,7 +112,7 @@ impl HandlerContext {
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
-                    caught(async {
+                    verdict_of(async {
                         handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
                     })
                     .await
@@ -129,8 +129,8 @@ impl HandlerContext {
                 () = stop.requested() => return false,
             }
         };
-        if let Verdict::DeadLetter { why, .. } = verdict
-            && !self.dead_letters.publish_until(&mut stop, delivery, why, self.backoff).await
+        if let Verdict::DeadLetter { reason, .. } = verdict
+            && !self.dead_letters.publish_until(&mut stop, delivery, reason, self.backoff).await
         {
             return false;
         }
@@ -139,9 +139,9 @@ impl HandlerContext {
     }
 
     fn judge(&self, verdict: Verdict, attempts: &mut Attempts) -> NextStep {
-        let Verdict::Nack { after, why, .. } = verdict else { return NextStep::Answer(verdict) };
+        let Verdict::Nack { after, reason, .. } = verdict else { return NextStep::Answer(verdict) };
         attempts.nacks = attempts.nacks.saturating_add(1);
-        let pause = match why {
+        let pause = match reason {
             // Never without a pause: a handler that returns this verdict at once would otherwise
             // run in a hot loop.
             Reason::InFlight => self.backoff.after(1),
@@ -160,7 +160,7 @@ impl HandlerContext {
     }
 
     fn count(&self, verdict: &Verdict, delivery: &Delivery) {
-        self.tally.count(verdict);
+        self.counters.count(verdict);
         verdict.log("kafka", delivery.identity().as_ref());
     }
 }

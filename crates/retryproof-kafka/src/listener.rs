@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
-use retryproof_core::listener::{Poison, Tally, Verdict};
+use retryproof_core::listener::{Poison, Verdict, VerdictCounters};
 use retryproof_core::{IntoScope, Result};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -55,13 +55,13 @@ impl KafkaListener {
     /// Counts verdicts by reason. A message that waits, for another owner or for its next attempt,
     /// counts as a nack each time, although Kafka receives no answer then.
     #[must_use]
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.context.tally)
+    pub fn counters(&self) -> Arc<VerdictCounters> {
+        Arc::clone(&self.context.counters)
     }
 
     /// Handles messages until `shutdown` resolves, over rebalances and outages. Then begins no new
     /// handler, waits for those that run, commits, and drops handlers that run longer than
-    /// [`drain`](KafkaListenerBuilder::drain): their leases run out, and their messages are
+    /// [`drain_timeout`](KafkaListenerBuilder::drain_timeout): their leases run out, and their messages are
     /// delivered again. So are messages that were read and not begun, and those that wait for
     /// another owner or for their next attempt.
     ///

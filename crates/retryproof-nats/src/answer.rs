@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::AckKind;
 use async_nats::{Client, Request};
 use retryproof_core::Result;
-use retryproof_core::listener::{Backoff, Reason, Tally, Verdict};
+use retryproof_core::listener::{Backoff, Reason, Verdict, VerdictCounters};
 use tokio::time::sleep;
 
 use crate::dead_letter::DeadLetterSubject;
@@ -28,7 +28,7 @@ pub(crate) struct ServerReplies {
     /// The consumer's `max_deliver`: the server drops a message that is given back, or not
     /// answered, in this delivery.
     pub(crate) max_deliver: Option<u64>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VerdictCounters>,
 }
 
 impl ServerReplies {
@@ -43,14 +43,14 @@ impl ServerReplies {
                 self.give_back(delivery, pause).await;
                 Ok(())
             }
-            Verdict::DeadLetter { why, .. } => {
-                if !self.publish_dead_letter(delivery, why).await {
+            Verdict::DeadLetter { reason, .. } => {
+                if !self.publish_dead_letter(delivery, reason).await {
                     return;
                 }
                 self.confirm(delivery, AckKind::Term).await
             }
         };
-        self.tally.count(&verdict);
+        self.counters.count(&verdict);
         verdict.log("nats", delivery.identity().as_ref());
         if let Err(error) = answered {
             tracing::warn!(delivery = ?delivery, %error, "answer not confirmed; the message may be \

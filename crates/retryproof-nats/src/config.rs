@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_nats::Message;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
-use retryproof_core::listener::{Backoff, Tally};
+use retryproof_core::listener::{Backoff, VerdictCounters};
 use retryproof_core::{IntoScope, Result, Scope};
 use tokio::sync::Semaphore;
 
@@ -89,7 +89,7 @@ impl NatsListenerBuilder {
 
     /// How many messages may be fetched and not answered, without those that are parked; 100 unless
     /// set.
-    pub fn batch(mut self, messages: usize) -> Self {
+    pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages.clamp(1, 10_000);
         self
     }
@@ -103,7 +103,7 @@ impl NatsListenerBuilder {
     /// How many messages may be parked while other consumers handle their keys; 500 unless set, and
     /// never more than half of the consumer's `max_ack_pending`. Messages beyond that are given
     /// back with a delay, which costs each a delivery.
-    pub fn parked(mut self, messages: usize) -> Self {
+    pub fn max_parked(mut self, messages: usize) -> Self {
         self.max_parked = messages.min(10_000);
         self
     }
@@ -118,21 +118,21 @@ impl NatsListenerBuilder {
     /// Makes a message that fails in this delivery, or in a later one, a dead letter. Prefer this to
     /// the consumer's `max_deliver`: there the server silently drops a message whose consumer dies
     /// during the last delivery.
-    pub fn give_up_after(mut self, deliveries: u64) -> Self {
-        self.max_deliveries = Some(deliveries.max(1));
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.max_deliveries = Some(u64::from(deliveries.max(1)));
         self
     }
 
     /// How long a fetch request stays open while there are no messages; 2 s unless set. A stop waits
     /// until the open request ends, so that no message waits for the end of its `ack_wait`, and
     /// gives back the messages that were not begun with this delay.
-    pub fn pull_for(mut self, timeout: Duration) -> Self {
+    pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(60));
         self
     }
 
     /// How long a stop waits for running handlers; 30 s unless set.
-    pub fn drain(mut self, timeout: Duration) -> Self {
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
@@ -180,7 +180,7 @@ impl NatsListenerBuilder {
                 dead_letters,
                 backoff: self.backoff,
                 max_deliver,
-                tally: Arc::new(Tally::default()),
+                counters: Arc::new(VerdictCounters::default()),
             },
             scope,
             key_of: self.key_of,

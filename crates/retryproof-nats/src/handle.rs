@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, caught};
+use retryproof_core::listener::{Backoff, Poison, Reason, Verdict, verdict_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -100,11 +100,11 @@ impl HandlerContext {
             // The semaphore is never closed.
             let running = self.running.acquire().await.ok();
             if *stopping.borrow() && !self.replies.is_last_delivery(delivery) {
-                return Verdict::put_off(self.fetch_timeout);
+                return Verdict::delayed(self.fetch_timeout);
             }
             let verdict = match delivery.key() {
                 Ok(_) => {
-                    caught(async {
+                    verdict_of(async {
                         handler(delivery.clone()).await.unwrap_or_else(Verdict::poison)
                     })
                     .await
@@ -118,28 +118,28 @@ impl HandlerContext {
                 NextStep::Park(pause) => pause,
             };
             let Ok(_parked) = self.parked.try_acquire() else {
-                return Verdict::put_off(pause);
+                return Verdict::delayed(pause);
             };
             verdict.log("nats", delivery.identity().as_ref());
             drop(fetched.take());
             tokio::select! {
                 () = sleep(pause) => {}
                 _ = stopping.wait_for(|stopping| *stopping) => {
-                    return Verdict::put_off(pause.max(self.fetch_timeout));
+                    return Verdict::delayed(pause.max(self.fetch_timeout));
                 }
             }
         }
     }
 
     fn judge(&self, delivery: &Delivery, verdict: Verdict, runs: u32) -> NextStep {
-        let Verdict::Nack { after, why, .. } = verdict else {
+        let Verdict::Nack { after, reason, .. } = verdict else {
             return NextStep::Answer(verdict);
         };
-        if why == Reason::Store {
+        if reason == Reason::Store {
             self.store_away.store(true, Ordering::Relaxed);
         }
         let last = self.max_deliveries.is_some_and(|last| delivery.deliveries() >= last);
-        match why {
+        match reason {
             // Giving the message back would cost a delivery, parking it does not. Never without a
             // pause: a handler that returns this verdict at once would otherwise run in a hot loop.
             Reason::InFlight => NextStep::Park(after.max(self.backoff.after(1))),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::PullConsumer;
-use retryproof_core::listener::{Backoff, Poison, Tally, Verdict};
+use retryproof_core::listener::{Backoff, Poison, Verdict, VerdictCounters};
 use retryproof_core::{IntoScope, Result};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -57,14 +57,14 @@ impl NatsListener {
 
     /// Counts verdicts by reason, each when its message is answered.
     #[must_use]
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.context.replies.tally)
+    pub fn counters(&self) -> Arc<VerdictCounters> {
+        Arc::clone(&self.context.replies.counters)
     }
 
     /// Handles messages until `shutdown` resolves, over reconnects and outages. Then fetches no
     /// more, gives back the messages that were not begun, to be redelivered after
-    /// [`pull_for`](NatsListenerBuilder::pull_for), waits for the running handlers, and drops those
-    /// that run longer than [`drain`](NatsListenerBuilder::drain): their leases run out, and their
+    /// [`fetch_timeout`](NatsListenerBuilder::fetch_timeout), waits for the running handlers, and drops those
+    /// that run longer than [`drain_timeout`](NatsListenerBuilder::drain_timeout): their leases run out, and their
     /// messages are redelivered.
     ///
     /// The handler returns a verdict on its message; a panic counts as a failure. It runs once for

@@ -34,7 +34,7 @@ pub(crate) struct BrokerReplies {
 /// Whether the verdict uses up one of the message's attempts: its work ran and failed, lost its
 /// lease, or was not recorded. Nothing runs while the store is away or the engine is full.
 pub(crate) fn is_failed_attempt(verdict: &Verdict) -> bool {
-    verdict.is_failure() && verdict.why() != Reason::Store
+    verdict.is_failure() && verdict.reason() != Reason::Store
 }
 
 impl BrokerReplies {
@@ -101,10 +101,10 @@ impl BrokerReplies {
         let failures = message.failures().saturating_add(u32::from(is_failed_attempt(&verdict)));
         match verdict {
             Verdict::Ack { .. } => (Ok(()), Duration::ZERO),
-            Verdict::Nack { after, why, .. } => {
+            Verdict::Nack { after, reason, .. } => {
                 let outages =
-                    if why == Reason::Store { message.outages().saturating_add(1) } else { 0 };
-                let pause = match why {
+                    if reason == Reason::Store { message.outages().saturating_add(1) } else { 0 };
+                let pause = match reason {
                     Reason::Store => self.backoff.after(outages),
                     Reason::InFlight => Duration::ZERO,
                     _ => self.backoff.after(failures),
@@ -113,8 +113,8 @@ impl BrokerReplies {
                 let copy = copied_properties(message, failures, outages, None);
                 (self.publisher.publish_delayed(delay, message.body(), copy).await, delay)
             }
-            Verdict::DeadLetter { why, .. } => {
-                let copy = copied_properties(message, failures, 0, Some(why));
+            Verdict::DeadLetter { reason, .. } => {
+                let copy = copied_properties(message, failures, 0, Some(reason));
                 let queue = &self.dead_letters;
                 let published = self.publisher.publish(queue, message.body(), copy).await;
                 (published, self.backoff.after(1))

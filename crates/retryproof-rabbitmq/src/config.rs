@@ -133,7 +133,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
-    /// How many messages may be received and not answered; the same as [`at_once`](Self::at_once)
+    /// How many messages may be received and not answered; the same as [`concurrency`](Self::concurrency)
     /// unless set. With more, the next message is already here when one is answered. But messages
     /// that were received and not begun when the consumer stops, dies or loses its connection are
     /// returned, and that counts against the queue's delivery limit.
@@ -144,7 +144,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
 
     /// How many messages are handled at the same time; 16 unless set, and never more than the
     /// [`prefetch`](Self::prefetch), if that is set.
-    pub fn at_once(mut self, messages: usize) -> Self {
+    pub fn concurrency(mut self, messages: usize) -> Self {
         self.settings.concurrency = messages;
         self
     }
@@ -153,8 +153,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// set. A delivery that finds another one in flight does not count, nor does one that finds the
     /// store away. The broker counts the deliveries to consumers that died
     /// ([`Topology::delivery_limit`](crate::Topology::delivery_limit)).
-    pub fn most_failures(mut self, failures: u32) -> Self {
-        self.settings.max_attempts = failures;
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.settings.max_attempts = attempts;
         self
     }
 
@@ -173,7 +173,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     }
 
     /// How long a [stop](crate::Stopper::stop) waits for running handlers; 30 s unless set.
-    pub fn drain(mut self, timeout: Duration) -> Self {
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.settings.drain_timeout = timeout;
         self
     }

@@ -7,7 +7,7 @@ use lapin::message::Delivery;
 use tokio::time::{Instant, sleep_until};
 
 use retryproof_core::Scope;
-use retryproof_core::listener::{Backoff, Reason, Tally, Verdict, caught};
+use retryproof_core::listener::{Backoff, Reason, Verdict, VerdictCounters, verdict_of};
 
 use crate::answer::{BrokerReplies, MAX_HOLD, is_failed_attempt};
 use crate::config::{Decode, Settings};
@@ -21,7 +21,7 @@ pub(crate) struct HandlerContext<T> {
     pub(crate) settings: Arc<Settings>,
     pub(crate) decode: Arc<Decode<T>>,
     pub(crate) store_pause: StorePause,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VerdictCounters>,
 }
 
 impl<T: Send + 'static> HandlerContext<T> {
@@ -38,9 +38,9 @@ impl<T: Send + 'static> HandlerContext<T> {
         let acker = delivery.acker.clone();
         let message = Arc::new(Message::new(delivery));
         let mut identity = None;
-        // A panic of the decoder is caught too: without an answer, the message would count to the
+        // A panic of the decoder is verdict_of too: without an answer, the message would count to the
         // prefetch for ever.
-        let handled = caught(async {
+        let handled = verdict_of(async {
             match self.settings.read(&self.scope, &*self.decode, &message) {
                 Ok((ctx, body)) => {
                     identity = Some(ctx.identity().clone());
@@ -51,14 +51,14 @@ impl<T: Send + 'static> HandlerContext<T> {
         });
         let verdict = handled.await;
         let verdict = self.judge(verdict, &message);
-        self.tally.count(&verdict);
+        self.counters.count(&verdict);
         verdict.log("rabbitmq", identity.as_ref());
         self.replies.answer(verdict, &message, &acker, lost).await;
     }
 
     /// Turns the last failed attempt into a dead letter.
     fn judge(&self, verdict: Verdict, message: &Message) -> Verdict {
-        self.store_pause.note(verdict.why(), self.settings.backoff);
+        self.store_pause.note(verdict.reason(), self.settings.backoff);
         let attempts = message.failures().saturating_add(1);
         if is_failed_attempt(&verdict) && attempts >= self.settings.max_attempts {
             verdict.given_up()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use retryproof_core::codec::{Codec, JsonCodec};
-use retryproof_core::listener::{Backoff, Lanes, Tally, Verdict};
+use retryproof_core::listener::{Backoff, Verdict, VerdictCounters, WorkerPool};
 use retryproof_core::{Error, ErrorKind, IdempotencyEngine, IntoScope, Lease, Result, Scope};
 
 use crate::answer::BrokerReplies;
@@ -37,7 +37,7 @@ struct Inner<T> {
     scope: Scope,
     settings: Arc<Settings>,
     decode: Arc<Decode<T>>,
-    tally: Arc<Tally>,
+    counters: Arc<VerdictCounters>,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -75,7 +75,7 @@ impl<T: Send + 'static> Consumer<T> {
         decode: Arc<Decode<T>>,
     ) -> Self {
         let (settings, stop) = (Arc::new(settings), Arc::new(watch::Sender::new(false)));
-        Self(Arc::new(Inner { url, scope, settings, decode, tally: Arc::default(), stop }))
+        Self(Arc::new(Inner { url, scope, settings, decode, counters: Arc::default(), stop }))
     }
 
     /// Runs `work` once for each message, guarded by `engine`, until the consumer is
@@ -124,7 +124,7 @@ impl<T: Send + 'static> Consumer<T> {
         let Inner { settings, stop, .. } = &*self.0;
         let work = Arc::new(work);
         let context = Arc::new(self.context());
-        let mut workers = Lanes::new(settings.concurrency.min(settings.prefetch().into()));
+        let mut workers = WorkerPool::new(settings.concurrency.min(settings.prefetch().into()));
         let mut stopped = stop.subscribe();
         let (mut failures, mut connected) = (0_u32, false);
         let mut ramp = PrefetchRamp::new(settings.prefetch());
@@ -186,12 +186,12 @@ impl<T: Send + 'static> Consumer<T> {
 
     /// Counts verdicts by reason.
     #[must_use]
-    pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.0.tally)
+    pub fn counters(&self) -> Arc<VerdictCounters> {
+        Arc::clone(&self.0.counters)
     }
 
     fn context(&self) -> HandlerContext<T> {
-        let Inner { url, scope, settings, decode, tally, .. } = &*self.0;
+        let Inner { url, scope, settings, decode, counters, .. } = &*self.0;
         HandlerContext {
             replies: BrokerReplies {
                 publisher: RequeuePublisher::new(url.clone(), &settings.queue),
@@ -203,7 +203,7 @@ impl<T: Send + 'static> Consumer<T> {
             settings: Arc::clone(settings),
             decode: Arc::clone(decode),
             store_pause: StorePause::default(),
-            tally: Arc::clone(tally),
+            counters: Arc::clone(counters),
         }
     }
 
@@ -222,7 +222,7 @@ impl<T: Send + 'static> Consumer<T> {
     async fn session<F, Fut>(
         &self,
         connection: BrokerConnection,
-        workers: &mut Lanes,
+        workers: &mut WorkerPool,
         ramp: &mut PrefetchRamp,
         connected: &mut bool,
         context: &Arc<HandlerContext<T>>,
@@ -249,7 +249,7 @@ impl<T: Send + 'static> Consumer<T> {
         let (_alive, lost) = ConnectionLost::new();
         loop {
             let next = async {
-                let worker = workers.free().await;
+                let worker = workers.slot().await;
                 context.store_pause.over().await;
                 (worker, next_delivery(&mut consumers).await)
             };
@@ -273,7 +273,7 @@ impl<T: Send + 'static> Consumer<T> {
             match delivery {
                 Ok(delivery) => {
                     let (context, work) = (Arc::clone(context), Arc::clone(work));
-                    workers.run(worker, context.handle(delivery, work, lost.clone()));
+                    workers.spawn(worker, context.handle(delivery, work, lost.clone()));
                 }
                 Err(error) => return SessionEnd::Lost(error),
             }
@@ -285,8 +285,8 @@ impl<T: Send + 'static> Consumer<T> {
         SessionEnd::Stopped
     }
 
-    async fn drain(&self, workers: &mut Lanes) {
-        let left = workers.finish(self.0.settings.drain_timeout).await;
+    async fn drain(&self, workers: &mut WorkerPool) {
+        let left = workers.drain(self.0.settings.drain_timeout).await;
         if left > 0 {
             tracing::warn!(
                 queue = self.0.settings.queue,
@@ -308,7 +308,7 @@ impl<T> fmt::Debug for Consumer<T> {
         f.debug_struct("Consumer")
             .field("scope", &self.0.scope)
             .field("settings", &self.0.settings)
-            .field("tally", &self.0.tally.read())
+            .field("counters", &self.0.counters.read())
             .finish_non_exhaustive()
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn book(
                 })
                 .await;
             let verdict = Verdict::of(&booked);
-            tracing::info!(partition = delivery.partition(), offset = delivery.offset(), why = %verdict.why(), "handled");
+            tracing::info!(partition = delivery.partition(), offset = delivery.offset(), why = %verdict.reason(), "handled");
             Ok(verdict)
         })
     }

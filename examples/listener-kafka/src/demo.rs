@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use retryproof::kafka::Delivery;
 use retryproof::kafka::rdkafka::mocking::MockCluster;
-use retryproof::listener::{Reason, Tally};
+use retryproof::listener::{Reason, VerdictCounters};
 use retryproof::sqlite::SqliteTx;
 use retryproof::{JoinedEngine, OwnerId};
 use tokio::task::JoinHandle;
@@ -34,19 +34,19 @@ struct Seen {
 /// A member of the group, in this process.
 struct Member {
     task: JoinHandle<retryproof::Result<()>>,
-    tally: Arc<Tally>,
+    counters: Arc<VerdictCounters>,
     dies: Arc<AtomicBool>,
 }
 
 impl Member {
     /// Answers nothing any more. Waits until its clients are closed, after which nobody else
     /// counts: one that closes while the mock cluster ends would wait for it for ever.
-    async fn die(self) -> Arc<Tally> {
+    async fn die(self) -> Arc<VerdictCounters> {
         self.task.abort();
         drop(self.task.await);
-        let closed = within(|| Arc::strong_count(&self.tally) == 1).await;
+        let closed = within(|| Arc::strong_count(&self.counters) == 1).await;
         debug_assert!(closed.is_ok(), "a client does not close");
-        self.tally
+        self.counters
     }
 }
 
@@ -111,17 +111,17 @@ async fn play(
     sleep(Duration::from_secs(2)).await;
     members.push(last.die().await);
 
-    let because = |why| members.iter().map(|tally| tally.because(why)).sum::<u64>();
-    let dead: u64 = members.iter().map(|tally| tally.read().dead_letters).sum();
+    let count_of = |why| members.iter().map(|counters| counters.count_of(why)).sum::<u64>();
+    let dead: u64 = members.iter().map(|counters| counters.read().dead_letters).sum();
     let (receipts, of) = receipts::count(&receipts::open(db)?)?;
     let handled: usize = lock(&seen).values().sum();
     let most = lock(&seen).values().max().copied().unwrap_or(0);
     println!("What happened");
     row("messages published", (orders * 2) as u64);
     row("members that died", deaths as u64);
-    row("booked", because(Reason::Executed));
-    row("skipped: booked before", because(Reason::Replayed));
-    row("times a message was found in flight", because(Reason::InFlight));
+    row("booked", count_of(Reason::Executed));
+    row("skipped: booked before", count_of(Reason::Replayed));
+    row("times a message was found in flight", count_of(Reason::InFlight));
     row("messages handled again by another member", handled.saturating_sub(orders * 2) as u64);
     row("most times that one was handled", most as u64);
     println!("What the database says");
@@ -143,7 +143,7 @@ fn join(
     seen: &Arc<Seen>,
 ) -> Result<Member, BoxError> {
     let listener = app::listener(brokers, topic)?;
-    let tally = listener.tally();
+    let counters = listener.counters();
     let (book, seen) = (app::book(engine.clone()), Arc::clone(seen));
     let dies = Arc::new(AtomicBool::new(false));
     let dooms = Arc::clone(&dies);
@@ -163,7 +163,7 @@ fn join(
         }
     };
     let task = tokio::spawn(async move { listener.run(handler, std::future::pending()).await });
-    Ok(Member { task, tally, dies })
+    Ok(Member { task, counters, dies })
 }
 
 async fn within(holds: impl Fn() -> bool) -> Result<(), BoxError> {

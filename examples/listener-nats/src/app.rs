@@ -95,7 +95,7 @@ pub(crate) async fn listen(
     let listener = NatsListener::builder(jetstream, consumer, "invoices.book")
         .key(|message| Some(message.headers.as_ref()?.get(EVENT_ID)?.as_str().to_owned()))
         .dead_letters(dead(name).1)
-        .give_up_after(100)
+        .max_deliveries(100)
         .build()
         .await?;
     // Heard from here on, so that whoever reads the next line may stop it.
@@ -115,7 +115,7 @@ pub(crate) async fn listen(
                 })
                 .await;
             let verdict = Verdict::of(&booked);
-            match verdict.why() {
+            match verdict.reason() {
                 Reason::Executed => tracing::info!(sequence = delivery.sequence(), "booked"),
                 Reason::Replayed => tracing::info!(sequence = delivery.sequence(), "booked before"),
                 Reason::InFlight => tracing::info!(sequence = delivery.sequence(), "in flight"),

@@ -43,15 +43,15 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let both = [&ledger.consumer, &receipts.consumer];
     let running = async { tokio::try_join!(ledger.run(), receipts.run()) };
     let showing = async {
-        let done = |consumer: &Consumer<OrderPaid>| consumer.tally().read().acks == 6;
+        let done = |consumer: &Consumer<OrderPaid>| consumer.counters().read().acks == 6;
         while !both.iter().all(|consumer| done(consumer)) {
             sleep(Duration::from_millis(20)).await;
         }
         let changed = OrderPaid { cents: 1, ..orders[0].clone() };
         let changed = [(Some("o-1".to_owned()), serde_json::to_vec(&changed)?)];
         broker.publish(&broker::exchange(&shop), &changed).await?;
-        while !both.iter().all(|consumer| consumer.tally().read().dead_letters >= 2)
-            || ledger.consumer.tally().because(Reason::Mismatch) == 0
+        while !both.iter().all(|consumer| consumer.counters().read().dead_letters >= 2)
+            || ledger.consumer.counters().count_of(Reason::Mismatch) == 0
         {
             sleep(Duration::from_millis(20)).await;
         }

@@ -95,7 +95,7 @@ impl Shop {
                 .json::<OrderPaid>()
                 .lease(self.lease)
                 .ttl(keep)
-                .at_once(8)
+                .concurrency(8)
         };
         let ledger = of(&self.ledger_queue(), "ledger").build()?;
         let receipts = of(&self.receipts_queue(), "receipts").build()?;
@@ -121,7 +121,7 @@ impl Ledger {
                     ledger::book(tx, &order)
                 });
                 let verdict = Verdict::of(&booked.await);
-                say("ledger", verdict.why().as_str(), &order);
+                say("ledger", verdict.reason().as_str(), &order);
                 verdict
             }
         });

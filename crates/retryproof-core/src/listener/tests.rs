@@ -39,19 +39,19 @@ fn row(result: Executed, verdict: Verdict) {
 
 #[test]
 fn lst_2_ann_5_executed_and_replayed_are_acknowledged() {
-    row(Ok(Outcome::Executed(1)), Verdict::Ack { why: Reason::Executed });
+    row(Ok(Outcome::Executed(1)), Verdict::Ack { reason: Reason::Executed });
     let (of_engine, of_function) = both(Ok(Outcome::Replayed(1)));
-    assert_eq!(of_engine, Verdict::Ack { why: Reason::Replayed });
+    assert_eq!(of_engine, Verdict::Ack { reason: Reason::Replayed });
     assert_eq!(
         of_function,
-        Verdict::Ack { why: Reason::Executed },
+        Verdict::Ack { reason: Reason::Executed },
         "a function tells them not apart"
     );
 }
 
 #[test]
 fn lst_2_ann_5_not_replayable_is_acknowledged() {
-    let done = Verdict::Ack { why: Reason::NotReplayable };
+    let done = Verdict::Ack { reason: Reason::NotReplayable };
     row(Err(ExecuteError::NotReplayable(Tombstone::new())), done);
     row(Err(completion(Recorded::Tombstone)), done);
 }
@@ -62,7 +62,7 @@ fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_fai
         [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (90_000, 90), (86_400_000, 86_400)]
     {
         let busy = InFlight::new(Duration::from_millis(remaining));
-        let verdict = Verdict::put_off(Duration::from_secs(after));
+        let verdict = Verdict::delayed(Duration::from_secs(after));
         row(Ok(Outcome::InFlight(busy)), verdict);
         assert!(!verdict.is_failure());
     }
@@ -70,11 +70,11 @@ fn lst_2_ann_5_in_flight_comes_again_no_sooner_than_the_lease_ends_and_is_no_fai
 
 #[test]
 fn lst_2_mismatch_and_poison_are_dead_letters() {
-    row(Err(ExecuteError::Mismatch), Verdict::DeadLetter { why: Reason::Mismatch });
+    row(Err(ExecuteError::Mismatch), Verdict::DeadLetter { reason: Reason::Mismatch });
     let bad_key = Identity::of("scope", "a\tb").unwrap_err();
     row(Err(ExecuteError::Store(bad_key.during("acquire"))), Verdict::poison(Poison::BadKey));
     for why in [Poison::NoKey, Poison::BadKey, Poison::Unreadable] {
-        assert_eq!(Verdict::poison(why), Verdict::DeadLetter { why: Reason::Poison(why) });
+        assert_eq!(Verdict::poison(why), Verdict::DeadLetter { reason: Reason::Poison(why) });
     }
 }
 
@@ -90,28 +90,28 @@ fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
     ];
     for mistake in mistakes {
         assert_eq!(mistake.kind(), ErrorKind::Invalid);
-        row(Err(ExecuteError::Store(mistake)), Verdict::Nack { after: NOW, why: Reason::Store });
+        row(Err(ExecuteError::Store(mistake)), Verdict::Nack { after: NOW, reason: Reason::Store });
     }
 }
 
 #[test]
 fn lst_2_cmp_8_an_unreadable_result_is_acknowledged_unless_it_is_to_be_sent_on() {
-    let ack = Verdict::Ack { why: Reason::Unreadable };
+    let ack = Verdict::Ack { reason: Reason::Unreadable };
     row(Err(ExecuteError::Codec(Error::new(ErrorKind::Codec, "planted"))), ack);
     row(Err(ExecuteError::Store(Error::corrupt("planted"))), ack);
-    assert_eq!(ack.replying(), Verdict::DeadLetter { why: Reason::Unreadable });
-    let executed = Verdict::Ack { why: Reason::Executed };
+    assert_eq!(ack.replying(), Verdict::DeadLetter { reason: Reason::Unreadable });
+    let executed = Verdict::Ack { reason: Reason::Executed };
     assert_eq!(executed.replying(), executed);
 }
 
 #[test]
 fn lst_2_cmp_8_a_record_whose_state_nobody_knows_is_never_acknowledged() {
-    row(Err(store(ErrorKind::Corrupt)), Verdict::DeadLetter { why: Reason::Unreadable });
+    row(Err(store(ErrorKind::Corrupt)), Verdict::DeadLetter { reason: Reason::Unreadable });
 }
 
 #[test]
 fn lst_2_lost_lease_store_away_and_failures_come_again() {
-    let again = |why| Verdict::Nack { after: NOW, why };
+    let again = |reason| Verdict::Nack { after: NOW, reason };
     row(Err(ExecuteError::LeaseLost), again(Reason::LeaseLost));
     row(Err(completion(Recorded::No)), again(Reason::NotRecorded));
     let kinds = [
@@ -135,7 +135,10 @@ fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_e
     let held = |remaining| ExecuteError::Held { error: Rejected::Mismatch, remaining };
     for (remaining, after) in [(0, 1), (1_001, 2), (90_000, 90)] {
         let verdict = Verdict::of::<u8, _>(&Err(held(Duration::from_millis(remaining))));
-        assert_eq!(verdict, Verdict::Nack { after: Duration::from_secs(after), why: Reason::Held });
+        assert_eq!(
+            verdict,
+            Verdict::Nack { after: Duration::from_secs(after), reason: Reason::Held }
+        );
         assert!(verdict.is_failure());
     }
     assert!(matches!(settle::<u8, _>(Err(held(NOW))), Err(Rejected::Mismatch)), "unchanged");
@@ -143,8 +146,8 @@ fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_e
 
 #[test]
 fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_not() {
-    assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { why: Reason::Failed });
-    let done = Verdict::Ack { why: Reason::Replayed };
+    assert_eq!(Verdict::failed().given_up(), Verdict::DeadLetter { reason: Reason::Failed });
+    let done = Verdict::Ack { reason: Reason::Replayed };
     assert_eq!(done.given_up(), done);
 }
 
@@ -152,7 +155,7 @@ fn lst_2_a_message_out_of_redeliveries_is_a_dead_letter_and_one_that_is_done_is_
 fn lst_2_ann_5_a_boxed_error_keeps_what_it_says() {
     type Boxed = Box<dyn StdError + Send + Sync>;
     let of = |error: Boxed| Verdict::of_function(&Err::<(), _>(error));
-    assert_eq!(of(Rejected::Mismatch.into()), Verdict::DeadLetter { why: Reason::Mismatch });
+    assert_eq!(of(Rejected::Mismatch.into()), Verdict::DeadLetter { reason: Reason::Mismatch });
     assert_eq!(of("the mail server is away".into()), Verdict::failed());
 }
 
@@ -197,10 +200,12 @@ async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself(
     all.sort_unstable_by_key(|(n, _)| *n);
     assert_eq!(all.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
     assert_eq!(most.load(Ordering::SeqCst), 4);
-    assert_eq!(all[7].1, Verdict::Nack { after: NOW, why: Reason::Panicked });
-    assert_eq!(all[9].1.why(), Reason::Poison(Poison::Unreadable));
+    assert_eq!(all[7].1, Verdict::Nack { after: NOW, reason: Reason::Panicked });
+    assert_eq!(all[9].1.reason(), Reason::Poison(Poison::Unreadable));
     assert!(
-        all.iter().filter(|(n, _)| ![7, 9].contains(n)).all(|(_, v)| v.why() == Reason::Executed)
+        all.iter()
+            .filter(|(n, _)| ![7, 9].contains(n))
+            .all(|(_, v)| v.reason() == Reason::Executed)
     );
 }
 
@@ -212,7 +217,7 @@ async fn lst_2_work_that_panics_before_its_future_is_a_verdict_and_the_others_ru
         std::future::ready(Verdict::ack(Reason::Executed))
     };
     batch(0..10_usize, 2, work, move |n, verdict| {
-        told.send((n, verdict.why())).expect("heard");
+        told.send((n, verdict.reason())).expect("heard");
         std::future::ready(())
     })
     .await;
@@ -255,14 +260,14 @@ async fn lst_2_a_slow_message_keeps_no_other_from_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_5_lanes_wait_for_their_work_and_say_what_was_left() {
-    let mut lanes = Lanes::new(0);
-    let lane = lanes.free().await;
-    lanes.run(lane, tokio::time::sleep(Duration::from_secs(5)));
-    assert_eq!(lanes.finish(Duration::from_secs(10)).await, 0);
-    let lane = lanes.free().await;
-    lanes.run(lane, std::future::pending());
-    assert_eq!(lanes.running(), 1);
-    assert_eq!(lanes.finish(Duration::from_secs(10)).await, 1);
-    assert_eq!(lanes.running(), 0);
+async fn run_5_a_worker_pool_waits_for_its_work_and_counts_what_it_drops() {
+    let mut workers = WorkerPool::new(0);
+    let slot = workers.slot().await;
+    workers.spawn(slot, tokio::time::sleep(Duration::from_secs(5)));
+    assert_eq!(workers.drain(Duration::from_secs(10)).await, 0);
+    let slot = workers.slot().await;
+    workers.spawn(slot, std::future::pending());
+    assert_eq!(workers.running(), 1);
+    assert_eq!(workers.drain(Duration::from_secs(10)).await, 1);
+    assert_eq!(workers.running(), 0);
 }

@@ -63,7 +63,7 @@ async fn run_4_an_error_of_unknown_effect_is_unchanged_and_leaves_the_key_to_the
     for (key, failed) in [("execute", executed), ("spawn", spawned)] {
         let verdict = Verdict::of(&failed);
         assert!(
-            matches!(verdict, Verdict::Nack { after, why: Reason::Held, .. } if after.as_secs() == 9),
+            matches!(verdict, Verdict::Nack { after, reason: Reason::Held, .. } if after.as_secs() == 9),
             "{key}: {verdict:?}"
         );
         assert!(verdict.is_failure(), "it spends one of the message's attempts");

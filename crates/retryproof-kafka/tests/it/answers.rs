@@ -35,12 +35,12 @@ async fn lst_1_a_message_published_twice_runs_once_and_both_are_committed() {
     mock.publish(0, "o-1", "{}").await;
     mock.publish(0, "o-1", "{}").await;
     let listener = mock.listener().build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, counting(&mock, &runs));
     mock.until_committed(0, 2).await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
+    assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
     mock.publish(0, "o-5", "{\"number\":5}").await;
     mock.publish(0, "o-5", "{\"number\":6}").await;
     let listener = mock.listener().build().expect("built");
-    let (tally, engine, counted) = (listener.tally(), mock.engine.clone(), Arc::clone(&runs));
+    let (counters, engine, counted) = (listener.counters(), mock.engine.clone(), Arc::clone(&runs));
     let running = start(listener, move |delivery: Delivery| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
         async move {
@@ -133,7 +133,7 @@ async fn lst_2_poison_and_mismatch_are_dead_letters_before_the_offset_moves_on()
         (of("retryproof-partition"), of("retryproof-offset")),
         (Some("0".into()), Some("5".into()))
     );
-    assert_eq!((mock.buried().await, tally.read().dead_letters), (5, 5));
+    assert_eq!((mock.buried().await, counters.read().dead_letters), (5, 5));
 }
 
 #[tokio::test]
@@ -143,8 +143,8 @@ async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_
     for n in 1..=3 {
         mock.publish(0, &format!("o-{n}"), "{}").await;
     }
-    let listener = mock.listener().attempts(3).build().expect("built");
-    let (tally, engine, noted) = (listener.tally(), mock.engine.clone(), Arc::clone(&order));
+    let listener = mock.listener().max_attempts(3).build().expect("built");
+    let (counters, engine, noted) = (listener.counters(), mock.engine.clone(), Arc::clone(&order));
     let running = start(listener, move |delivery: Delivery| {
         let (engine, noted) = (engine.clone(), Arc::clone(&noted));
         async move {
@@ -165,7 +165,7 @@ async fn lst_2_a_failure_is_tried_again_in_place_and_then_a_dead_letter_and_the_
     assert_eq!(*order.lock().expect("noted"), [0, 1, 1, 1, 2]);
     let letters = mock.letters(1).await;
     assert_eq!(header(&letters[0], "retryproof-why").as_deref(), Some("failed"));
-    assert_eq!((tally.because(Reason::Panicked), tally.read().dead_letters), (1, 1));
+    assert_eq!((counters.count_of(Reason::Panicked), counters.read().dead_letters), (1, 1));
 }
 
 #[tokio::test]
@@ -182,9 +182,9 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     mock.publish(0, "o-2", "{}").await;
     mock.publish(1, "o-3", "{}").await;
     let listener = mock.listener().build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, counting(&mock, &runs));
-    until("found in flight", || tally.because(Reason::InFlight) >= 1).await;
+    until("found in flight", || counters.count_of(Reason::InFlight) >= 1).await;
     mock.until_committed(1, 1).await;
     assert_eq!(mock.committed(0).await, None);
     assert_eq!(runs.load(Ordering::SeqCst), 1, "o-3 alone: o-2 stands behind o-1");
@@ -192,10 +192,10 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     mock.until_committed(0, 2).await;
     running.stop().await;
     // No hot loop: each look is followed by the rest of a lease, in whole seconds.
-    let looks = tally.because(Reason::InFlight);
+    let looks = counters.count_of(Reason::InFlight);
     assert!(looks <= asked.elapsed().as_secs() + 1, "{looks} looks");
     assert_eq!(runs.load(Ordering::SeqCst), 2);
-    assert_eq!(tally.because(Reason::NotReplayable), 1);
+    assert_eq!(counters.count_of(Reason::NotReplayable), 1);
     assert_eq!(mock.buried().await, 0);
 }
 
@@ -205,22 +205,22 @@ async fn lst_2_put_off_without_a_pause_is_no_hot_loop() {
     let pause = Duration::from_millis(100);
     mock.publish(0, "o-1", "{}").await;
     let listener = mock.listener().backoff(Backoff::new(pause, pause)).build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let first = Arc::new(Mutex::new(None));
     let begun = Arc::clone(&first);
     let running = start(listener, move |_| {
         let began = *begun.lock().expect("noted").get_or_insert_with(Instant::now);
         async move {
             Ok(if began.elapsed() < pause * 10 {
-                Verdict::put_off(Duration::ZERO)
+                Verdict::delayed(Duration::ZERO)
             } else {
                 Verdict::failed()
             })
         }
     });
-    until("over", || tally.because(Reason::Failed) >= 1).await;
+    until("over", || counters.count_of(Reason::Failed) >= 1).await;
     let (looks, since) = (
-        tally.because(Reason::InFlight),
+        counters.count_of(Reason::InFlight),
         first.lock().expect("noted").map(|first| first.elapsed()),
     );
     running.stop().await;
@@ -237,7 +237,8 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
         mock.publish(0, &format!("o-{n}"), "{}").await;
     }
     let (most, now) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let listener = mock.listener().side_by_side(8).ahead(20).build().expect("built");
+    let listener =
+        mock.listener().partition_concurrency(8).partition_prefetch(20).build().expect("built");
     let (engine, opens, ended) = (mock.engine.clone(), Arc::clone(&gate), Arc::clone(&done));
     let (peak, inside) = (Arc::clone(&most), Arc::clone(&now));
     let running = start(listener, move |delivery: Delivery| {
@@ -272,7 +273,7 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let mock = Mock::new(1);
     let listener = mock.listener().build().expect("built");
-    let (tally, engine) = (listener.tally(), mock.engine.clone());
+    let (counters, engine) = (listener.counters(), mock.engine.clone());
     mock.publish(0, "o-1", "{}").await;
     let running = start(listener, move |_| {
         let engine = engine.clone();
@@ -284,5 +285,5 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
     });
     mock.until_committed(0, 1).await;
     running.stop().await;
-    assert_eq!((tally.because(Reason::Held), tally.because(Reason::InFlight)), (1, 0));
+    assert_eq!((counters.count_of(Reason::Held), counters.count_of(Reason::InFlight)), (1, 0));
 }

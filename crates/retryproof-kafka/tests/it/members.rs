@@ -37,13 +37,13 @@ async fn lst_1_a_redelivery_to_the_next_group_member_runs_nothing() {
     drop(done.acquire().await);
     first.die().await;
     let next = mock.listener().build().expect("built");
-    let tally = next.tally();
+    let counters = next.counters();
     let second = start(next, counting(&mock, &runs));
     mock.until_committed(0, 5).await;
     second.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 5);
-    assert!(tally.because(Reason::Replayed) >= 1, "the third came again");
-    assert_eq!(tally.because(Reason::Executed), 2, "the fourth and the fifth");
+    assert!(counters.count_of(Reason::Replayed) >= 1, "the third came again");
+    assert_eq!(counters.count_of(Reason::Executed), 2, "the fourth and the fifth");
     assert_eq!(mock.buried().await, 0);
 }
 
@@ -71,7 +71,7 @@ async fn lst_1_a_member_that_joins_while_work_runs_waits_for_it_and_runs_nothing
     let stopping = tokio::spawn(first.stop());
     // It waits for its work, its partition is still its own.
     let next = mock.listener().build().expect("built");
-    let tally = next.tally();
+    let counters = next.counters();
     let second = start(next, slow);
     gate.add_permits(100);
     stopping.await.expect("stopped");
@@ -79,7 +79,7 @@ async fn lst_1_a_member_that_joins_while_work_runs_waits_for_it_and_runs_nothing
     mock.until_committed(0, 2).await;
     second.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert!(tally.because(Reason::Replayed) >= 1);
+    assert!(counters.count_of(Reason::Replayed) >= 1);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ async fn lst_2_a_stop_ends_what_is_at_work_and_begins_nothing() {
     }
     let gate = Arc::new(Semaphore::new(0));
     let (handle, opens, begins) = (counting(&mock, &runs), Arc::clone(&gate), Arc::clone(&begun));
-    let listener = mock.listener().drain(HOUR).build().expect("built");
+    let listener = mock.listener().drain_timeout(HOUR).build().expect("built");
     let running = start(listener, move |delivery: Delivery| {
         begins.fetch_add(1, Ordering::SeqCst);
         let (opens, last, work) = (Arc::clone(&opens), delivery.offset() == 2, handle(delivery));
@@ -50,18 +50,22 @@ async fn lst_2_a_stop_waits_for_no_pause() {
     mock.publish(1, "o-2", "not json").await;
     let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[refusal]);
-    let listener =
-        mock.listener().backoff(Backoff::new(HOUR, HOUR)).drain(HOUR).build().expect("built");
-    let tally = listener.tally();
+    let listener = mock
+        .listener()
+        .backoff(Backoff::new(HOUR, HOUR))
+        .drain_timeout(HOUR)
+        .build()
+        .expect("built");
+    let counters = listener.counters();
     let unreadable = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&unreadable);
     let running = start(listener, move |delivery: Delivery| {
         let first = delivery.partition() == 0;
         counted.fetch_add(usize::from(!first), Ordering::SeqCst);
-        async move { if first { Ok(Verdict::put_off(HOUR)) } else { Err(Poison::Unreadable) } }
+        async move { if first { Ok(Verdict::delayed(HOUR)) } else { Err(Poison::Unreadable) } }
     });
     until("both wait", || {
-        tally.because(Reason::InFlight) == 1 && unreadable.load(Ordering::SeqCst) == 1
+        counters.count_of(Reason::InFlight) == 1 && unreadable.load(Ordering::SeqCst) == 1
     })
     .await;
     running.stop().await;

@@ -25,7 +25,7 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
     }
     let (handle, is_down, going) = (counting(&mock, &runs), Arc::clone(&down), Arc::clone(&go));
     let listener = mock.listener().build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, move |delivery: Delivery| {
         let (is_down, going) = (Arc::clone(&is_down), Arc::clone(&going));
         let second = delivery.offset() == 1;
@@ -43,7 +43,7 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
     mock.cluster.broker_down(-1).expect("down");
     go.add_permits(100);
     until("the second one answered, with nobody there to take its offset", || {
-        tally.read().acks >= 2
+        counters.read().acks >= 2
     })
     .await;
     mock.cluster.broker_up(-1).expect("up");
@@ -71,12 +71,12 @@ async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
     mock.publish(0, "any", "{}").await;
     mock.publish(0, "any", "{}").await;
     let listener = listener.build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, counting(&mock, &runs));
     mock.until_committed(0, 4).await;
     running.stop().await;
     assert_eq!((runs.load(Ordering::SeqCst), mock.buried().await), (2, 2));
-    assert_eq!(tally.because(Reason::Poison(Poison::BadKey)), 1);
+    assert_eq!(counters.count_of(Reason::Poison(Poison::BadKey)), 1);
 }
 
 #[tokio::test]
@@ -87,11 +87,11 @@ async fn lst_2_a_dead_letter_that_is_not_taken_holds_its_message() {
     let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[refusal; 3]);
     let listener = mock.listener().build().expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, |_| async { Err::<Verdict, _>(Poison::Unreadable) });
     mock.until_committed(0, 2).await;
     running.stop().await;
-    assert_eq!((mock.buried().await, tally.read().dead_letters), (2, 2), "each once");
+    assert_eq!((mock.buried().await, counters.read().dead_letters), (2, 2), "each once");
 }
 
 #[tokio::test]
@@ -104,14 +104,14 @@ async fn lst_2_a_store_that_is_away_loses_no_message_and_spends_no_attempt() {
     for n in 0..3 {
         mock.publish(0, &format!("o-{n}"), "{}").await;
     }
-    let listener = mock.listener().attempts(1).build().expect("built");
-    let tally = listener.tally();
+    let listener = mock.listener().max_attempts(1).build().expect("built");
+    let counters = listener.counters();
     let running = start(listener, counting(&mock, &runs));
-    until("tried", || tally.because(Reason::Store) >= 3).await;
+    until("tried", || counters.count_of(Reason::Store) >= 3).await;
     faults.end_outage();
     mock.until_committed(0, 3).await;
     running.stop().await;
-    assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks), (3, 3));
+    assert_eq!((runs.load(Ordering::SeqCst), counters.read().acks), (3, 3));
     assert_eq!(mock.buried().await, 0);
 }
 
@@ -120,13 +120,16 @@ async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attem
     for verdict in [lease_lost(), not_recorded().await] {
         let mock = Mock::new(1);
         mock.publish(0, "o-1", "{}").await;
-        let listener = mock.listener().attempts(2).build().expect("built");
-        let tally = listener.tally();
+        let listener = mock.listener().max_attempts(2).build().expect("built");
+        let counters = listener.counters();
         let running = start(listener, move |_| async move { Ok(verdict) });
         mock.until_committed(0, 1).await;
         running.stop().await;
         let letters = mock.letters(1).await;
-        assert_eq!(header(&letters[0], "retryproof-why").as_deref(), Some(verdict.why().as_str()));
-        assert_eq!((tally.read().nacks, tally.read().dead_letters), (1, 1), "{verdict:?}");
+        assert_eq!(
+            header(&letters[0], "retryproof-why").as_deref(),
+            Some(verdict.reason().as_str())
+        );
+        assert_eq!((counters.read().nacks, counters.read().dead_letters), (1, 1), "{verdict:?}");
     }
 }

@@ -58,15 +58,15 @@ async fn lst_1_a_message_published_twice_runs_once_and_both_are_acknowledged() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     place.publish("o-1", "{}").await;
     place.publish("o-1", "{}").await;
     let running = start(listener, counting(&place, &runs));
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
-    assert_eq!(tally.read().acks, 2);
+    assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
+    assert_eq!(counters.read().acks, 2);
     place.leave().await;
 }
 
@@ -79,7 +79,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     let config =
         Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
     let listener = place.listener(config).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
     let (handle, looked) = (counting(&place, &runs), Arc::new(AtomicUsize::new(0)));
     let (looks, began) = (Arc::clone(&looked), Instant::now());
@@ -97,7 +97,10 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 0, "the holder's work is not repeated");
-    assert_eq!((tally.because(Reason::NotReplayable), tally.because(Reason::InFlight)), (1, 0));
+    assert_eq!(
+        (counters.count_of(Reason::NotReplayable), counters.count_of(Reason::InFlight)),
+        (1, 0)
+    );
     // Each look but the last is followed by a second at least, however long the holder took.
     let (looks, seconds) = (looked.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
     assert!(looks <= 2 + seconds, "{looks} looks in {seconds} s");
@@ -111,8 +114,9 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = place.wire().await;
-    let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
-    let tally = listener.tally();
+    let listener =
+        place.listener(Config::default()).await.max_parked(0).build().await.expect("built");
+    let counters = listener.counters();
     let held = hold(&place.engine, "o-1", "{}", Duration::from_secs(10)).await;
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;
@@ -129,7 +133,7 @@ async fn lst_2_more_than_may_be_parked_are_given_back_no_sooner_than_the_lease_e
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.because(Reason::InFlight), tally.read().acks), (1, 1), "no hot loop");
+    assert_eq!((counters.count_of(Reason::InFlight), counters.read().acks), (1, 1), "no hot loop");
     assert_eq!(place.info().await.delivered.consumer_sequence, 2, "one redelivery for one look");
     place.leave().await;
 }
@@ -141,7 +145,7 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
     let mut wire = place.wire().await;
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, move |delivery: Delivery| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
         async move {
@@ -160,7 +164,7 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 3);
-    assert_eq!((tally.because(Reason::Failed), tally.because(Reason::Panicked)), (1, 1));
+    assert_eq!((counters.count_of(Reason::Failed), counters.count_of(Reason::Panicked)), (1, 1));
     place.leave().await;
 }
 
@@ -168,7 +172,8 @@ async fn lst_2_a_failure_comes_again_and_is_run_again() {
 async fn ann_5_an_annotated_function_says_by_its_error_that_it_did_not_run() {
     let place = Place::new().await;
     let mut wire = place.wire().await;
-    let listener = place.listener(Config::default()).await.parked(0).build().await.expect("built");
+    let listener =
+        place.listener(Config::default()).await.max_parked(0).build().await.expect("built");
     let running = start(listener, |_| async {
         let returned: Result<(), _> =
             Err(Rejected::InFlight { retry_after: Duration::from_secs(90) });
@@ -194,7 +199,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
         let look = looks.fetch_add(1, Ordering::SeqCst);
         async move {
             Ok(if look < 3 {
-                Verdict::put_off(Duration::ZERO)
+                Verdict::delayed(Duration::ZERO)
             } else {
                 Verdict::of_function(&Ok::<_, Rejected>(()))
             })
@@ -217,7 +222,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let place = Place::new().await;
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let (tally, engine) = (listener.tally(), place.engine.clone());
+    let (counters, engine) = (listener.counters(), place.engine.clone());
     place.publish("o-1", "{}").await;
     let running = start(listener, move |_| {
         let engine = engine.clone();
@@ -229,6 +234,6 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
     });
     place.until_done().await;
     running.stop().await;
-    assert_eq!((tally.because(Reason::Held), tally.because(Reason::InFlight)), (1, 0));
+    assert_eq!((counters.count_of(Reason::Held), counters.count_of(Reason::InFlight)), (1, 0));
     place.leave().await;
 }

@@ -19,12 +19,12 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
     let listener = place
         .listener(Config::default())
         .await
-        .batch(100)
+        .prefetch(100)
         .concurrency(8)
         .build()
         .await
         .expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     for n in 0..100 {
         place.publish(&format!("o-{n}"), "{}").await;
     }
@@ -49,12 +49,12 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
             Ok(Verdict::of(&engine.execute(delivery.context()?, work).await))
         }
     });
-    until("all but the slow one", || tally.read().acks == 99).await;
+    until("all but the slow one", || counters.read().acks == 99).await;
     assert_eq!(place.info().await.num_ack_pending, 1);
     gate.add_permits(1);
     place.until_done().await;
     running.stop().await;
-    assert_eq!(tally.read().acks, 100);
+    assert_eq!(counters.read().acks, 100);
     assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
     place.leave().await;
 }
@@ -62,7 +62,8 @@ async fn lst_2_a_hundred_messages_run_eight_at_once_and_the_slow_one_keeps_none_
 #[tokio::test]
 async fn lst_2_no_more_is_fetched_than_there_is_room_for() {
     let place = Place::new().await;
-    let listener = place.listener(Config::default()).await.batch(5).build().await.expect("built");
+    let listener =
+        place.listener(Config::default()).await.prefetch(5).build().await.expect("built");
     for n in 0..20 {
         place.publish(&format!("o-{n}"), "{}").await;
     }

@@ -25,7 +25,7 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
     let runs = Arc::new(AtomicUsize::new(0));
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     place.publish_with(HeaderMap::new(), "{\"number\":1}").await;
     place.publish(&"k".repeat(513), "{\"number\":2}").await;
     place.publish("   ", "{\"number\":3}").await;
@@ -60,7 +60,7 @@ async fn lst_2_without_a_key_with_a_bad_one_or_unreadable_is_a_dead_letter_and_r
         ("unreadable-message", "{\"number\":"),
     ];
     assert_eq!(said, wanted);
-    assert_eq!(tally.read().dead_letters, 4);
+    assert_eq!(counters.read().dead_letters, 4);
     let mut told: Vec<String> = Vec::new();
     for _ in 0..5 {
         told.push(wire.answer().await);
@@ -106,8 +106,9 @@ async fn lst_2_a_dead_letter_is_whole_and_its_headers_are_no_orders_to_the_serve
 async fn lst_2_fp_1_another_body_under_a_known_key_is_refused_and_each_of_them_is_kept() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.batch(1).build().await.expect("built");
-    let tally = listener.tally();
+    let listener =
+        place.listener(Config::default()).await.prefetch(1).build().await.expect("built");
+    let counters = listener.counters();
     place.publish("o-1", "100 euros").await;
     let running = start(listener, counting(&place, &runs));
     place.until_done().await;
@@ -120,8 +121,8 @@ async fn lst_2_fp_1_another_body_under_a_known_key_is_refused_and_each_of_them_i
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     let bodies: Vec<_> = letters.iter().map(|(_, body)| body.as_str()).collect();
     assert_eq!(bodies, ["900 euros", "800 euros"]);
-    assert_eq!(tally.because(Reason::Mismatch), 2);
-    assert_eq!((tally.because(Reason::Executed), tally.because(Reason::Replayed)), (1, 1));
+    assert_eq!(counters.count_of(Reason::Mismatch), 2);
+    assert_eq!((counters.count_of(Reason::Executed), counters.count_of(Reason::Replayed)), (1, 1));
     place.leave().await;
 }
 
@@ -131,7 +132,7 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_a
     let runs = Arc::new(AtomicUsize::new(0));
     let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     for n in 0..200 {
         place.publish("the same", "not json").await;
         if n % 20 == 0 {
@@ -153,7 +154,10 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_and_the_good_ones_a
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 10);
     assert_eq!(place.letters().await.len(), 200, "each of them once");
-    assert_eq!((tally.read().acks, tally.read().dead_letters, tally.read().nacks), (10, 200, 0));
+    assert_eq!(
+        (counters.read().acks, counters.read().dead_letters, counters.read().nacks),
+        (10, 200, 0)
+    );
     place.leave().await;
 }
 
@@ -164,7 +168,7 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
         let place = Place::new().await;
         let mut wire = place.wire().await;
         let listener = place.listener(config).await.build().await.expect("built");
-        let tally = listener.tally();
+        let counters = listener.counters();
         place.jetstream.delete_stream(place.grave()).await.expect("removed");
         let looked = Arc::new(AtomicUsize::new(0));
         let looks = Arc::clone(&looked);
@@ -178,13 +182,13 @@ async fn lst_2_no_letter_no_end_the_message_stays_until_its_letter_is_taken() {
         } else {
             assert!(wire.answer().await.starts_with("-NAK"));
         }
-        assert_eq!(tally.read().dead_letters, 0);
+        assert_eq!(counters.read().dead_letters, 0);
         place.restore_grave().await;
         assert_eq!(place.until_letters(1).await.len(), 1);
         place.until_done().await;
         running.stop().await;
         assert_eq!(place.letters().await.len(), 1);
-        assert_eq!(tally.read().dead_letters, 1);
+        assert_eq!(counters.read().dead_letters, 1);
         place.leave().await;
     }
 }
@@ -199,7 +203,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
         Some(key.to_owned())
     });
     let listener = builder.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     for key in ["o-0", "o-1", "o-2"] {
         place.publish(key, key).await;
     }
@@ -208,7 +212,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     place.until_done().await;
     running.stop().await;
     assert_eq!(
-        (runs.load(Ordering::SeqCst), tally.read().acks, tally.read().dead_letters),
+        (runs.load(Ordering::SeqCst), counters.read().acks, counters.read().dead_letters),
         (2, 2, 1)
     );
     assert_eq!(

@@ -24,7 +24,7 @@ async fn lst_2_a_message_that_fails_in_its_last_delivery_is_a_dead_letter() {
         let (engine, counted) = (place.engine.clone(), Arc::clone(&runs));
         let mut builder = place.listener(config).await;
         if let Some(own) = own {
-            builder = builder.give_up_after(own);
+            builder = builder.max_deliveries(own);
         }
         let listener = builder.build().await.expect("built");
         place.publish("o-1", "{}").await;
@@ -54,15 +54,15 @@ async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_the_last
         let place = Place::new().await;
         let listener = place.listener(Config { max_deliver: 2, ..Config::default() }).await;
         let listener = listener.build().await.expect("built");
-        let tally = listener.tally();
+        let counters = listener.counters();
         place.publish("o-1", "{}").await;
         let running = start(listener, move |_| async move { Ok(verdict) });
         let letters = place.until_letters(1).await;
         place.until_done().await;
         running.stop().await;
-        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some(verdict.why().as_str()));
+        assert_eq!(header(&letters[0].0, "Retryproof-Why"), Some(verdict.reason().as_str()));
         assert_eq!(header(&letters[0].0, "Retryproof-Deliveries"), Some("2"));
-        assert_eq!((tally.read().nacks, tally.read().dead_letters), (1, 1), "{verdict:?}");
+        assert_eq!((counters.read().nacks, counters.read().dead_letters), (1, 1), "{verdict:?}");
         place.leave().await;
     }
 }
@@ -86,7 +86,7 @@ async fn lst_2_a_store_that_is_away_costs_no_message_its_last_delivery() {
         .build()
         .await
         .expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     faults.begin_outage(Outage::Refuse);
     place.publish("o-1", "{}").await;
     let (handle, counted) = (counting(&place, &runs), Arc::clone(&asked));
@@ -95,12 +95,15 @@ async fn lst_2_a_store_that_is_away_costs_no_message_its_last_delivery() {
         handle(delivery)
     });
     until("looked at three times", || asked.load(Ordering::SeqCst) >= 3).await;
-    assert_eq!((tally.read().acks, tally.read().nacks, tally.read().dead_letters), (0, 0, 0));
+    assert_eq!(
+        (counters.read().acks, counters.read().nacks, counters.read().dead_letters),
+        (0, 0, 0)
+    );
     faults.end_outage();
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.read().acks, place.info().await.delivered.consumer_sequence), (1, 1));
+    assert_eq!((counters.read().acks, place.info().await.delivered.consumer_sequence), (1, 1));
     assert!(place.letters().await.is_empty());
     place.leave().await;
 }
@@ -111,18 +114,19 @@ async fn lst_2_a_store_that_is_away_sends_messages_back_and_slows_the_listener_d
     let store = FaultStore::new(MemoryStore::new(), faults.clone());
     let place = Place::with(IdempotencyEngine::new(SharedStore::new(store))).await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let listener = place.listener(Config::default()).await.batch(10).build().await.expect("built");
-    let tally = listener.tally();
+    let listener =
+        place.listener(Config::default()).await.prefetch(10).build().await.expect("built");
+    let counters = listener.counters();
     faults.begin_outage(Outage::Refuse);
     for n in 0..50 {
         place.publish(&format!("o-{n}"), "{}").await;
     }
     let running = start(listener, counting(&place, &runs));
-    until("sent back", || tally.because(Reason::Store) >= 10).await;
+    until("sent back", || counters.count_of(Reason::Store) >= 10).await;
     faults.end_outage();
     place.until_done().await;
     running.stop().await;
-    assert_eq!((runs.load(Ordering::SeqCst), tally.read().acks), (50, 50));
+    assert_eq!((runs.load(Ordering::SeqCst), counters.read().acks), (50, 50));
     assert!(place.letters().await.is_empty());
     place.leave().await;
 }
@@ -157,12 +161,12 @@ async fn lst_2_an_engine_that_shuts_down_sends_messages_back() {
     let runs = Arc::new(AtomicUsize::new(0));
     place.engine.shutdown(Duration::from_secs(1)).await;
     let listener = place.listener(Config::default()).await.build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     let running = start(listener, counting(&place, &runs));
     place.publish("o-1", "{}").await;
     assert!(wire.answer().await.starts_with("-NAK"));
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 0);
-    assert!(tally.because(Reason::Store) >= 1, "{:?}", ErrorKind::ShuttingDown);
+    assert!(counters.count_of(Reason::Store) >= 1, "{:?}", ErrorKind::ShuttingDown);
     place.leave().await;
 }

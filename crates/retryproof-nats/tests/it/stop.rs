@@ -16,7 +16,7 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     let place = Place::new().await;
     let listener =
         place.listener(Config::default()).await.concurrency(1).build().await.expect("built");
-    let tally = listener.tally();
+    let counters = listener.counters();
     for n in 0..5 {
         place.publish(&format!("o-{n}"), "{}").await;
     }
@@ -26,7 +26,7 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     running.ask_to_stop().await;
     gate.let_go(1);
     running.ended().await.expect("no error");
-    assert_eq!((gate.begun(), tally.read().acks), (1, 1));
+    assert_eq!((gate.begun(), counters.read().acks), (1, 1));
     // Not into the request that is still open, from where they would come back in a circle.
     let delivered = place.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
@@ -44,7 +44,7 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
 #[tokio::test]
 async fn run_5_what_takes_longer_than_the_drain_time_is_dropped() {
     let place = Place::new().await;
-    let builder = place.listener(Config::default()).await.drain(Duration::from_millis(20));
+    let builder = place.listener(Config::default()).await.drain_timeout(Duration::from_millis(20));
     let entered = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&entered);
     let running = start(builder.build().await.expect("built"), move |_| {

@@ -133,7 +133,7 @@ impl Place {
             .dead_letters(self.dead())
             .key(|message| Some(message.headers.as_ref()?.get(KEY)?.as_str().to_owned()))
             .backoff(soon)
-            .pull_for(Duration::from_millis(300))
+            .fetch_timeout(Duration::from_millis(300))
     }
 
     pub(crate) async fn publish(&self, key: &str, body: &str) {

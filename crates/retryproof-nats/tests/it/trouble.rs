@@ -91,9 +91,9 @@ async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no
     let second =
         place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().await.expect("built");
-    let tally = second.tally();
+    let counters = second.counters();
     let other = start(second, counting(&place, &runs));
-    until("redelivered", || tally.because(Reason::Replayed) == 1).await;
+    until("redelivered", || counters.count_of(Reason::Replayed) == 1).await;
     proxy.stall(false);
     place.until_done().await;
     other.stop().await;
@@ -122,12 +122,12 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
     drop(done.acquire().await);
     running.die().await;
     let next = place.listener(config()).await.build().await.expect("built");
-    let tally = next.tally();
+    let counters = next.counters();
     let running = start(next, counting(&place, &runs));
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    assert_eq!((tally.because(Reason::Replayed), tally.because(Reason::Executed)), (1, 0));
+    assert_eq!((counters.count_of(Reason::Replayed), counters.count_of(Reason::Executed)), (1, 0));
     place.leave().await;
 }
 
@@ -158,8 +158,8 @@ async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
-    let listener = listener.batch(20).build().await.expect("built");
-    let tally = listener.tally();
+    let listener = listener.prefetch(20).build().await.expect("built");
+    let counters = listener.counters();
     let handle = counting(&place, &runs);
     let running = start(listener, move |delivery: Delivery| {
         let work = handle(delivery);
@@ -177,7 +177,7 @@ async fn lst_2_connections_cut_all_the_while_run_each_message_once() {
     place.until_done().await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 200);
-    assert_eq!(tally.because(Reason::Executed), 200);
+    assert_eq!(counters.count_of(Reason::Executed), 200);
     assert!(matches!(Verdict::failed(), Verdict::Nack { .. }) && place.letters().await.is_empty());
     place.leave().await;
 }

@@ -153,14 +153,15 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     // Whoever hung while answering would be waited for.
     let consumer =
         Consumer::builder(&through, &desk.queue, "rabbitmq.tests").lease(Duration::from_secs(10));
-    let consumer = consumer.at_once(8).drain(Duration::from_secs(600)).build().expect("built");
+    let consumer =
+        consumer.concurrency(8).drain_timeout(Duration::from_secs(600)).build().expect("built");
     for n in 0..300 {
         desk.publish(&format!("k{n}"), "paid").await;
         desk.publish(&format!("k{n}"), "paid").await;
     }
     let running = Running::counting(&consumer, &engine, &runs);
     for cut in 0..10 {
-        eventually("it works", async || running.tally.read().acks > cut * 10).await;
+        eventually("it works", async || running.counters.read().acks > cut * 10).await;
         proxy.cut();
     }
     eventually("all ran", async || runs.load(Ordering::SeqCst) == 300).await;

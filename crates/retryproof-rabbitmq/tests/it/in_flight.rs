@@ -23,7 +23,7 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     let gate = Arc::new(Gate::closed());
     let waits_at = Arc::clone(&gate);
     // A limit of one failure: a delivery that counted as one would be a dead letter.
-    let consumer = desk.consumer().lease(LEASE).most_failures(1).build().expect("built");
+    let consumer = desk.consumer().lease(LEASE).max_attempts(1).build().expect("built");
     let running = Running::start(&consumer, move |incoming| {
         assert_eq!(
             (incoming.message.failures(), incoming.message.header("x-delivery-count")),
@@ -38,14 +38,14 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     let began = Instant::now();
     running.answered(Reason::InFlight, 3).await;
     // Two full delays of at least a second lie between the first and the third.
-    let (took, looks) = (began.elapsed(), running.tally.because(Reason::InFlight) - 1);
+    let (took, looks) = (began.elapsed(), running.counters.count_of(Reason::InFlight) - 1);
     assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(looks <= took.as_secs() + 1, "{looks} redeliveries in {took:?}");
     gate.let_go(1);
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Replayed, 1).await;
     assert_eq!(gate.begun(), 1);
-    assert_eq!(running.tally.read().dead_letters, 0);
+    assert_eq!(running.counters.read().dead_letters, 0);
     running.stop().await.expect("stopped");
     assert_eq!(desk.ready(&desk.queue).await, 0);
     desk.clean().await;
@@ -65,7 +65,7 @@ async fn lst_1_with_a_wait_a_redelivery_waits_for_the_first_and_is_skipped() {
     gate.let_go(1);
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Replayed, 1).await;
-    assert_eq!((gate.begun(), running.tally.because(Reason::InFlight)), (1, 0));
+    assert_eq!((gate.begun(), running.counters.count_of(Reason::InFlight)), (1, 0));
     running.stop().await.expect("stopped");
     desk.clean().await;
 }
@@ -83,7 +83,7 @@ async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_l
     desk.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
     assert_eq!(
-        (running.tally.because(Reason::Held), running.tally.because(Reason::InFlight)),
+        (running.counters.count_of(Reason::Held), running.counters.count_of(Reason::InFlight)),
         (1, 0)
     );
     running.stop().await.expect("stopped");

@@ -45,7 +45,8 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
     // One at a time, so that they come to the dead letters in this order.
-    let running = Running::counting(&consumer.at_once(1).build().expect("built"), &engine, &runs);
+    let running =
+        Running::counting(&consumer.concurrency(1).build().expect("built"), &engine, &runs);
     for (_, properties, body) in &cases {
         desk.send(body, properties.clone()).await;
     }
@@ -55,7 +56,7 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
         assert_eq!(dead.exchange.as_deref(), Some(""));
     }
     let counts = [Poison::NoKey, Poison::BadKey, Poison::Unreadable]
-        .map(|poison| running.tally.because(Reason::Poison(poison)));
+        .map(|poison| running.counters.count_of(Reason::Poison(poison)));
     assert_eq!((counts, runs.load(Ordering::SeqCst)), ([1, 3, 2], 0));
     running.stop().await.expect("stopped");
     assert_eq!(desk.ready(&desk.queue).await, 0);
@@ -109,9 +110,9 @@ async fn lst_2_a_queue_full_of_one_poison_message_is_emptied_without_a_loop_and_
     running.answered(Reason::Executed, 1).await;
     running.answered(Reason::Poison(Poison::Unreadable), 300).await;
     assert_eq!(ids.load(Ordering::SeqCst), 7);
-    let tally = running.tally.read();
+    let counters = running.counters.read();
     assert_eq!(
-        (tally.acks, tally.nacks, tally.dead_letters),
+        (counters.acks, counters.nacks, counters.dead_letters),
         (1, 0, 300),
         "each was delivered once"
     );

@@ -32,7 +32,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
     );
     // Four have to be inside together before any of them goes on.
     let four = Arc::new(Barrier::new(4));
-    let consumer = desk.consumer().prefetch(100).at_once(4).build().expect("built");
+    let consumer = desk.consumer().prefetch(100).concurrency(4).build().expect("built");
     let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));
     let running = Running::start(&consumer, move |incoming| {
         let call = engine.call(incoming.ctx);
@@ -52,7 +52,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
     running.answered(Reason::Executed, 100).await;
     running.answered(Reason::Replayed, 100).await;
     assert_eq!((runs.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (100, 4));
-    assert_eq!(running.tally.read().acks, 200);
+    assert_eq!(running.counters.read().acks, 200);
     running.stop().await.expect("stopped");
     assert_eq!((desk.ready(&desk.queue).await, desk.ready(&desk.dead()).await), (0, 0));
     desk.clean().await;
@@ -65,7 +65,7 @@ async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
     let attempts = Arc::new(AtomicUsize::new(0));
     let tried = Arc::clone(&attempts);
     let consumer = desk.consumer().backoff(SOON).build().expect("built");
-    let tally = consumer.tally();
+    let counters = consumer.counters();
     let stopper = consumer.stopper();
     let running = tokio::spawn(async move {
         consumer
@@ -79,9 +79,10 @@ async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
             .await
     });
     desk.publish("k", "paid").await;
-    crate::support::eventually("it succeeds", async || tally.because(Reason::Executed) == 1).await;
+    crate::support::eventually("it succeeds", async || counters.count_of(Reason::Executed) == 1)
+        .await;
     assert_eq!(attempts.load(Ordering::SeqCst), 3);
-    assert_eq!((tally.because(Reason::Failed), tally.because(Reason::Panicked)), (1, 1));
+    assert_eq!((counters.count_of(Reason::Failed), counters.count_of(Reason::Panicked)), (1, 1));
     stopper.stop();
     running.await.expect("no panic").expect("stopped");
     desk.clean().await;
@@ -91,7 +92,7 @@ async fn lst_2_work_that_fails_or_panics_comes_again_until_it_succeeds() {
 async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let consumer = desk.consumer().backoff(SOON).most_failures(3).build().expect("built");
+    let consumer = desk.consumer().backoff(SOON).max_attempts(3).build().expect("built");
     let running = Running::start(&consumer, move |incoming| {
         let (call, before) = (engine.call(incoming.ctx), incoming.message.failures());
         async move { Verdict::of(&call.execute(async || Err::<u8, _>(before)).await) }
@@ -99,9 +100,9 @@ async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
     desk.publish("k", "paid").await;
     let dead = desk.take(&desk.dead()).await;
     assert_eq!((dead.why.as_deref(), &dead.body[..]), (Some("failed"), &b"paid"[..]));
-    assert_eq!(running.tally.because(Reason::Failed), 3);
-    let tally = running.tally.read();
-    assert_eq!((tally.nacks, tally.dead_letters), (2, 1));
+    assert_eq!(running.counters.count_of(Reason::Failed), 3);
+    let counters = running.counters.read();
+    assert_eq!((counters.nacks, counters.dead_letters), (2, 1));
     running.stop().await.expect("stopped");
     desk.clean().await;
 }
@@ -110,13 +111,13 @@ async fn lst_2_work_that_never_succeeds_is_a_dead_letter_after_its_limit() {
 async fn lst_2_a_lost_lease_and_a_completion_that_is_not_recorded_spend_an_attempt() {
     for verdict in [lease_lost(), not_recorded().await] {
         let desk = Desk::new().await;
-        let consumer = desk.consumer().backoff(SOON).most_failures(2).build().expect("built");
+        let consumer = desk.consumer().backoff(SOON).max_attempts(2).build().expect("built");
         let running = Running::start(&consumer, move |_| async move { verdict });
         desk.publish("k", "paid").await;
         let dead = desk.take(&desk.dead()).await;
-        assert_eq!(dead.why.as_deref(), Some(verdict.why().as_str()));
-        let tally = running.tally.read();
-        assert_eq!((tally.nacks, tally.dead_letters), (1, 1), "{verdict:?}");
+        assert_eq!(dead.why.as_deref(), Some(verdict.reason().as_str()));
+        let counters = running.counters.read();
+        assert_eq!((counters.nacks, counters.dead_letters), (1, 1), "{verdict:?}");
         running.stop().await.expect("stopped");
         desk.clean().await;
     }
@@ -153,12 +154,12 @@ async fn lst_2_a_store_that_is_away_spends_none_of_a_messages_attempts_however_l
         faults.clone(),
     )));
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer = desk.consumer().backoff(SOON).most_failures(2).build().expect("built");
+    let consumer = desk.consumer().backoff(SOON).max_attempts(2).build().expect("built");
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(&consumer, &engine, &runs);
     desk.publish("k", "paid").await;
     running.answered(Reason::Store, 4).await;
-    assert_eq!(running.tally.read().dead_letters, 0);
+    assert_eq!(running.counters.read().dead_letters, 0);
     faults.end_outage();
     running.answered(Reason::Executed, 1).await;
     assert_eq!((runs.load(Ordering::SeqCst), desk.ready(&desk.dead()).await), (1, 0));
@@ -176,7 +177,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     )));
     let runs = Arc::new(AtomicUsize::new(0));
     let long = Backoff::new(Duration::from_secs(600), Duration::from_secs(600));
-    let consumer = desk.consumer().backoff(long).at_once(1).build().expect("built");
+    let consumer = desk.consumer().backoff(long).concurrency(1).build().expect("built");
     for n in 0..50 {
         desk.publish(&format!("k{n}"), "paid").await;
     }
@@ -185,7 +186,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     running.answered(Reason::Store, 1).await;
     // Time in which all of them would be moved.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(running.tally.because(Reason::Store), 1);
+    assert_eq!(running.counters.count_of(Reason::Store), 1);
     running.stop().await.expect("it can be stopped meanwhile");
     desk.clean().await;
 }
@@ -254,7 +255,7 @@ async fn lst_2_a_decoder_that_panics_is_a_failure_of_the_message_and_not_of_the_
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    let consumer = desk.consumer().backoff(SOON).most_failures(2).prefetch(1);
+    let consumer = desk.consumer().backoff(SOON).max_attempts(2).prefetch(1);
     let consumer = consumer.decode(|message| {
         assert!(message.body() != b"odd", "the decoder has a bug");
         Ok(message.body().len())
@@ -291,8 +292,8 @@ async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_wher
         });
         desk.publish("k", "paid").await;
         running.answered(Reason::Unreadable, 1).await;
-        let tally = running.tally.read();
-        assert_eq!((tally.acks, tally.dead_letters), if replies { (0, 1) } else { (1, 0) });
+        let counters = running.counters.read();
+        assert_eq!((counters.acks, counters.dead_letters), if replies { (0, 1) } else { (1, 0) });
         running.stop().await.expect("stopped");
     }
     assert_eq!(desk.take(&desk.dead()).await.why.as_deref(), Some("record-unreadable"));

@@ -22,7 +22,8 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     let desk = Desk::new_at(server.url()).await;
     let queue = desk.queue.clone();
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    let consumer = Consumer::builder(server.url(), &queue, "rabbitmq.tests").at_once(AT_WORK + 1);
+    let consumer =
+        Consumer::builder(server.url(), &queue, "rabbitmq.tests").concurrency(AT_WORK + 1);
     let consumer = consumer.build().expect("built");
     let numbered =
         |count: usize, name: &'static str| (0..count).map(move |n| format!("{name}-{n}"));
@@ -75,7 +76,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     eventually("a new one as well", async || seen.of("new").runs == 1).await;
     let again = AT_WORK as u64 + 1;
     eventually("those come again whose answers nobody heard", async || {
-        running.tally.because(Reason::Replayed) >= again
+        running.counters.count_of(Reason::Replayed) >= again
     })
     .await;
     eventually("nothing is left", async || desk.ready(&queue).await == 0).await;

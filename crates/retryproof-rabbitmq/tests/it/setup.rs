@@ -101,7 +101,7 @@ fn ctx_2_id_3_a_builder_refuses_what_is_out_of_bounds() {
     assert!(of(&"q".repeat(231)).build().is_err());
     assert!(of("q").dead_letters("").build().is_err());
     assert!(of("q").prefetch(0).build().is_err());
-    assert!(of("q").most_failures(0).build().is_err());
+    assert!(of("q").max_attempts(0).build().is_err());
     let error = of("q").lease(Duration::ZERO).build().expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(Consumer::builder("amqp://localhost", "q", "").build().is_err());
@@ -124,7 +124,7 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (says, gate, of_engine) = (Arc::clone(&begun), Arc::clone(&go), engine.clone());
-    let consumer = desk.consumer().at_once(1).build().expect("built");
+    let consumer = desk.consumer().concurrency(1).build().expect("built");
     let stopper = consumer.stopper();
     let running = Running::start(&consumer, move |incoming| {
         let (call, says, gate) =
@@ -144,9 +144,9 @@ async fn run_5_a_stopped_consumer_ends_its_work_and_gives_back_the_rest() {
     begun.notified().await;
     stopper.stop();
     go.notify_one();
-    let tally = Arc::clone(&running.tally);
+    let counters = Arc::clone(&running.counters);
     running.stop().await.expect("stopped");
-    assert_eq!(tally.read().acks, 1);
+    assert_eq!(counters.read().acks, 1);
     let runs = Arc::new(AtomicUsize::new(0));
     let rest = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
     rest.answered(Reason::Executed, 9).await;
@@ -166,7 +166,7 @@ async fn run_5_a_stopped_consumer_gives_back_nothing_that_would_count_as_redeliv
     }
     let (proxy, through) = proxied().await;
     let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests")
-        .at_once(2)
+        .concurrency(2)
         .build()
         .expect("built");
     let done = || {
@@ -208,7 +208,8 @@ async fn run_5_work_that_outlasts_the_drain_is_dropped_and_comes_again() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let begun = Arc::new(Notify::new());
     let (says, of_engine) = (Arc::clone(&begun), engine.clone());
-    let consumer = desk.consumer().lease(Duration::from_secs(1)).drain(Duration::from_millis(50));
+    let consumer =
+        desk.consumer().lease(Duration::from_secs(1)).drain_timeout(Duration::from_millis(50));
     let running = Running::start(&consumer.build().expect("built"), move |incoming| {
         let (call, says) = (of_engine.call(incoming.ctx), Arc::clone(&says));
         async move {

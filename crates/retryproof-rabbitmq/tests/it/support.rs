@@ -12,7 +12,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use retryproof_core::listener::{Reason, Tally, Verdict};
+use retryproof_core::listener::{Reason, Verdict, VerdictCounters};
 use retryproof_core::{IdempotencyEngine, OwnerId, Result};
 use retryproof_rabbitmq::{Consumer, ConsumerBuilder, Incoming, Stopper, Topology};
 use retryproof_testkit::broker::{self, Gate, counted, gated};
@@ -154,7 +154,7 @@ fn own_name() -> String {
 
 /// A consumer that runs on a task.
 pub(crate) struct Running {
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VerdictCounters>,
     stopper: Stopper,
     task: JoinHandle<Result<()>>,
 }
@@ -166,10 +166,10 @@ impl Running {
         F: Fn(Incoming<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Verdict> + Send + 'static,
     {
-        let (tally, stopper) = (consumer.tally(), consumer.stopper());
+        let (counters, stopper) = (consumer.counters(), consumer.stopper());
         let consumer = consumer.clone();
         let task = tokio::spawn(async move { consumer.run_with(work).await });
-        Self { tally, stopper, task }
+        Self { counters, stopper, task }
     }
 
     /// Guarded by the engine; counts its runs.
@@ -200,7 +200,8 @@ impl Running {
 
     /// Until so many were answered for this reason.
     pub(crate) async fn answered(&self, why: Reason, times: u64) {
-        eventually(&format!("{times} x {why}"), async || self.tally.because(why) >= times).await;
+        eventually(&format!("{times} x {why}"), async || self.counters.count_of(why) >= times)
+            .await;
     }
 
     /// Ends it where it stands, as a crash does.

@@ -28,7 +28,7 @@ impl Seen {
 
     /// A delivery of it ends.
     pub fn ended(&self, body: &str, verdict: &Verdict) {
-        self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.why());
+        self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.reason());
     }
 
     /// What came of one so far.

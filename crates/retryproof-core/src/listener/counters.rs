@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Tally`]: counts verdicts.
+//! [`VerdictCounters`]: counts verdicts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Poison, Reason, Verdict};
 
-/// Counts what a consumer answered, by reason: a metric without a metrics library, as
-/// [`Counters`](crate::observe::Counters) is.
+/// Counts the verdicts of a consumer by reason. It needs no metrics library, like
+/// [`Counters`](crate::observe::Counters).
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct VerdictCounters {
     acks: AtomicU64,
     nacks: AtomicU64,
     dead_letters: AtomicU64,
     reasons: [AtomicU64; REASONS.len()],
 }
 
-/// What a [`Tally`] read at one instant.
+/// The counts of [`VerdictCounters`] at one instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Tallied {
+pub struct VerdictCounts {
     /// Messages acknowledged.
     pub acks: u64,
-    /// Messages given back, to come again.
+    /// Messages to be redelivered.
     pub nacks: u64,
-    /// Messages sent to the dead letters.
+    /// Messages that became dead letters.
     pub dead_letters: u64,
 }
 
@@ -45,8 +45,8 @@ const REASONS: [Reason; 15] = [
     Reason::Panicked,
 ];
 
-impl Tally {
-    /// One message more.
+impl VerdictCounters {
+    /// Counts one verdict.
     pub fn count(&self, verdict: &Verdict) {
         let answer = match verdict {
             Verdict::Ack { .. } => &self.acks,
@@ -54,34 +54,37 @@ impl Tally {
             Verdict::DeadLetter { .. } => &self.dead_letters,
         };
         answer.fetch_add(1, Ordering::Relaxed);
-        if let Some(reason) = self.of(verdict.why()) {
+        if let Some(reason) = self.of(verdict.reason()) {
             reason.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// By answer.
+    /// Reads the counts by answer.
     #[must_use]
-    pub fn read(&self) -> Tallied {
-        Tallied {
+    pub fn read(&self) -> VerdictCounts {
+        VerdictCounts {
             acks: self.acks.load(Ordering::Relaxed),
             nacks: self.nacks.load(Ordering::Relaxed),
             dead_letters: self.dead_letters.load(Ordering::Relaxed),
         }
     }
 
-    /// How many for this reason.
+    /// How many verdicts had this reason.
     #[must_use]
-    pub fn because(&self, why: Reason) -> u64 {
-        self.of(why).map_or(0, |count| count.load(Ordering::Relaxed))
+    pub fn count_of(&self, reason: Reason) -> u64 {
+        self.of(reason).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// All reasons with their counts, for a metrics library.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
-        REASONS.iter().zip(&self.reasons).map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
+        REASONS
+            .iter()
+            .zip(&self.reasons)
+            .map(|(reason, count)| (*reason, count.load(Ordering::Relaxed)))
     }
 
-    fn of(&self, why: Reason) -> Option<&AtomicU64> {
-        REASONS.iter().position(|known| *known == why).map(|at| &self.reasons[at])
+    fn of(&self, reason: Reason) -> Option<&AtomicU64> {
+        REASONS.iter().position(|known| *known == reason).map(|at| &self.reasons[at])
     }
 }
 
@@ -91,13 +94,13 @@ mod tests {
 
     #[test]
     fn lst_2_verdicts_are_counted_by_answer_and_by_reason() {
-        let tally = Tally::default();
-        REASONS.iter().for_each(|why| tally.count(&Verdict::Ack { why: *why }));
-        tally.count(&Verdict::failed());
-        tally.count(&Verdict::poison(Poison::NoKey));
-        assert_eq!(tally.read(), Tallied { acks: 15, nacks: 1, dead_letters: 1 });
-        let twice = |why| why == Reason::Failed || why == Reason::Poison(Poison::NoKey);
-        assert!(tally.iter().all(|(why, count)| count == if twice(why) { 2 } else { 1 }));
-        assert_eq!(tally.because(Reason::Panicked), 1);
+        let counters = VerdictCounters::default();
+        REASONS.iter().for_each(|reason| counters.count(&Verdict::Ack { reason: *reason }));
+        counters.count(&Verdict::failed());
+        counters.count(&Verdict::poison(Poison::NoKey));
+        assert_eq!(counters.read(), VerdictCounts { acks: 15, nacks: 1, dead_letters: 1 });
+        let twice = |reason| reason == Reason::Failed || reason == Reason::Poison(Poison::NoKey);
+        assert!(counters.iter().all(|(reason, count)| count == if twice(reason) { 2 } else { 1 }));
+        assert_eq!(counters.count_of(Reason::Panicked), 1);
     }
 }

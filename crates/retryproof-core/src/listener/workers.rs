@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`WorkerPool`] and [`batch`]: handle messages at the same time, up to a bound.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{Reason, Verdict};
+use crate::panics::{catch_panic, catch_panic_of};
+
+/// Handles a bounded number of messages at the same time, each on a separate task, so that a slow
+/// message does not hold up the others. For consumers that receive messages one by one; see
+/// [`batch`] for those that fetch several.
+///
+/// Dropping the pool drops the running work: its leases run out, and the messages are redelivered
+/// (RUN-5). Call [`drain`](Self::drain) first.
+#[derive(Debug)]
+pub struct WorkerPool {
+    slots: Arc<Semaphore>,
+    running: JoinSet<()>,
+}
+
+/// The right to run work; see [`WorkerPool::slot`].
+#[derive(Debug)]
+pub struct WorkerSlot {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl WorkerPool {
+    /// A pool for at most `concurrency` messages at the same time; zero counts as one.
+    #[must_use]
+    pub fn new(concurrency: usize) -> Self {
+        let slots = concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        Self { slots: Arc::new(Semaphore::new(slots)), running: JoinSet::new() }
+    }
+
+    /// Waits for a free slot. Receive the next message only afterwards: while it waits here, no other
+    /// consumer can have it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub async fn slot(&mut self) -> WorkerSlot {
+        while self.running.try_join_next().is_some() {}
+        loop {
+            // The semaphore is never closed.
+            if let Ok(_permit) = Arc::clone(&self.slots).acquire_owned().await {
+                return WorkerSlot { _permit };
+            }
+        }
+    }
+
+    /// Starts the work on one message, including its answer.
+    pub fn spawn(&mut self, slot: WorkerSlot, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.running.spawn(async move {
+            work.await;
+            drop(slot);
+        }));
+    }
+
+    /// How many messages are being handled.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Waits until all work has finished, up to `limit`. Drops what still runs then, and returns how
+    /// many messages that were.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the work continues.
+    pub async fn drain(&mut self, limit: Duration) -> usize {
+        let all = async { while self.running.join_next().await.is_some() {} };
+        let _ = timeout(limit, all).await;
+        let left = self.running.len();
+        self.running.shutdown().await;
+        left
+    }
+}
+
+/// Handles all `messages`, at most `concurrency` at the same time, and answers each as soon as its
+/// work has ended (LST-2), without waiting for slower ones. A panic of `work`, or of its future,
+/// also gives a verdict.
+///
+/// # Cancel safety
+/// Dropping the future drops the running work: its leases run out (RUN-5), and the messages without
+/// an answer are redelivered.
+pub async fn batch<M, W, Working, A, Answering>(
+    messages: impl IntoIterator<Item = M>,
+    concurrency: usize,
+    work: W,
+    answer: A,
+) where
+    M: Send + 'static,
+    W: Fn(&M) -> Working,
+    Working: Future<Output = Verdict> + Send + 'static,
+    A: Fn(M, Verdict) -> Answering + Clone + Send + 'static,
+    Answering: Future<Output = ()> + Send,
+{
+    let mut workers = WorkerPool::new(concurrency);
+    for message in messages {
+        let slot = workers.slot().await;
+        let answer = answer.clone();
+        // `work` may panic before it returns a future. The other messages are still handled then.
+        let working = catch_panic(|| work(&message));
+        workers.spawn(slot, async move {
+            let verdict = match working {
+                Ok(working) => verdict_of(working).await,
+                Err(_) => Verdict::nack(Reason::Panicked),
+            };
+            answer(message, verdict).await;
+        });
+    }
+    while workers.running.join_next().await.is_some() {}
+}
+
+/// Awaits the work's verdict. If the work panics, the verdict is a nack with
+/// [`Reason::Panicked`], so that the message is still answered. The engine has already freed the key
+/// then (RUN-4).
+pub async fn verdict_of(work: impl Future<Output = Verdict>) -> Verdict {
+    catch_panic_of(pin!(work)).await.unwrap_or_else(|_| Verdict::nack(Reason::Panicked))
+}
