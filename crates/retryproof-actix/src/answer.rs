@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers between actix and the guard. A handler's own head goes to the connection as it was: it
-//! knows more than fields (an upgrade, a reason). What the guard puts in its place is made anew.
+//! Responses between actix and the guard. The head of a handler's response goes to the connection
+//! unchanged, because it has more than fields (an upgrade, a reason). A response that the guard puts
+//! in its place gets a new head.
 
 use std::cell::Cell;
 
@@ -14,63 +15,66 @@ use bytes::Bytes;
 use http::header::{CONNECTION, TRAILER};
 use http::{HeaderMap, Response};
 use retryproof_core::Recorded;
-use retryproof_http::adapter::{FrameworkResponse, NoTx, Pieces, Ran, StoredRecord};
+use retryproof_http::adapter::{BodyParts, FrameworkResponse, HandlerResponse, NoTx, StoredRecord};
 use retryproof_http::{AnswerFate, Corrupt, ReplayBody};
 
-use crate::body::{Answer, LengthAlone, Outgoing};
+use crate::body::{ActixBody, HandlerBody, LengthAlone};
 use crate::head::{COMMON, REPLAYED, actix_headers, headers};
 
-/// The head of the handler's answer, kept while the guard records its body.
+/// The head of the handler's response, kept while the guard records its body.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct KeptHead {
     head: Cell<Option<HttpResponse<()>>>,
     lines: Cell<usize>,
-    /// It had no body, which is less than an empty one.
+    /// It has no body, not even an empty one.
     bodiless: Cell<bool>,
 }
 
-impl Own {
-    /// A handler's answer for the guard.
-    pub(crate) fn part<B: MessageBody>(&self, response: HttpResponse<B>) -> Response<Answer<B>> {
+impl KeptHead {
+    /// The handler's response, for the guard.
+    pub(crate) fn split<B: MessageBody>(
+        &self,
+        response: HttpResponse<B>,
+    ) -> Response<HandlerBody<B>> {
         let (mut head, body) = response.into_parts();
-        let fate = take_mark(&mut head);
-        let told = head.extensions_mut().remove::<NoTx>();
+        let fate = take_fate(&mut head);
+        let no_tx = head.extensions_mut().remove::<NoTx>();
         let status = http::StatusCode::from_u16(head.status().as_u16()).unwrap_or_default();
         let fields = headers(head.headers());
         self.bodiless.set(body.size() == BodySize::None);
         self.lines.set(fields.len());
         self.head.set(Some(head));
-        let mut response = Response::new(Answer::new(body));
+        let mut response = Response::new(HandlerBody::new(body));
         *response.status_mut() = status;
         *response.headers_mut() = fields;
         if let Some(fate) = fate {
             response.extensions_mut().insert(fate);
         }
-        if let Some(told) = told {
-            response.extensions_mut().insert(told);
+        if let Some(no_tx) = no_tx {
+            response.extensions_mut().insert(no_tx);
         }
         response
     }
 
-    /// The guard's answer for the connection.
+    /// The guard's response, for the connection.
     pub(crate) fn join<B>(
         &self,
-        Ran { response, is_handlers, recorded }: Ran<Answer<B>>,
+        HandlerResponse { response, is_handlers, recorded }: HandlerResponse<HandlerBody<B>>,
     ) -> HttpResponse
     where
         B: MessageBody + 'static,
     {
         let (parts, body) = response.into_parts();
-        let body = Pieces::from(body);
+        let body = BodyParts::from(body);
         let Some(mut head) = self.head.take().filter(|_| is_handlers) else {
             let body = match body {
-                Pieces::Whole(data, _) => BoxBody::new(data),
-                Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
+                BodyParts::Whole(data, _) => BoxBody::new(data),
+                BodyParts::Streaming(body) => BoxBody::new(ActixBody::new(body)),
             };
-            return made(parts.status, &parts.headers, body);
+            return with_new_head(parts.status, &parts.headers, body);
         };
         if self.lines.get() != parts.headers.len() {
-            // Something was taken off: a forged mark, or framing that does not fit.
+            // The guard removed a replay mark, or framing fields that do not fit.
             head.headers_mut().clear();
             actix_headers(&parts.headers, head.headers_mut());
         }
@@ -78,34 +82,34 @@ impl Own {
             head.extensions_mut().insert(recorded);
         }
         head.set_body(match body {
-            Pieces::Whole(data, _) if data.is_empty() && self.bodiless.get() => {
+            BodyParts::Whole(data, _) if data.is_empty() && self.bodiless.get() => {
                 BoxBody::new(NoBody::new())
             }
-            Pieces::Whole(data, _) => BoxBody::new(data),
-            Pieces::Streaming(body) => BoxBody::new(Outgoing::new(body)),
+            BodyParts::Whole(data, _) => BoxBody::new(data),
+            BodyParts::Streaming(body) => BoxBody::new(ActixBody::new(body)),
         })
     }
 }
 
-/// Takes the mark of an answer off it, and what was recorded of an inner call: both belong to the
-/// call whose handler set them (HTTP-7).
-pub(crate) fn take_mark<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
+/// Removes the fate of a response, and what was recorded of an inner call: both belong to the call
+/// whose handler set them (HTTP-7).
+pub(crate) fn take_fate<B>(head: &mut HttpResponse<B>) -> Option<AnswerFate> {
     let mut extensions = head.extensions_mut();
     extensions.remove::<Recorded>();
     extensions.remove()
 }
 
-/// An answer without a run.
-pub(crate) struct Given(pub(crate) HttpResponse);
+/// A response without a run.
+pub(crate) struct ActixResponse(pub(crate) HttpResponse);
 
-/// A replay on its way from its record.
+/// A replay while its record is read.
 struct Replaying {
     response: HttpResponse<()>,
-    /// To HEAD: the length of a body that is not there.
+    /// The length of a body that a HEAD response does not have.
     length: Option<u64>,
 }
 
-impl FrameworkResponse for Given {
+impl FrameworkResponse for ActixResponse {
     fn from_refusal(response: Response<ReplayBody>) -> Self {
         Self(of_filter(response))
     }
@@ -122,7 +126,7 @@ impl FrameworkResponse for Given {
                 Ok(code) => COMMON.get(code)?.clone(),
                 Err(name) => ActixName::from_bytes(name.as_bytes()).ok()?,
             };
-            // In the place of a stored one there is that of a replay.
+            // A replay has its own.
             if name == CACHE_CONTROL {
                 return Some(());
             }
@@ -144,18 +148,21 @@ impl FrameworkResponse for Given {
     }
 }
 
-/// An answer that is the filter's from the beginning.
+/// A response that the filter made itself.
 pub(crate) fn of_filter(response: Response<ReplayBody>) -> HttpResponse {
     let (parts, body) = response.into_parts();
-    match Pieces::<ReplayBody>::from(body) {
-        Pieces::Whole(data, _) => made(parts.status, &parts.headers, BoxBody::new(data)),
-        Pieces::Streaming(_) => made(parts.status, &parts.headers, BoxBody::new(NoBody::new())),
+    match BodyParts::<ReplayBody>::from(body) {
+        BodyParts::Whole(data, _) => {
+            with_new_head(parts.status, &parts.headers, BoxBody::new(data))
+        }
+        BodyParts::Streaming(_) => {
+            with_new_head(parts.status, &parts.headers, BoxBody::new(NoBody::new()))
+        }
     }
 }
 
-/// A head of fields alone. Trailers have no place in an answer of actix, so they are not announced
-/// either.
-fn made(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
+/// A response with a new head. actix sends no trailers, so they are not announced either.
+fn with_new_head(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResponse {
     let status = StatusCode::from_u16(status.as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::with_body(status, body);
     actix_headers(fields, response.headers_mut());
@@ -163,11 +170,11 @@ fn made(status: http::StatusCode, fields: &HeaderMap, body: BoxBody) -> HttpResp
         response.headers_mut().remove(actix_web::http::header::TRAILER);
     }
     if fields.get(CONNECTION).is_some_and(|value| value == "close") {
-        // actix makes this field from the head's own word.
+        // actix makes this field from the connection type.
         response.headers_mut().remove(actix_web::http::header::CONNECTION);
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    // To HEAD: the length of a body that is not there.
+    // The length of a body that a HEAD response does not have.
     let length = response
         .headers()
         .get(CONTENT_LENGTH)

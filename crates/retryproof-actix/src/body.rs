@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies between actix and the guard: a request's payload, its bytes once more, and an answer's
+//! Bodies between actix and the guard: a request's payload, its buffered bytes, and a response's
 //! body in both directions.
 
 use std::cell::RefCell;
@@ -18,13 +18,13 @@ use pin_project_lite::pin_project;
 use retryproof_http::GuardedBody;
 
 /// A request's body on the wire.
-pub(crate) struct Incoming {
+pub(crate) struct PayloadBody {
     pub(crate) payload: Payload,
-    /// Its length, as far as it is known.
+    /// The declared length, or 0.
     pub(crate) declared: u64,
 }
 
-impl Body for Incoming {
+impl Body for PayloadBody {
     type Data = Bytes;
     type Error = PayloadError;
 
@@ -32,7 +32,7 @@ impl Body for Incoming {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, PayloadError>>> {
-        // actix has no place for trailers of a request.
+        // actix drops the trailers of a request.
         Pin::new(&mut self.get_mut().payload)
             .poll_next(cx)
             .map(|data| data.map(|data| data.map(Frame::data)))
@@ -45,46 +45,46 @@ impl Body for Incoming {
     }
 }
 
-/// The bytes of a payload that is handed out before they are there (ANN-6).
+/// The bytes of a payload that is handed out before the grant (ANN-6).
 #[derive(Default)]
-pub(crate) struct Promise(RefCell<Promised>);
+pub(crate) struct PayloadCell(RefCell<PayloadState>);
 
 #[derive(Default)]
-struct Promised {
+struct PayloadState {
     data: Option<Bytes>,
-    /// Who looked too early.
+    /// The reader that was polled too early.
     reader: Option<Waker>,
 }
 
-impl Promise {
+impl PayloadCell {
     pub(crate) fn fill(&self, data: Bytes) {
-        let mut promised = self.0.borrow_mut();
-        promised.data = Some(data);
-        if let Some(reader) = promised.reader.take() {
+        let mut state = self.0.borrow_mut();
+        state.data = Some(data);
+        if let Some(reader) = state.reader.take() {
             reader.wake();
         }
     }
 }
 
-/// A payload for arguments that are extracted before the grant: it has its bytes after the grant.
-pub(crate) struct Deferred<D>(pub(crate) Rc<D>);
+/// The payload of arguments that are extracted before the grant. It yields its bytes after the grant.
+pub(crate) struct DeferredPayload<D>(pub(crate) Rc<D>);
 
-impl<D: AsRef<Promise> + 'static> Deferred<D> {
+impl<D: AsRef<PayloadCell> + 'static> DeferredPayload<D> {
     pub(crate) fn into_payload(self) -> Payload {
         Payload::Stream { payload: Box::pin(self) }
     }
 }
 
-impl<D: AsRef<Promise>> Stream for Deferred<D> {
+impl<D: AsRef<PayloadCell>> Stream for DeferredPayload<D> {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut promised = (*self.0).as_ref().0.borrow_mut();
-        match &mut promised.data {
+        let mut state = (*self.0).as_ref().0.borrow_mut();
+        match &mut state.data {
             Some(data) if data.is_empty() => Poll::Ready(None),
             Some(data) => Poll::Ready(Some(Ok(std::mem::take(data)))),
             None => {
-                promised.reader = Some(cx.waker().clone());
+                state.reader = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
@@ -92,20 +92,20 @@ impl<D: AsRef<Promise>> Stream for Deferred<D> {
 }
 
 pin_project! {
-    /// The body of a handler's answer, as the guard reads it.
-    pub(crate) struct Answer<B> {
+    /// The body of a handler's response, for the guard.
+    pub(crate) struct HandlerBody<B> {
         #[pin]
         body: B,
     }
 }
 
-impl<B> Answer<B> {
+impl<B> HandlerBody<B> {
     pub(crate) fn new(body: B) -> Self {
         Self { body }
     }
 }
 
-impl<B: MessageBody> Body for Answer<B> {
+impl<B: MessageBody> Body for HandlerBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -126,20 +126,20 @@ impl<B: MessageBody> Body for Answer<B> {
 }
 
 pin_project! {
-    /// An answer's body that is not all there, on its way to the connection.
-    pub(crate) struct Outgoing<B> {
+    /// A response body that is not whole yet, for the connection.
+    pub(crate) struct ActixBody<B> {
         #[pin]
-        body: GuardedBody<Answer<B>>,
+        body: GuardedBody<HandlerBody<B>>,
     }
 }
 
-impl<B> Outgoing<B> {
-    pub(crate) fn new(body: GuardedBody<Answer<B>>) -> Self {
+impl<B> ActixBody<B> {
+    pub(crate) fn new(body: GuardedBody<HandlerBody<B>>) -> Self {
         Self { body }
     }
 }
 
-impl<B: MessageBody> MessageBody for Outgoing<B> {
+impl<B: MessageBody> MessageBody for ActixBody<B> {
     type Error = Box<dyn StdError>;
 
     fn size(&self) -> BodySize {
@@ -154,7 +154,7 @@ impl<B: MessageBody> MessageBody for Outgoing<B> {
         loop {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Trailers have no place in an answer of actix.
+                    // actix sends no trailers.
                     if let Ok(data) = frame.into_data() {
                         return Poll::Ready(Some(Ok(data)));
                     }
@@ -166,7 +166,7 @@ impl<B: MessageBody> MessageBody for Outgoing<B> {
     }
 }
 
-/// No bytes, but the length of those that a GET would have: the answer to a HEAD request.
+/// The body of a HEAD response: no bytes, but the length of those that a GET would have.
 pub(crate) struct LengthAlone(pub(crate) u64);
 
 impl MessageBody for LengthAlone {

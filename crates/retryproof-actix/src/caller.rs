@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`caller`]: a caller hook that looks at actix's own request (HTTP-16).
+//! [`caller`]: a caller hook that reads actix's own request (HTTP-16).
 
 use std::cell::RefCell;
 use std::future::{Future, ready};
@@ -11,31 +11,30 @@ use retryproof_http::adapter::CallerFuture;
 use retryproof_http::{Caller, IntoCaller};
 
 thread_local! {
-    /// The request whose caller a hook is asked for.
+    /// The request that a caller hook runs for.
     static REQUEST: RefCell<Option<HttpRequest>> = const { RefCell::new(None) };
 }
 
-/// Takes the request away again, also from a hook that panics: actix wants to reuse it.
-struct Looking(Option<HttpRequest>);
+/// Restores the previous request when it is dropped, also after a panic: actix reuses requests.
+struct RestoreRequest(Option<HttpRequest>);
 
-impl Drop for Looking {
+impl Drop for RestoreRequest {
     fn drop(&mut self) {
         REQUEST.set(self.0.take());
     }
 }
 
-/// Asks a hook where it finds the request.
-pub(crate) fn looking_at(
+/// Runs a hook that can read the request of actix.
+pub(crate) fn with_request(
     request: &HttpRequest,
-    ask: impl FnOnce() -> CallerFuture,
+    hook: impl FnOnce() -> CallerFuture,
 ) -> CallerFuture {
-    let _looking = Looking(REQUEST.replace(Some(request.clone())));
-    ask()
+    let _restore = RestoreRequest(REQUEST.replace(Some(request.clone())));
+    hook()
 }
 
-/// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that sees the
-/// request as actix has it: extensions that an authentication middleware has left, connection info,
-/// cookies.
+/// A hook for [`FilterBuilder::caller`](retryproof_http::FilterBuilder::caller) that reads actix's
+/// request: extensions that an authentication middleware inserted, connection info, cookies.
 ///
 /// ```
 /// use actix_web::{HttpMessage, HttpRequest};
@@ -46,25 +45,25 @@ pub(crate) fn looking_at(
 ///
 /// let filter = IdempotencyFilter::builder(IdempotencyEngine::new(MemoryStore::new()))
 ///     .caller(retryproof_actix::caller(|request: &HttpRequest| {
-///         // Left there by the authentication, which stands outside.
+///         // Inserted by the authentication, which is outside.
 ///         request.extensions().get::<Tenant>().map(|tenant| tenant.0.clone())
 ///     }))
 ///     .build()?;
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
-/// A hook that takes `&http::request::Parts` works too, and in every framework; it sees method,
-/// target and fields. Outside of actix this one refuses every request, 500: it cannot know the
+/// A hook that takes `&http::request::Parts` works too, in every framework; it gets method, target
+/// and fields. Outside of actix this hook refuses every request with 500, because it cannot know the
 /// caller.
 pub fn caller<C: IntoCaller>(
     hook: impl Fn(&HttpRequest) -> C + Send + Sync + 'static,
 ) -> impl Fn(&Parts) -> Caller + Send + Sync + 'static {
-    move |_| seen().map_or_else(unseen, |request| hook(&request).into_caller())
+    move |_| current_request().map_or_else(no_request, |request| hook(&request).into_caller())
 }
 
 /// As [`caller`](fn@caller), for
-/// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). What the hook
-/// needs of the request it takes before it waits: actix's request stays on its thread, and a
-/// filter's hook may not.
+/// [`FilterBuilder::caller_async`](retryproof_http::FilterBuilder::caller_async). The hook
+/// copies what it needs of the request before its first wait: actix's request stays on its thread,
+/// and the future of a hook may move to another one.
 ///
 /// ```
 /// use actix_web::HttpRequest;
@@ -90,19 +89,19 @@ pub fn caller_async<Fut>(
 where
     Fut: Future<Output: IntoCaller> + Send + 'static,
 {
-    move |_| match seen().map(|request| hook(&request)) {
-        Some(answering) => Box::pin(async move { answering.await.into_caller() }),
-        None => Box::pin(ready(unseen())),
+    move |_| match current_request().map(|request| hook(&request)) {
+        Some(caller) => Box::pin(async move { caller.await.into_caller() }),
+        None => Box::pin(ready(no_request())),
     }
 }
 
-fn seen() -> Option<HttpRequest> {
+fn current_request() -> Option<HttpRequest> {
     REQUEST.with_borrow(Clone::clone)
 }
 
-fn unseen() -> Caller {
+fn no_request() -> Caller {
     tracing::error!("a caller hook of actix was asked about a request that is not actix's");
-    let mut answer = http::Response::new("the caller is not known");
-    *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
-    Caller::refuse(answer)
+    let mut response = http::Response::new("the caller is not known");
+    *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    Caller::refuse(response)
 }

@@ -16,16 +16,17 @@ use actix_web::dev::{Payload, RequestHead};
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use retryproof_http::adapter::{
-    Admission, Admitted, AtHand, Either, Granted, RequestHead as _, Running, Waiting, admit, then,
+    AdmitOutcome, AdmittedRequest, CallMark, Either, GrantedRequest, PolicyRef, PreGrant, acquire,
+    admit, then,
 };
 use retryproof_http::{AnswerFate, IdempotencyFilter, Policy};
 
 pub use actix_web::{Handler, HttpResponse, Responder};
 
-use crate::answer::{Given, Own, of_filter, take_mark};
-use crate::body::{Deferred, Incoming, Promise};
+use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
+use crate::body::{DeferredPayload, PayloadBody, PayloadCell};
 use crate::fate::WithFate as _;
-use crate::head::{Seen, key_name};
+use crate::head::{ActixHead, key_name};
 
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
@@ -199,13 +200,15 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let seen = Seen::new(request);
-    let admission = admit(filter, &AtHand::Constant(policy), &seen, seen.lines(&key_name(filter)));
-    let is_outermost = !matches!(admission, Admission::Inside);
-    match admission {
-        Admission::Refused(answer) => Box::pin(ready(of_filter(answer))),
-        Admission::Pass | Admission::Inside => Box::pin(async move {
-            let request = seen.request;
+    let head = ActixHead::new(request);
+    let policy = PolicyRef::Constant(policy);
+    let key = key_name(filter);
+    let outcome = admit(filter, &policy, &head, || head.declared_length(), head.lines(&key));
+    let is_outermost = !matches!(outcome, AdmitOutcome::Inside);
+    match outcome {
+        AdmitOutcome::Refused(response) => Box::pin(ready(of_filter(response))),
+        AdmitOutcome::PassThrough | AdmitOutcome::Inside => Box::pin(async move {
+            let request = head.request;
             let args = match Args::early(&request, &mut payload).await {
                 Ok(early) => Args::late(early, &request, &mut payload).await,
                 Err(rejection) => Err(rejection),
@@ -214,30 +217,30 @@ where
                 Ok(args) => {
                     let mut response = run(args).await.respond_to(&request).map_into_boxed_body();
                     if is_outermost {
-                        take_mark(&mut response);
+                        take_fate(&mut response);
                     }
                     response
                 }
                 Err(rejection) => rejection,
             }
         }),
-        Admission::Admitted(admitted) => {
-            let body = Incoming { payload, declared: seen.declared_length() };
+        AdmitOutcome::Admitted(admitted) => {
+            let body = PayloadBody { payload, declared: head.declared_length() };
             match Args::untouched() {
-                Some(early) => {
-                    Box::pin(asked::<Args, _, _, _>(admitted, seen, body, None, early, run))
-                }
-                None => Box::pin(guarded::<Args, _, _, _>(admitted, seen, body, run)),
+                Some(early) => Box::pin(acquire_and_run::<Args, _, _, _>(
+                    admitted, head, body, None, early, run,
+                )),
+                None => Box::pin(guarded::<Args, _, _, _>(admitted, head, body, run)),
             }
         }
     }
 }
 
-/// In sequence rather than in one block, whose stages would each have room of their own.
+/// Extracts the arguments, then goes on. `then` keeps the future small: the stages share its room.
 fn guarded<Args, Run, Fut, R>(
-    admitted: Admitted,
-    seen: Seen,
-    body: Incoming,
+    admitted: AdmittedRequest,
+    head: ActixHead,
+    body: PayloadBody,
     handler: Run,
 ) -> impl Future<Output = HttpResponse>
 where
@@ -246,36 +249,43 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let desk = Rc::new(Desk {
-        waiting: admitted.waiting(),
-        of: std::ptr::from_ref(seen.request.head()),
-        promise: Promise::default(),
+    let context = Rc::new(ExtractionContext {
+        pre_grant: admitted.pre_grant(),
+        of: std::ptr::from_ref(head.request.head()),
+        payload: PayloadCell::default(),
     });
     let extracting = {
-        let desk = Rc::clone(&desk);
+        let context = Rc::clone(&context);
         async move {
-            let mut payload = Deferred(Rc::clone(&desk)).into_payload();
+            let mut payload = DeferredPayload(Rc::clone(&context)).into_payload();
             let extracted = {
-                let mut extracting = pin!(Args::early(&seen.request, &mut payload));
-                poll_fn(|cx| desk.while_extracting(|| extracting.as_mut().poll(cx))).await
+                let mut extracting = pin!(Args::early(&head.request, &mut payload));
+                poll_fn(|cx| context.while_extracting(|| extracting.as_mut().poll(cx))).await
             };
-            extracted.map(|early| (early, seen))
+            extracted.map(|early| (early, head))
         }
     };
     then(extracting, move |extracted| {
-        let (early, seen) = match extracted {
+        let (early, head) = match extracted {
             Ok(extracted) => extracted,
             Err(rejection) => return Either::rare(ready(rejection)),
         };
-        Either::usual(asked::<Args, _, _, _>(admitted, seen, body, Some(desk), early, handler))
+        Either::usual(acquire_and_run::<Args, _, _, _>(
+            admitted,
+            head,
+            body,
+            Some(context),
+            early,
+            handler,
+        ))
     })
 }
 
-fn asked<Args, Run, Fut, R>(
-    admitted: Admitted,
-    seen: Seen,
-    body: Incoming,
-    desk: Option<Rc<Desk>>,
+fn acquire_and_run<Args, Run, Fut, R>(
+    admitted: AdmittedRequest,
+    head: ActixHead,
+    body: PayloadBody,
+    context: Option<Rc<ExtractionContext>>,
     early: Args::Early,
     handler: Run,
 ) -> impl Future<Output = HttpResponse>
@@ -285,17 +295,17 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    then(admitted.ask(seen, body), move |asked| async move {
-        match asked {
-            Ok(granted) => run(granted, desk, early, handler).await,
-            Err((Given(response), _)) => response,
+    then(acquire(admitted, head, body), move |acquired| async move {
+        match acquired {
+            Ok(granted) => run(granted, context, early, handler).await,
+            Err((ActixResponse(response), _)) => response,
         }
     })
 }
 
 fn run<Args, Run, Fut, R>(
-    granted: Granted<Seen>,
-    desk: Option<Rc<Desk>>,
+    granted: Box<GrantedRequest<ActixHead>>,
+    context: Option<Rc<ExtractionContext>>,
     early: Args::Early,
     handler: Run,
 ) -> impl Future<Output = HttpResponse>
@@ -305,13 +315,13 @@ where
     Fut: Future<Output = R> + 'static,
     R: Responder + 'static,
 {
-    let own = Rc::new(Own::default());
-    let (inside, promised) = (Rc::clone(&own), desk.clone());
-    let handle = move |Seen { request, .. }: Seen, running, data| {
-        request.extensions_mut().insert::<Running>(running);
-        let mut payload = match promised {
-            Some(desk) => {
-                desk.promise.fill(data);
+    let kept = Rc::new(KeptHead::default());
+    let (inside, for_payload) = (Rc::clone(&kept), context.clone());
+    let handle = move |ActixHead { request, .. }: ActixHead, mark, data| {
+        request.extensions_mut().insert::<CallMark>(mark);
+        let mut payload = match for_payload {
+            Some(context) => {
+                context.payload.fill(data);
                 Payload::None
             }
             None => Payload::from(data),
@@ -322,53 +332,53 @@ where
                 // The function never ran, so the key is free again (ANN-6).
                 Err(rejection) => rejection.with_fate(AnswerFate::Release),
             };
-            Ok::<_, Infallible>(inside.part(response))
+            Ok::<_, Infallible>(inside.split(response))
         }
     };
-    let waiting = desk.as_ref().map(|desk| &desk.waiting);
-    then(granted.run(waiting, handle), move |Ok(ran)| ready(own.join(ran)))
+    let pre_grant = context.as_ref().map(|context| &context.pre_grant);
+    then(granted.run_local(pre_grant, handle), move |Ok(response)| ready(kept.join(response)))
 }
 
-/// What a call shares with its extractors until the grant.
-pub(crate) struct Desk {
-    pub(crate) waiting: Waiting,
-    /// The head of its request, by its address alone.
+/// What a call shares with its extractors before the grant.
+pub(crate) struct ExtractionContext {
+    pub(crate) pre_grant: PreGrant,
+    /// The address of the request's head, which identifies the request.
     of: *const RequestHead,
-    promise: Promise,
+    payload: PayloadCell,
 }
 
 thread_local! {
-    /// The call whose arguments are being extracted. Until the grant nothing of it is among the
-    /// request's extensions.
-    static EXTRACTING: RefCell<Option<Rc<Desk>>> = const { RefCell::new(None) };
+    /// The call whose arguments are being extracted. The request's extensions have no mark before
+    /// the grant.
+    static EXTRACTING: RefCell<Option<Rc<ExtractionContext>>> = const { RefCell::new(None) };
 }
 
-/// Ends what was begun, also where an extractor panics.
-struct Extracting(Option<Rc<Desk>>);
+/// Restores the outer context when it is dropped, also after a panic of an extractor.
+struct RestoreContext(Option<Rc<ExtractionContext>>);
 
-impl Drop for Extracting {
+impl Drop for RestoreContext {
     fn drop(&mut self) {
         EXTRACTING.set(self.0.take());
     }
 }
 
-impl Desk {
-    /// Where extractors find it.
+impl ExtractionContext {
+    /// Runs `extract`, whose extractors can get the context by [`of`](Self::of).
     fn while_extracting<T>(self: &Rc<Self>, extract: impl FnOnce() -> T) -> T {
-        let _outer = Extracting(EXTRACTING.replace(Some(Rc::clone(self))));
+        let _outer = RestoreContext(EXTRACTING.replace(Some(Rc::clone(self))));
         extract()
     }
 
-    /// That of a request whose arguments are being extracted.
+    /// The context of a request whose arguments are being extracted.
     pub(crate) fn of(request: &HttpRequest) -> Option<Rc<Self>> {
-        EXTRACTING.with_borrow(|desk| {
-            desk.as_ref().filter(|desk| std::ptr::eq(desk.of, request.head())).cloned()
+        EXTRACTING.with_borrow(|context| {
+            context.as_ref().filter(|context| std::ptr::eq(context.of, request.head())).cloned()
         })
     }
 }
 
-impl AsRef<Promise> for Desk {
-    fn as_ref(&self) -> &Promise {
-        &self.promise
+impl AsRef<PayloadCell> for ExtractionContext {
+    fn as_ref(&self) -> &PayloadCell {
+        &self.payload
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guarded handler may ask for: the key, the lease, the transaction.
+//! Extractors for the key, the lease and the transaction of a guarded request.
 
 use std::fmt;
 use std::future::{Ready, ready};
@@ -11,38 +11,38 @@ use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError};
 use retryproof_core::JoinedEngine;
-use retryproof_http::adapter::{LeaseSlot, NoTx, Running, tx_answer};
+use retryproof_http::adapter::{CallMark, LeaseCell, NoTx, transaction_error_response};
 use retryproof_http::{Fate as _, OpenTx};
 
 use crate::answer::of_filter;
-use crate::endpoint::Desk;
+use crate::endpoint::ExtractionContext;
 use crate::fate::WithFate as _;
 
-/// What is known of a guarded request: its arguments are being extracted, or it runs.
+/// The state of a guarded request: its arguments are being extracted, or its handler runs.
 enum Guarded {
-    Waiting(Rc<Desk>),
-    Running(Running),
+    Extracting(Rc<ExtractionContext>),
+    Running(CallMark),
 }
 
 impl Guarded {
     fn of(request: &HttpRequest) -> Option<Self> {
-        let running = || request.extensions().get::<Running>().cloned().map(Self::Running);
-        Desk::of(request).map(Self::Waiting).or_else(running)
+        let running = || request.extensions().get::<CallMark>().cloned().map(Self::Running);
+        ExtractionContext::of(request).map(Self::Extracting).or_else(running)
     }
 }
 
-/// The handler asked for something that only a guarded request has: 500, for it is a mistake of the
-/// program.
+/// Why an extractor found no guarded request, or no transaction. As a response: 500, because it is a
+/// bug of the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {
     /// The request has no key, or its route is not guarded. Where keys are optional, take the
     /// argument as an `Option`.
     Unguarded,
-    /// Nothing in the app's data says where transactions of this type come from:
+    /// The app's data has no `JoinedEngine` for transactions of this type:
     /// `.app_data(web::Data::new(joined))`.
     NoJoinedEngine,
-    /// Another argument has a transaction of another type, and one answer cannot end two.
+    /// Another argument has a transaction of another type, and one response cannot end both.
     AnotherTx,
 }
 
@@ -102,8 +102,8 @@ impl FromRequest for IdempotencyKey {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(match Guarded::of(request) {
-            Some(Guarded::Waiting(desk)) => Ok(Self(desk.waiting.key().to_owned())),
-            Some(Guarded::Running(running)) => Ok(Self(running.key().to_owned())),
+            Some(Guarded::Extracting(context)) => Ok(Self(context.pre_grant.key().to_owned())),
+            Some(Guarded::Running(mark)) => Ok(Self(mark.key().to_owned())),
             None => Err(NotGuarded::Unguarded),
         })
     }
@@ -114,9 +114,9 @@ impl FromRequest for IdempotencyKey {
 ///
 /// # Panics
 /// Dereferenced before the lease was granted. The extractors of an annotated endpoint run before
-/// that, so an extractor of one's own must not use it; a handler always may.
+/// that, so a custom extractor must not use it; a handler always may.
 #[derive(Clone)]
-pub struct Lease(LeaseSlot);
+pub struct Lease(LeaseCell);
 
 impl Lease {
     /// The lease; `None` before it was granted, so never in a handler.
@@ -146,29 +146,30 @@ impl FromRequest for Lease {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(match Guarded::of(request) {
-            Some(Guarded::Waiting(desk)) => Ok(Self(desk.waiting.lease())),
-            Some(Guarded::Running(running)) => Ok(Self(LeaseSlot::from(&running))),
+            Some(Guarded::Extracting(context)) => Ok(Self(context.pre_grant.lease())),
+            Some(Guarded::Running(mark)) => Ok(Self(LeaseCell::from(&mark))),
             None => Err(NotGuarded::Unguarded),
         })
     }
 }
 
 /// The transaction of a guarded handler: what is written in it commits with the record of the
-/// handler's answer, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
+/// handler's response, or not at all (CMP-7). See [`retryproof_http::GuardedTx`] for how it ends.
 ///
-/// It comes from a `web::Data<JoinedEngine<T>>` in the app's data. A handle: extracting it opens
+/// It needs a `web::Data<JoinedEngine<T>>` in the app's data. It is a handle: extracting it opens
 /// nothing (ANN-6).
 pub struct GuardedTx<T>(retryproof_http::GuardedTx<T>);
 
 impl<T: Send + 'static> GuardedTx<T> {
-    /// The transaction, opened by the first call. While the result is alive, others wait.
+    /// The transaction, opened by the first call. Other calls wait while the result is
+    /// alive.
     ///
     /// # Errors
-    /// [`TxError`], which is an answer too: `tx.begin().await?` in a handler whose error type takes
-    /// it.
+    /// [`TxError`], which is a response too: use `tx.begin().await?` in a handler whose error type
+    /// can be made from it.
     ///
     /// # Cancel safety
-    /// A drop leaves none open.
+    /// If the future is dropped, no transaction stays open.
     pub async fn begin(&self) -> Result<OpenTx<T>, TxError> {
         self.0.begin().await.map_err(TxError)
     }
@@ -196,8 +197,10 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
             let joined =
                 request.app_data::<Data<JoinedEngine<T>>>().ok_or(NotGuarded::NoJoinedEngine)?;
             let tx = match guarded {
-                Guarded::Waiting(desk) => desk.waiting.guarded_tx(joined),
-                Guarded::Running(running) => running.tx(joined),
+                Guarded::Extracting(context) => {
+                    context.pre_grant.guarded_tx(|| joined.get_ref().clone())
+                }
+                Guarded::Running(mark) => mark.tx(joined),
             };
             tx.map(Self).ok_or(NotGuarded::AnotherTx)
         };
@@ -205,8 +208,8 @@ impl<T: Send + 'static> FromRequest for GuardedTx<T> {
     }
 }
 
-/// Why there is no transaction. As an answer: 503 when the database gave none, unstored, and the
-/// key is free.
+/// Why there is no transaction. As a response: 503 if the database opened none; it is not stored,
+/// and the key is free.
 #[derive(Debug)]
 pub struct TxError(pub retryproof_http::TxError);
 
@@ -231,12 +234,12 @@ impl ResponseError for TxError {
     }
 
     fn error_response(&self) -> HttpResponse {
-        let answer = tx_answer(&self.0);
-        let told = answer.extensions().get::<NoTx>().copied();
-        let mut answer = of_filter(answer.map(Into::into)).with_fate(self.0.fate());
-        if let Some(told) = told {
-            answer.extensions_mut().insert(told);
+        let response = transaction_error_response(&self.0);
+        let no_tx = response.extensions().get::<NoTx>().copied();
+        let mut response = of_filter(response.map(Into::into)).with_fate(self.0.fate());
+        if let Some(no_tx) = no_tx {
+            response.extensions_mut().insert(no_tx);
         }
-        answer
+        response
     }
 }

@@ -15,43 +15,46 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use retryproof_http::IdempotencyFilter;
-use retryproof_http::adapter::{COMMON_NAMES, CallerFuture, RequestHead, Running, key_header};
+use retryproof_http::adapter::{
+    AdmittedHead, COMMON_NAMES, CallerFuture, RequestHead, RouteTemplate, key_header,
+};
 
 use crate::caller;
 
 static KEY: ActixName = ActixName::from_static("idempotency-key");
 pub(crate) static REPLAYED: ActixName = ActixName::from_static("idempotent-replayed");
 
-/// The names that a record has codes for, so that a replay parses none of them.
+/// The common names by code: a replay clones them, and parses no name.
 pub(crate) static COMMON: LazyLock<Vec<ActixName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(ActixName::from_static).collect());
 
-/// The name of the key's field as actix spells names; nothing is allocated for the usual one.
+/// The name of the key header in actix's type. Nothing is allocated for the default name.
 pub(crate) fn key_name(filter: &IdempotencyFilter) -> Cow<'static, ActixName> {
     let name = key_header(filter).as_str();
     if name == KEY.as_str() {
         return Cow::Borrowed(&KEY);
     }
-    // A name to one crate is a name to the other.
+    // Both versions of the `http` crate accept the same names.
     ActixName::from_bytes(name.as_bytes()).map_or(Cow::Borrowed(&KEY), Cow::Owned)
 }
 
-/// A request as the guard looks at it. Nothing is converted before somebody asks.
-pub(crate) struct Seen {
+/// The head of a request of actix. Each part is converted when the guard reads it.
+pub(crate) struct ActixHead {
     pub(crate) request: HttpRequest,
+    method: OnceCell<Method>,
     length: OnceCell<Option<usize>>,
 }
 
-impl Seen {
+impl ActixHead {
     pub(crate) fn new(request: HttpRequest) -> Self {
-        Self { request, length: OnceCell::new() }
+        Self { request, method: OnceCell::new(), length: OnceCell::new() }
     }
 
     pub(crate) fn lines(&self, name: &ActixName) -> impl Iterator<Item = &[u8]> {
         self.request.headers().get_all(name).map(ActixValue::as_bytes)
     }
 
-    /// Of the body, when the head says it.
+    /// The length of the body, if the head declares it.
     pub(crate) fn length(&self) -> Option<usize> {
         *self.length.get_or_init(|| {
             let declared = self.request.headers().get(header::CONTENT_LENGTH);
@@ -59,11 +62,17 @@ impl Seen {
         })
     }
 
-    /// The head, for a hook that wants to see it.
+    /// As [`length`](Self::length), or 0.
+    pub(crate) fn declared_length(&self) -> u64 {
+        self.length().unwrap_or(0) as u64
+    }
+
+    /// The head in the types of the `http` crate, for a caller hook.
     fn parts(&self) -> Parts {
         let (mut parts, ()) = Request::new(()).into_parts();
-        (parts.method, parts.version) = self.asked();
-        // What one crate takes for a target the other does too.
+        parts.method = self.method().clone();
+        parts.version = self.version();
+        // Both versions of the `http` crate accept the same targets.
         parts.uri =
             PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target().as_bytes()))
                 .map_or_else(|_| Uri::default(), Uri::from);
@@ -72,41 +81,42 @@ impl Seen {
     }
 }
 
-impl RequestHead for Seen {
-    fn declared_length(&self) -> u64 {
-        self.length().unwrap_or(0) as u64
+impl RequestHead for ActixHead {
+    fn method(&self) -> &Method {
+        self.method.get_or_init(|| {
+            Method::from_bytes(self.request.method().as_str().as_bytes()).unwrap_or_default()
+        })
     }
 
-    fn asked(&self) -> (Method, Version) {
-        (method(&self.request), version(self.request.version()))
+    fn version(&self) -> Version {
+        version(self.request.version())
     }
 
     fn target(&self) -> &str {
         self.request.uri().path_and_query().map_or("/", |target| target.as_str())
     }
 
-    fn template(&self) -> Option<String> {
-        self.request.match_pattern().map(|pattern| template(&pattern))
+    fn template(&self) -> Option<RouteTemplate<'_>> {
+        let pattern = self.request.match_pattern()?;
+        Some(RouteTemplate::Path(template(&pattern).into()))
     }
 
     fn is_unmatched(&self) -> bool {
-        // At a resource nothing of the path is left; only a guard around a scope or an app looks
-        // for one.
+        // At a resource nothing of the path is left. Only a guard around a scope or an app has to
+        // look for one.
         !self.request.match_info().unprocessed().is_empty()
             && !self.request.resource_map().has_resource(self.request.path())
     }
 
-    fn running(&self) -> Option<Running> {
-        self.request.extensions().get::<Running>().cloned()
-    }
-
-    fn caller(&self, hook: &dyn Fn(&Parts) -> CallerFuture) -> CallerFuture {
-        caller::looking_at(&self.request, || hook(&self.parts()))
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.request.extensions().get::<T>().cloned()
     }
 }
 
-fn method(request: &HttpRequest) -> Method {
-    Method::from_bytes(request.method().as_str().as_bytes()).unwrap_or_default()
+impl AdmittedHead for ActixHead {
+    fn caller(&self, hook: &(dyn Fn(&Parts) -> CallerFuture + Send + Sync)) -> CallerFuture {
+        caller::with_request(&self.request, || hook(&self.parts()))
+    }
 }
 
 fn version(version: ActixVersion) -> Version {
@@ -119,7 +129,7 @@ fn version(version: ActixVersion) -> Version {
     }
 }
 
-/// actix's map has no order among fields; the lines of one field stay in theirs.
+/// actix's map does not keep the order of fields. The lines of one field keep theirs.
 pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     let mut to = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
@@ -133,7 +143,7 @@ pub(crate) fn headers(from: &ActixHeaders) -> HeaderMap {
     to
 }
 
-/// The way back. What stands in every replay is not allocated for.
+/// Fields in actix's types. Nothing is allocated for those of every replay.
 pub(crate) fn actix_headers(from: &HeaderMap, to: &mut ActixHeaders) {
     to.reserve(from.keys_len());
     for (name, value) in from {

@@ -17,13 +17,14 @@ use actix_web::{Error, HttpMessage as _, HttpRequest};
 use bytes::Bytes;
 use pin_project_lite::pin_project;
 use retryproof_http::adapter::{
-    Admission, Admitted, AtHand, Granted, RequestHead as _, Running, admit, max_body_bytes, then,
+    AdmitOutcome, AdmittedRequest, CallMark, GrantedRequest, PolicyRef, acquire, admit,
+    max_body_bytes, then,
 };
 use retryproof_http::{IdempotencyFilter, Policy};
 
-use crate::answer::{Given, Own, of_filter, take_mark};
-use crate::body::Incoming;
-use crate::head::{Seen, key_name};
+use crate::answer::{ActixResponse, KeptHead, of_filter, take_fate};
+use crate::body::PayloadBody;
+use crate::head::{ActixHead, key_name};
 use crate::limits::Limits;
 
 /// Guards what it wraps under one policy:
@@ -81,7 +82,7 @@ where
             key: key_name(&self.filter).into_owned(),
             limits: Rc::new(Limits::new(max_body_bytes(&self.filter))),
             filter: self.filter.clone(),
-            policy: AtHand::Shared(Arc::clone(&self.policy)),
+            policy: PolicyRef::Shared(Arc::clone(&self.policy)),
         }))
     }
 }
@@ -90,7 +91,7 @@ where
 pub struct IdempotencyService<S> {
     service: Rc<S>,
     filter: IdempotencyFilter,
-    policy: AtHand,
+    policy: PolicyRef,
     key: HeaderName,
     limits: Rc<Limits>,
 }
@@ -116,30 +117,31 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (request, payload) = request.into_parts();
-        let mut seen = Seen::new(request);
-        let admission = admit(&self.filter, &self.policy, &seen, seen.lines(&self.key));
-        let is_outermost = !matches!(admission, Admission::Inside);
-        match admission {
-            Admission::Pass | Admission::Inside => {
-                let request = ServiceRequest::from_parts(seen.request, payload);
+        let mut head = ActixHead::new(request);
+        let length = || head.declared_length();
+        let outcome = admit(&self.filter, &self.policy, &head, length, head.lines(&self.key));
+        let is_outermost = !matches!(outcome, AdmitOutcome::Inside);
+        match outcome {
+            AdmitOutcome::PassThrough | AdmitOutcome::Inside => {
+                let request = ServiceRequest::from_parts(head.request, payload);
                 Answering::Passed { future: self.service.call(request), is_outermost }
             }
-            Admission::Refused(answer) => {
-                let response = ServiceResponse::new(seen.request, of_filter(answer));
+            AdmitOutcome::Refused(response) => {
+                let response = ServiceResponse::new(head.request, of_filter(response));
                 Answering::Answered { response: Some(response) }
             }
-            Admission::Admitted(admitted) => {
-                let known = seen.length();
-                // Before anything is granted, where the length is known by now.
+            AdmitOutcome::Admitted(admitted) => {
+                let known = head.length();
+                // Before the grant, if the length is known.
                 if let Some(length) = known {
-                    seen.request = self.limits.lifted(seen.request, length);
+                    head.request = self.limits.lifted(head.request, length);
                 }
-                let body = Incoming { payload, declared: seen.declared_length() };
+                let body = PayloadBody { payload, declared: head.declared_length() };
                 let service = Rc::clone(&self.service);
-                // To be lifted when the body is there.
+                // Otherwise lifted when the body was read.
                 let limits = known.is_none().then(|| Rc::clone(&self.limits));
                 Answering::Guarded {
-                    future: Box::pin(guarded(admitted, seen, body, service, limits)),
+                    future: Box::pin(guarded(admitted, head, body, service, limits)),
                 }
             }
         }
@@ -149,16 +151,16 @@ where
 /// What the two sides of a granted call share. actix has one owner of a request at a time: the
 /// guard before the grant, then the service, then the guard again, for the answer.
 #[derive(Default)]
-struct Desk {
+struct ReturnedRequest {
     request: Cell<Option<HttpRequest>>,
-    own: Own,
+    kept: KeptHead,
 }
 
-/// In sequence rather than in one block, whose stages would each have room of their own.
+/// Acquires, then runs. `then` keeps the future small: the stages share its room.
 fn guarded<S, B>(
-    admitted: Admitted,
-    seen: Seen,
-    body: Incoming,
+    admitted: AdmittedRequest,
+    head: ActixHead,
+    body: PayloadBody,
     service: Rc<S>,
     limits: Option<Rc<Limits>>,
 ) -> impl Future<Output = Result<ServiceResponse, Error>>
@@ -166,16 +168,18 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    then(admitted.ask(seen, body), move |asked| async move {
-        match asked {
+    then(acquire(admitted, head, body), move |acquired| async move {
+        match acquired {
             Ok(granted) => run(granted, service, limits).await,
-            Err((Given(response), seen)) => Ok(ServiceResponse::new(seen.request, response)),
+            Err((ActixResponse(response), head)) => {
+                Ok(ServiceResponse::new(head.request, response))
+            }
         }
     })
 }
 
 fn run<S, B>(
-    granted: Granted<Seen>,
+    granted: Box<GrantedRequest<ActixHead>>,
     service: Rc<S>,
     limits: Option<Rc<Limits>>,
 ) -> impl Future<Output = Result<ServiceResponse, Error>>
@@ -183,24 +187,27 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: MessageBody + 'static,
 {
-    let desk = Rc::new(Desk::default());
-    let inside = Rc::clone(&desk);
-    let running = granted.run(None, move |Seen { mut request, .. }: Seen, running, data: Bytes| {
-        request.extensions_mut().insert::<Running>(running);
-        if let Some(limits) = limits {
-            request = limits.lifted(request, data.len());
-        }
-        let calling = service.call(ServiceRequest::from_parts(request, Payload::from(data)));
-        async move {
-            let (request, response) = calling.await?.into_parts();
-            inside.request.set(Some(request));
-            Ok::<_, Error>(inside.own.part(response))
-        }
-    });
-    then(running, move |ran| {
-        ready(ran.and_then(|ran| {
-            let response = desk.own.join(ran);
-            match desk.request.take() {
+    let returned = Rc::new(ReturnedRequest::default());
+    let inside = Rc::clone(&returned);
+    let running = granted.run_local(
+        None,
+        move |ActixHead { mut request, .. }: ActixHead, mark, data: Bytes| {
+            request.extensions_mut().insert::<CallMark>(mark);
+            if let Some(limits) = limits {
+                request = limits.lifted(request, data.len());
+            }
+            let calling = service.call(ServiceRequest::from_parts(request, Payload::from(data)));
+            async move {
+                let (request, response) = calling.await?.into_parts();
+                inside.request.set(Some(request));
+                Ok::<_, Error>(inside.kept.split(response))
+            }
+        },
+    );
+    then(running, move |result| {
+        ready(result.and_then(|response| {
+            let response = returned.kept.join(response);
+            match returned.request.take() {
                 Some(request) => Ok(ServiceResponse::new(request, response)),
                 // The worker is going down, and dropped the action with its request.
                 None => {
@@ -244,7 +251,7 @@ where
             AnsweringProjection::Passed { future, is_outermost } => {
                 ready!(future.poll(cx)).map(|mut response| {
                     if *is_outermost {
-                        take_mark(response.response_mut());
+                        take_fate(response.response_mut());
                     }
                     response.map_into_left_body()
                 })

@@ -16,23 +16,23 @@ use std::pin::Pin;
 
 use axum_core::extract::{FromRef, OptionalFromRequestParts};
 use http::request::Parts;
+use http_body::Body as _;
 
 pub use axum::handler::Handler;
 pub use axum_core::extract::{FromRequest, FromRequestParts, Request};
 pub use axum_core::response::{IntoResponse, Response};
 
 use crate::body::GuardedBody;
+use crate::call::{CallMark, ClientKey, LeaseCell, PreGrant};
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Guarded, Key, Keyed, Slot, admit, guarded};
-use crate::policy::{AtHand, Policy};
+use crate::guard::{AdmitOutcome, admit, guarded};
+use crate::policy::{Policy, PolicyRef};
 use crate::then::then;
-use crate::waiting::Waiting;
 
-mod limit;
+pub(crate) mod limit;
 mod tx;
 
-pub(crate) use limit::{body_limit, lift_body_limit};
 pub use tx::{GuardedTxRejection, HasJoinedEngine};
 
 /// The future of an annotated handler: boxed once, as in axum's own handlers.
@@ -166,14 +166,18 @@ where
         })
     };
     // Decided before anything is boxed, so that each way through has a future of its own size.
-    let (filter, policy) = (state.filter(), AtHand::Constant(policy));
-    let admission = admit(&filter, &policy, &request);
-    let is_outermost = !matches!(admission, Admission::Inside);
+    let (filter, policy) = (state.filter(), PolicyRef::Constant(policy));
+    let length = || request.body().size_hint().lower();
+    let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
+    let outcome = admit(&filter, &policy, &request, length, key);
+    let is_outermost = !matches!(outcome, AdmitOutcome::Inside);
     let (parts, body) = request.into_parts();
     let mut parts = Box::new(parts);
-    match admission {
-        Admission::Refused(answer) => Box::pin(ready(answer.map(axum_core::body::Body::new))),
-        Admission::Pass | Admission::Inside => Box::pin(async move {
+    match outcome {
+        AdmitOutcome::Refused(response) => {
+            Box::pin(ready(response.map(axum_core::body::Body::new)))
+        }
+        AdmitOutcome::PassThrough | AdmitOutcome::Inside => Box::pin(async move {
             match extract::<S, M, Early, Last>(&mut parts, &state).await {
                 Ok((early, last)) => {
                     let Ok(mut response) =
@@ -186,35 +190,34 @@ where
                 Err(rejection) => rejection,
             }
         }),
-        Admission::Keyed(key) => Box::pin(async move {
-            let keyed = Keyed { filter, policy, key };
-            // Nobody asks for the key or the lease where nothing is extracted; the compiler knows.
+        AdmitOutcome::Admitted(admitted) => Box::pin(async move {
+            // Without extractors nothing can take the key or the lease. The compiler decides it.
             let extracted = if TypeId::of::<(Early, Last::Early)>() == TypeId::of::<((), ())>() {
                 (extract::<S, M, Early, Last>(&mut parts, &state).await, None)
             } else {
-                let admitted = Waiting::new(keyed.key.clone());
-                // On the heap: a future without it fits where the allocator is quick.
-                let extracting = Box::pin(ADMITTED.scope(admitted, async {
+                let pre_grant = admitted.pre_grant();
+                // On the heap, because allocators are faster with the smaller future.
+                let extracting = Box::pin(PRE_GRANT.scope(pre_grant, async {
                     let extracted = extract::<S, M, Early, Last>(&mut parts, &state).await;
-                    (extracted, ADMITTED.with(Waiting::awaited))
+                    (extracted, PRE_GRANT.with(PreGrant::take_handles))
                 }));
                 extracting.await
             };
-            let (early, last, awaited) = match extracted {
-                (Ok((early, last)), awaited) => (early, last, awaited),
+            let (early, last, handles) = match extracted {
+                (Ok((early, last)), handles) => (early, last, handles),
                 (Err(rejection), _) => return rejection,
             };
-            let run = move |request| handle(state, early, last, request);
-            let Ok(response) = guarded(keyed, parts, body, awaited, run).await;
+            let handler = move |request| handle(state, early, last, request);
+            let Ok(response) = guarded(admitted, parts, body, handles, handler).await;
             response.map(GuardedBody::into_axum)
         }),
     }
 }
 
 tokio::task_local! {
-    /// The request whose arguments are being extracted. Until the grant nothing of it is among the
-    /// request's extensions.
-    static ADMITTED: Waiting;
+    /// The request whose arguments are being extracted. Its extensions have no mark before the
+    /// grant.
+    static PRE_GRANT: PreGrant;
 }
 
 /// Extracts all arguments but the body; an `Err` is the rejection.
@@ -237,7 +240,7 @@ where
 /// Where a key is optional (`web.required = false`) take `Option<IdempotencyKey>`; a request
 /// without a key is not guarded.
 #[derive(Clone)]
-pub struct IdempotencyKey(Key);
+pub struct IdempotencyKey(ClientKey);
 
 impl IdempotencyKey {
     /// The key, decoded. It may be personal data or a credential: do not log it.
@@ -246,11 +249,12 @@ impl IdempotencyKey {
         self.0.as_str()
     }
 
-    // An extension may be that of an outer request, copied: what is being extracted comes first.
+    // An extension may be copied from an outer request, so the request that is being extracted comes
+    // first.
     fn of(parts: &Parts) -> Option<Self> {
-        let admitted = ADMITTED.try_with(|admitted| admitted.key.clone()).ok();
-        admitted
-            .or_else(|| parts.extensions.get().map(|running: &Guarded| running.key().clone()))
+        let pre_grant = PRE_GRANT.try_with(|pre_grant| pre_grant.client_key().clone()).ok();
+        pre_grant
+            .or_else(|| parts.extensions.get().map(|mark: &CallMark| mark.client_key().clone()))
             .map(Self)
     }
 }
@@ -271,7 +275,7 @@ impl fmt::Debug for IdempotencyKey {
 /// Dereferenced before the lease was granted. Extractors run before that at an annotated endpoint,
 /// so an extractor of one's own must not use it; a handler always may.
 #[derive(Clone)]
-pub struct Lease(Slot);
+pub struct Lease(LeaseCell);
 
 impl Lease {
     /// The lease; `None` before it was granted, so never in a handler.
@@ -281,9 +285,9 @@ impl Lease {
     }
 
     fn of(parts: &Parts) -> Option<Self> {
-        let slot = ADMITTED.try_with(Waiting::slot).ok();
-        let running = || parts.extensions.get().map(|running: &Guarded| running.lease().clone());
-        slot.or_else(|| running().map(|lease| Slot::new(lease.into()))).map(Self)
+        let pre_grant = PRE_GRANT.try_with(PreGrant::lease).ok();
+        let running = || parts.extensions.get().map(|mark: &CallMark| LeaseCell::from(mark));
+        pre_grant.or_else(running).map(Self)
     }
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bodies: what a guarded request and its answer are made of, and how one is gathered up to a limit
-//! (HTTP-4, HTTP-5).
+//! Bodies of guarded requests and their responses (HTTP-4, HTTP-5).
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -13,17 +12,19 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::action::Action;
+use crate::call::RunningCall;
 use crate::header_map::strip_replay_mark;
 
 mod read;
 
-pub(crate) use read::{CollectError, Collected, Gathered, collect, declares_more};
+pub(crate) use read::{
+    BodyBuffer, BodyError, FrameTimer, ReadOutcome, RequestBody, TimedOut, read_request,
+    read_response,
+};
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Bytes that are all there, with the trailers that follow them. `Debug` shows the length alone
-/// (ID-4).
+/// A whole body in memory, with its trailers. `Debug` shows the length alone (ID-4).
 #[derive(Clone, Default)]
 pub struct ReplayBody {
     data: Bytes,
@@ -76,7 +77,7 @@ impl Body for ReplayBody {
 
     fn size_hint(&self) -> SizeHint {
         let len = self.data.len() as u64;
-        // With an exact length HTTP/1.1 is not chunked, and then it has no place for trailers.
+        // With an exact length HTTP/1.1 is not chunked, and could not send the trailers.
         if self.trailers.is_none() {
             return SizeHint::with_exact(len);
         }
@@ -93,55 +94,55 @@ impl fmt::Debug for ReplayBody {
 }
 
 pin_project! {
-    /// The body of an answer that went through the guard: the inner service's own, or bytes of
-    /// ours, or the part that was gathered before the limit was met, followed by the rest of the
-    /// inner one.
+    /// The body of a response that went through the guard: the body of the inner service; or bytes
+    /// of the guard; or the part that was read before a limit, followed by the rest of the inner
+    /// service's body.
     pub struct GuardedBody<B> {
         first: ReplayBody,
         #[pin]
-        rest: Rest<B>,
-        // Whether the rest is a handler's, which must not forge the replay mark in a trailer either
+        rest: BodyTail<B>,
+        // Whether the rest comes from a handler. Its trailers must not have the replay mark either
         // (HTTP-8).
         of_handler: bool,
     }
 }
 
 pin_project! {
-    #[project = RestProjection]
-    enum Rest<B> {
+    #[project = BodyTailProjection]
+    enum BodyTail<B> {
         Nothing,
         Inner { #[pin] body: B },
-        // Was read in part already, so it stays where it is.
-        Read { action: Pin<Box<Action<B>>> },
+        // Read in part already, so it cannot move.
+        Read { call: Pin<Box<RunningCall<B>>> },
     }
 }
 
 impl<B> GuardedBody<B> {
     /// The inner service's body, untouched.
     pub fn inner(body: B) -> Self {
-        Self { first: ReplayBody::default(), rest: Rest::Inner { body }, of_handler: false }
+        Self { first: ReplayBody::default(), rest: BodyTail::Inner { body }, of_handler: false }
     }
 
-    /// A guarded handler's body, as it comes, but for a forged mark.
+    /// A guarded handler's body, unread. A replay mark in its trailers is removed.
     pub(crate) fn of_handler(body: B) -> Self {
         Self { of_handler: true, ..Self::inner(body) }
     }
 
-    /// Bytes of ours.
+    /// A whole body.
     pub(crate) fn replay(body: ReplayBody) -> Self {
-        Self { first: body, rest: Rest::Nothing, of_handler: false }
+        Self { first: body, rest: BodyTail::Nothing, of_handler: false }
     }
 
-    /// What was gathered, then the rest.
-    pub(crate) fn chain(gathered: Bytes, mut action: Pin<Box<Action<B>>>) -> Self {
-        action.as_mut().let_go();
-        Self { first: gathered.into(), rest: Rest::Read { action }, of_handler: true }
+    /// The part that was read, then the rest.
+    pub(crate) fn chain(read: Bytes, mut call: Pin<Box<RunningCall<B>>>) -> Self {
+        call.as_mut().forget_request();
+        Self { first: read.into(), rest: BodyTail::Read { call }, of_handler: true }
     }
 
-    /// The bytes, if there is nothing else.
+    /// The whole body; an `Err` if there is more to read.
     pub(crate) fn into_whole(self) -> Result<ReplayBody, Self> {
         match self {
-            Self { first, rest: Rest::Nothing, .. } => Ok(first),
+            Self { first, rest: BodyTail::Nothing, .. } => Ok(first),
             more => Err(more),
         }
     }
@@ -149,15 +150,15 @@ impl<B> GuardedBody<B> {
 
 #[cfg(feature = "axum")]
 impl GuardedBody<axum_core::body::Body> {
-    /// As axum's own body, boxing nothing that is one already.
+    /// As axum's body. A body that is one already is not boxed again.
     pub(crate) fn into_axum(self) -> axum_core::body::Body {
         match self {
-            Self { first, rest: Rest::Inner { body }, of_handler: false }
+            Self { first, rest: BodyTail::Inner { body }, of_handler: false }
                 if first.is_end_stream() =>
             {
                 body
             }
-            Self { first, rest: Rest::Nothing, .. } => axum_core::body::Body::new(first),
+            Self { first, rest: BodyTail::Nothing, .. } => axum_core::body::Body::new(first),
             chained => axum_core::body::Body::new(chained),
         }
     }
@@ -176,10 +177,10 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
             Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
             None => {
                 let mut frame = ready!(match this.rest.project() {
-                    RestProjection::Nothing => Poll::Ready(None),
-                    RestProjection::Inner { body } => body.poll_frame(cx),
-                    RestProjection::Read { action } => {
-                        let body = action.as_mut().body();
+                    BodyTailProjection::Nothing => Poll::Ready(None),
+                    BodyTailProjection::Inner { body } => body.poll_frame(cx),
+                    BodyTailProjection::Read { call } => {
+                        let body = call.as_mut().response_body_mut();
                         body.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
                     }
                 });
@@ -210,12 +211,12 @@ impl<B: Body<Data = Bytes>> Body for GuardedBody<B> {
     }
 }
 
-impl<B> Rest<B> {
+impl<B> BodyTail<B> {
     fn body(&self) -> Option<&B> {
         match self {
             Self::Nothing => None,
             Self::Inner { body } => Some(body),
-            Self::Read { action } => action.body_ref(),
+            Self::Read { call } => call.response_body(),
         }
     }
 }
@@ -229,16 +230,15 @@ impl<B> fmt::Debug for GuardedBody<B> {
     }
 }
 
-/// A request body that the inner service reads, whether it comes from the wire or from the guard's
-/// buffer (HTTP-5).
+/// A request body for the inner service that the guard can make from its buffer (HTTP-5).
 ///
 /// Implemented for axum's body, for the boxed bodies of `http-body-util`, and for [`GuardedBody`],
-/// which makes one of any other:
+/// which wraps any other body:
 /// `service.map_request(|r: Request<Incoming>| r.map(GuardedBody::inner))`.
 #[diagnostic::on_unimplemented(
-    message = "the request body `{Self}` cannot be given to the service again",
-    label = "this service takes a body that the guard cannot make",
-    note = "take `retryproof::http::GuardedBody`, axum's body or a boxed body of \
+    message = "the guard cannot make the request body `{Self}` from buffered bytes",
+    label = "the guarded service takes this body",
+    note = "use `retryproof::http::GuardedBody`, axum's body or a boxed body of \
             `http-body-util`, or implement `FromReplay`"
 )]
 pub trait FromReplay: Body<Data = Bytes> + Sized {

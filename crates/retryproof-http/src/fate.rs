@@ -76,6 +76,12 @@ impl AnswerFate {
     }
 }
 
+/// A response extension of gRPC: the response is an error although its HTTP status is 200, so the
+/// writes of its transaction are rolled back (CMP-7).
+#[cfg(feature = "grpc")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RollBackWrites;
+
 #[cfg(feature = "axum")]
 mod into_response {
     use std::convert::Infallible;

@@ -97,11 +97,11 @@
 //!   `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 
 mod fate;
-mod peek;
+mod first_message;
 mod refusal;
 mod service;
 
-pub use peek::GrpcBody;
+pub use first_message::GrpcBody;
 pub use refusal::refusal;
 pub use service::{GrpcFuture, GrpcLayer, GrpcService};
 

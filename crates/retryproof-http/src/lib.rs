@@ -168,31 +168,31 @@
 //! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC
 //! statuses).
 
-mod action;
 #[doc(hidden)]
 pub mod adapter;
-mod ask;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
-mod capture;
+mod call;
 mod catch;
+mod duplicate;
+mod end;
 mod fate;
 mod filter;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 mod guard;
+mod head;
 mod header_map;
-mod joined;
-mod judge;
 mod policy;
+mod prepare;
 mod protocol;
+mod record;
 mod response;
-mod route;
-mod scope;
+mod run;
 mod then;
 mod tower;
-mod waiting;
+mod transaction;
 
 pub use body::{FromReplay, GuardedBody, ReplayBody};
 pub use fate::AnswerFate::{self, Hold, Release, Stream};
@@ -201,12 +201,12 @@ pub use filter::{
     Caller, CallerConfigured, CallerSet, CallersShareKeys, FilterBuilder, IdempotencyFilter,
     IntoCaller, NoCaller,
 };
-pub use joined::{GuardedTx, OpenTx, TxError};
 pub use policy::{Methods, Policy};
 pub use protocol::fingerprint::{FIRST_CUSTOM_ALGORITHM, FingerprintRequest, RequestParts};
 pub use protocol::problem::{Code, Problem};
 pub use protocol::stored::{Corrupt, StoredResponse};
 pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
+pub use transaction::{GuardedTx, OpenTx, TxError};
 
 /// Whoever shares them between threads finds out here, not in a user's program.
 const _: () = {

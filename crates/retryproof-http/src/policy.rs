@@ -154,44 +154,44 @@ impl Default for Policy {
     }
 }
 
-/// A policy at hand: that of an annotated handler is a constant, that of a layer is shared by its
-/// services.
+/// The policy of a guard: a constant at an annotated handler, shared by the services of a layer.
 #[derive(Debug, Clone)]
-pub enum AtHand {
+pub enum PolicyRef {
     /// That of an annotated handler.
     Constant(&'static Policy),
     /// That of a layer.
     Shared(Arc<Policy>),
 }
 
-impl AtHand {
-    /// Whether a layer guards, and may let pass what is not for it (HTTP-1). An annotated endpoint
-    /// guards all that it gets.
+impl PolicyRef {
+    /// Whether this is the policy of a layer, which may pass requests on unguarded (HTTP-1). An
+    /// annotated endpoint guards every request.
     pub(crate) const fn is_layer(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
     /// Whether requests of this method are guarded.
-    pub(crate) fn guards(&self, method: &Method) -> bool {
+    pub(crate) fn guards<'a>(&self, method: impl FnOnce() -> &'a Method) -> bool {
         match self {
             Self::Constant(_) => true,
             Self::Shared(policy) => match policy.methods {
-                Methods::Changing => {
-                    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
-                }
+                Methods::Changing => !matches!(
+                    *method(),
+                    Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
+                ),
                 Methods::All => true,
-                Methods::Only(names) => names.contains(&method.as_str()),
+                Methods::Only(names) => names.contains(&method().as_str()),
             },
         }
     }
 
-    /// Whether a request passes for which the router matched no route.
+    /// Whether a request passes unguarded if the router matched no route for it.
     pub(crate) fn passes_unmatched(&self) -> bool {
         matches!(self, Self::Shared(policy) if !policy.unmatched)
     }
 }
 
-impl Deref for AtHand {
+impl Deref for PolicyRef {
     type Target = Policy;
 
     fn deref(&self) -> &Policy {

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Responses in `http` types: problems, replays, and what of a handler's response is stored (HTTP-8,
-//! HTTP-9, HTTP-11).
+//! Responses that the guard makes: problems and replays (HTTP-8, HTTP-11), and how other web
+//! frameworks get them in their own type.
 
+use std::error::Error as _;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER,
-    TRANSFER_ENCODING, WWW_AUTHENTICATE,
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRAILER, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use retryproof_core::{Error, ErrorKind, Recorded};
 
-use crate::body::ReplayBody;
+use crate::body::{GuardedBody, ReplayBody};
+use crate::call::CallMark;
 use crate::filter::Inner;
-use crate::header_map::{REPLAYED, remove_in_order};
+use crate::head::RequestHead;
+use crate::header_map::REPLAYED;
+use crate::protocol::decide::{Decision, Finding, decide};
 use crate::protocol::problem::Problem;
 use crate::protocol::stored::{
-    COMMON_NAMES, ConnectionNames, Corrupt, Exchange, FieldVerdict, StoredLine, StoredName,
-    StoredReader, StoredRecord, trailer_field,
+    COMMON_NAMES, Corrupt, StoredName, StoredReader, StoredRecord, trailer_field,
 };
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -26,24 +29,64 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 static COMMON_HEADER_NAMES: LazyLock<Vec<HeaderName>> =
     LazyLock::new(|| COMMON_NAMES.iter().copied().map(HeaderName::from_static).collect());
 
-impl Inner {
+/// The request that a response of the filter's own is for.
+#[derive(Clone, Copy)]
+pub(crate) struct ResponseContext<'a> {
+    pub(crate) filter: &'a Inner,
+    pub(crate) method: &'a Method,
+    pub(crate) version: Version,
+}
+
+impl<'a> ResponseContext<'a> {
+    pub(crate) fn of_head(filter: &'a Inner, head: &'a impl RequestHead) -> Self {
+        Self { filter, method: head.method(), version: head.version() }
+    }
+
+    pub(crate) fn of_call(mark: &'a CallMark) -> Self {
+        Self { filter: mark.filter(), method: mark.route().method(), version: mark.version() }
+    }
+
+    /// The response for a finding that the decision table refuses.
+    #[cold]
+    pub(crate) fn refuse(&self, finding: Finding) -> Response<ReplayBody> {
+        match decide(finding, &self.filter.settings()) {
+            Decision::Refuse(problem) => self.render(&problem),
+            // Only a missing key passes, and `admit` has handled it.
+            Decision::Pass => self.fail_with(ErrorKind::Unexpected),
+        }
+    }
+
+    /// The response for a failure of engine or store. Logs the error with a masked identity (ID-4,
+    /// HTTP-14).
+    #[cold]
+    pub(crate) fn fail(&self, error: &Error) -> Response<ReplayBody> {
+        let source = error.source();
+        if error.is_retryable() {
+            tracing::warn!(%error, source, "nothing ran");
+        } else {
+            tracing::error!(%error, source, "nothing ran");
+        }
+        self.fail_with(error.kind())
+    }
+
+    #[cold]
+    pub(crate) fn fail_with(&self, kind: ErrorKind) -> Response<ReplayBody> {
+        self.refuse(Finding::Failed { kind, ticket: self.filter.ticket() })
+    }
+
     /// Renders a problem. The response to a HEAD request has the fields without the body.
-    pub(crate) fn render_problem(
-        &self,
-        problem: &Problem,
-        method: &Method,
-        version: Version,
-    ) -> Response<ReplayBody> {
-        let mut response = match &self.format {
+    #[cold]
+    pub(crate) fn render(&self, problem: &Problem) -> Response<ReplayBody> {
+        let mut response = match &self.filter.format {
             Some(format) => format(problem),
             None => problem_response(problem),
         };
         // An HTTP/1.x connection cannot be used again after an unread body (HTTP-4). In HTTP/2 the
         // field is malformed.
-        if problem.close && version < Version::HTTP_2 {
+        if problem.close && self.version < Version::HTTP_2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if *method == Method::HEAD {
+        if *self.method == Method::HEAD {
             let length = HeaderValue::from(response.body().len());
             response.headers_mut().insert(CONTENT_LENGTH, length);
             *response.body_mut() = Bytes::new();
@@ -68,6 +111,41 @@ pub(crate) fn problem_response(problem: &Problem) -> Response<Bytes> {
         headers.insert(WWW_AUTHENTICATE, challenge);
     }
     response
+}
+
+/// The response of a granted call.
+#[derive(Debug)]
+pub struct HandlerResponse<R> {
+    /// The handler's, or one in its place.
+    pub response: Response<GuardedBody<R>>,
+    /// Whether it is the handler's.
+    pub is_handlers: bool,
+    /// What of the handler's response was recorded (CMP-4); `None` if nothing had to be, or if the
+    /// response is not the handler's.
+    pub recorded: Option<Recorded>,
+}
+
+impl<R> HandlerResponse<R> {
+    pub(crate) fn of_handler(
+        response: Response<GuardedBody<R>>,
+        recorded: Option<Recorded>,
+    ) -> Self {
+        Self { response, is_handlers: true, recorded }
+    }
+
+    /// A response in the place of the handler's.
+    pub(crate) fn in_place(response: Response<ReplayBody>) -> Self {
+        Self { response: response.map(GuardedBody::replay), is_handlers: false, recorded: None }
+    }
+
+    /// The response, with what was recorded as an extension.
+    pub(crate) fn into_response(self) -> Response<GuardedBody<R>> {
+        let Self { mut response, recorded, .. } = self;
+        if let Some(recorded) = recorded {
+            response.extensions_mut().insert(recorded);
+        }
+        response
+    }
 }
 
 /// A response without a run, in the type of a web framework.
@@ -150,91 +228,4 @@ fn map_of(
         map.try_append(name, value).map_err(|_| Corrupt::too_many_fields())?;
     }
     Ok(map)
-}
-
-/// Makes an answer's framing fit a body that was put together from its pieces: hyper trusts the
-/// fields that it finds, so a `Transfer-Encoding` of another server or a wrong `Content-Length`
-/// would break the connection (HTTP-6, HTTP-9). An empty body may stand for a longer one (HEAD,
-/// 304).
-pub(crate) fn reframe(headers: &mut HeaderMap, length: usize) {
-    remove_in_order(headers, &TRANSFER_ENCODING);
-    let mut said = headers.get_all(CONTENT_LENGTH).iter();
-    let fits = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse() == Ok(length));
-    if length > 0 && !said.all(fits) {
-        remove_in_order(headers, &CONTENT_LENGTH);
-    }
-}
-
-/// Who decided about the sensitive fields of an answer (HTTP-9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sensitive<'a> {
-    /// Nobody: they stay out, and this scope is warned about.
-    Unstored { scope: &'a str },
-    /// A hook that has seen the fields.
-    Stored,
-}
-
-impl Inner {
-    /// The lines of an answer that are stored, in its order (HTTP-8, HTTP-9).
-    pub(crate) fn stored_lines<'a>(
-        &self,
-        headers: &'a HeaderMap,
-        exchange: Exchange,
-        sensitive: Sensitive<'_>,
-    ) -> Vec<StoredLine<'a>> {
-        let connection = ConnectionNames::parse(connection_lines(headers));
-        self.judged_lines(headers, &connection, exchange, sensitive)
-    }
-
-    /// As [`stored_lines`](Self::stored_lines), of its trailers: what the header fields say of the
-    /// connection counts for them too.
-    pub(crate) fn stored_trailers<'a>(
-        &self,
-        trailers: &'a HeaderMap,
-        headers: &HeaderMap,
-        exchange: Exchange,
-        sensitive: Sensitive<'_>,
-    ) -> Vec<StoredLine<'a>> {
-        let connection =
-            ConnectionNames::parse(connection_lines(headers).chain(connection_lines(trailers)));
-        self.judged_lines(trailers, &connection, exchange, sensitive)
-    }
-
-    fn judged_lines<'a>(
-        &self,
-        headers: &'a HeaderMap,
-        connection: &ConnectionNames,
-        exchange: Exchange,
-        sensitive: Sensitive<'_>,
-    ) -> Vec<StoredLine<'a>> {
-        let is_stored =
-            |name: &str| match (self.fields.judge(name, connection, exchange), sensitive) {
-                (FieldVerdict::Store, _) | (FieldVerdict::Sensitive, Sensitive::Stored) => true,
-                (FieldVerdict::Sensitive, Sensitive::Unstored { scope }) => {
-                    self.warn_unstored(scope, name);
-                    false
-                }
-                (FieldVerdict::Drop | FieldVerdict::Forged, _) => false,
-            };
-        let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        lines.filter(|(name, _)| is_stored(name)).collect()
-    }
-}
-
-fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes)
-}
-
-/// Stored lines as a map, for a hook to edit.
-pub(crate) fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(lines.len());
-    for (name, value) in lines {
-        // They came out of a map, so they go into one.
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
-        {
-            map.append(name, value);
-        }
-    }
-    map
 }

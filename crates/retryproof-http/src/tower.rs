@@ -15,10 +15,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{BoxError, FromReplay, GuardedBody};
+use crate::call::ClientKey;
 use crate::fate::AnswerFate;
 use crate::filter::IdempotencyFilter;
-use crate::guard::{Admission, Keyed, admit, guarded};
-use crate::policy::{AtHand, Policy};
+use crate::guard::{AdmitOutcome, admit, guarded};
+use crate::policy::{Policy, PolicyRef};
 
 impl IdempotencyFilter {
     /// The layer that guards a route under `policy`:
@@ -26,7 +27,7 @@ impl IdempotencyFilter {
     /// [`Policy::with_unmatched`] decide which requests it guards (HTTP-1).
     #[must_use]
     pub fn guard(&self, policy: Policy) -> IdempotencyLayer {
-        IdempotencyLayer { filter: self.clone(), policy: AtHand::Shared(Arc::new(policy)) }
+        IdempotencyLayer { filter: self.clone(), policy: PolicyRef::Shared(Arc::new(policy)) }
     }
 }
 
@@ -38,7 +39,7 @@ impl IdempotencyFilter {
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     filter: IdempotencyFilter,
-    policy: AtHand,
+    policy: PolicyRef,
 }
 
 #[cfg(feature = "grpc")]
@@ -68,7 +69,7 @@ impl fmt::Debug for IdempotencyLayer {
 pub struct IdempotencyService<S> {
     inner: S,
     filter: IdempotencyFilter,
-    policy: AtHand,
+    policy: PolicyRef,
 }
 
 impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
@@ -89,22 +90,25 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let state = match admit(&self.filter, &self.policy, &request) {
-            Admission::Pass => ResponseState::Passed { future: self.inner.call(request) },
-            Admission::Inside => ResponseState::Inside { future: self.inner.call(request) },
-            Admission::Refused(response) => {
+        let length = || request.body().size_hint().lower();
+        let key = || ClientKey::from_headers(request.headers(), &self.filter.0.key_header);
+        let state = match admit(&self.filter, &self.policy, &request, length, key) {
+            AdmitOutcome::PassThrough => ResponseState::Passed { future: self.inner.call(request) },
+            AdmitOutcome::Inside => ResponseState::Inside { future: self.inner.call(request) },
+            AdmitOutcome::Refused(response) => {
                 ResponseState::Refused { response: Some(response.map(GuardedBody::replay)) }
             }
-            Admission::Keyed(key) => {
-                let keyed = Keyed { filter: self.filter.clone(), policy: self.policy.clone(), key };
+            AdmitOutcome::Admitted(admitted) => {
                 // The service that was polled ready handles this request; its clone stays behind
                 // for the next one (tower's contract).
                 let next = self.inner.clone();
                 let mut ready = std::mem::replace(&mut self.inner, next);
                 let (parts, body) = request.into_parts();
-                let run = move |request| ready.call(request);
+                let handler = move |request| ready.call(request);
                 let parts = Box::new(parts);
-                ResponseState::Guarded { future: Box::pin(guarded(keyed, parts, body, None, run)) }
+                ResponseState::Guarded {
+                    future: Box::pin(guarded(admitted, parts, body, None, handler)),
+                }
             }
         };
         ResponseFuture { state }

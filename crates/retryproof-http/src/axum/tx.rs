@@ -8,9 +8,9 @@ use axum_core::response::{IntoResponse, Response};
 use http::request::Parts;
 use retryproof_core::JoinedEngine;
 
-use super::{ADMITTED, NotGuarded};
-use crate::guard::Guarded;
-use crate::joined::GuardedTx;
+use super::{NotGuarded, PRE_GRANT};
+use crate::call::CallMark;
+use crate::transaction::GuardedTx;
 
 /// A router state that has a [`JoinedEngine`] for transactions of the type `T`: every state from
 /// which one can be taken by `FromRef`.
@@ -79,10 +79,9 @@ where
     type Rejection = GuardedTxRejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, GuardedTxRejection> {
-        let make = || Self::unopened(&state.joined());
-        match ADMITTED.try_with(|admitted| admitted.tx(make)) {
-            Ok(shared) => Self::from_shared(shared).ok_or(GuardedTxRejection::Another),
-            Err(_) if parts.extensions.get::<Guarded>().is_none() => {
+        match PRE_GRANT.try_with(|pre_grant| pre_grant.guarded_tx(|| state.joined())) {
+            Ok(tx) => tx.ok_or(GuardedTxRejection::Another),
+            Err(_) if parts.extensions.get::<CallMark>().is_none() => {
                 Err(GuardedTxRejection::NotGuarded(NotGuarded(())))
             }
             Err(_) => {

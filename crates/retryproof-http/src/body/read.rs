@@ -1,35 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`collect`]: a request body, gathered whole (HTTP-4, HTTP-5).
+//! Reads a body up to a limit: of a request (HTTP-4, HTTP-5), of a response (HTTP-6), and the first
+//! message of a gRPC response.
 
 use std::error::Error as StdError;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use http_body_util::LengthLimitError;
 use retryproof_core::Fingerprint;
+use tokio::time::{Sleep, sleep};
 
 use super::BoxError;
+use crate::header_map::strip_replay_mark;
 use crate::protocol::decide::OversizeBody;
 use crate::protocol::fingerprint::FingerprintHasher;
 
-/// Bytes gathered from frames: a single frame is kept as it came, more are copied together, so that
-/// a body in many tiny frames does not pin a read buffer for each.
+/// Bytes read from frames. A single frame is kept as it came. Several are copied together, so that a
+/// body in many tiny frames does not keep a read buffer alive for each.
 #[derive(Default)]
-pub(crate) struct Gathered {
+pub(crate) struct BodyBuffer {
     first: Bytes,
     all: Vec<u8>,
 }
 
-impl Gathered {
+impl BodyBuffer {
     pub(crate) fn len(&self) -> usize {
         self.first.len() + self.all.len()
     }
 
-    /// `expected` is how much there will be in all, as far as it is known.
+    /// Appends a frame. `expected` is the known length of the whole body, or 0.
     pub(crate) fn push(&mut self, frame: Bytes, expected: usize) {
         if self.len() == 0 {
             self.first = frame;
@@ -52,49 +56,43 @@ impl Gathered {
 }
 
 /// A request body, whole.
-pub(crate) struct Collected {
+pub(crate) struct RequestBody {
     pub(crate) data: Bytes,
     pub(crate) trailers: Option<Box<HeaderMap>>,
-    /// The fingerprint, when it was hashed as it came.
-    pub(crate) digest: Option<Fingerprint>,
+    /// The fingerprint, if the body was hashed while it arrived.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// Why a request body could not be had.
+/// Why a request body could not be read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CollectError {
+pub(crate) enum BodyError {
     TooLarge(OversizeBody),
     Unreadable,
 }
 
-/// Whether the length that a body declares is over the limit: then not a byte of it is read
-/// (HTTP-4).
-pub(crate) fn declares_more(body: &impl Body, limit: usize) -> bool {
-    body.size_hint().lower() > limit as u64
-}
-
-/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). One that comes in one piece, as most
-/// do, is not hashed here: it is hashed in one go with the rest of the request. Any other is hashed
-/// as it comes.
+/// Reads a request body up to `limit` bytes (HTTP-4, HTTP-5). A body in one frame, as most are, is
+/// not hashed here: it is hashed in one go with the rest of the request. Any other is hashed while it
+/// arrives.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
-pub(crate) fn collect<B>(
+pub(crate) fn read_request<B>(
     body: B,
     limit: usize,
     hasher: impl FnOnce() -> Option<FingerprintHasher>,
-) -> impl Future<Output = Result<Collected, CollectError>>
+) -> impl Future<Output = Result<RequestBody, BodyError>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     async move {
         let mut body = pin!(body);
-        let first = poll_fn(|cx| Collecting::begin(body.as_mut(), cx, limit)).await;
+        let first = poll_fn(|cx| RequestReader::begin(body.as_mut(), cx, limit)).await;
         let mut open = match first {
             Ok(whole) => return whole,
             Err(open) => open,
         };
         open.hasher = hasher();
         if let Some(hasher) = &mut open.hasher {
-            hasher.update(open.gathered.so_far());
+            hasher.update(open.buffer.so_far());
         }
         poll_fn(|cx| open.poll(body.as_mut(), cx)).await?;
         Ok(open.end())
@@ -102,34 +100,34 @@ where
 }
 
 /// A body that is being read.
-struct Collecting {
-    gathered: Gathered,
+struct RequestReader {
+    buffer: BodyBuffer,
     trailers: Option<Box<HeaderMap>>,
     hasher: Option<FingerprintHasher>,
     limit: usize,
     expected: usize,
 }
 
-impl Collecting {
-    /// The first poll, and each as long as nothing came: some servers poll a service before they
-    /// look at the body. An `Err` goes on; it is on the heap, so that the future of a body that
-    /// comes in one piece has no room for it.
+impl RequestReader {
+    /// The first poll, and every further one until a frame arrives: some servers poll a service
+    /// before they read the body. An `Err` has to be read on; it is on the heap, so that it takes no
+    /// room in the future of a body in one frame.
     fn begin<B>(
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
         limit: usize,
-    ) -> Poll<Result<Result<Collected, CollectError>, Box<Self>>>
+    ) -> Poll<Result<Result<RequestBody, BodyError>, Box<Self>>>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
         let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
         let mut reading =
-            Self { gathered: Gathered::default(), trailers: None, hasher: None, limit, expected };
+            Self { buffer: BodyBuffer::default(), trailers: None, hasher: None, limit, expected };
         match reading.poll(body.as_mut(), cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(Ok(reading.end()))),
             Poll::Ready(Err(error)) => Poll::Ready(Ok(Err(error))),
-            Poll::Pending if reading.gathered.len() == 0 && reading.trailers.is_none() => {
+            Poll::Pending if reading.buffer.len() == 0 && reading.trailers.is_none() => {
                 Poll::Pending
             }
             Poll::Pending => Poll::Ready(Err(Box::new(reading))),
@@ -140,7 +138,7 @@ impl Collecting {
         &mut self,
         mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), CollectError>>
+    ) -> Poll<Result<(), BodyError>>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
@@ -148,13 +146,13 @@ impl Collecting {
         while let Some(frame) = ready!(body.as_mut().poll_frame(cx)) {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
-                    if data.len() > self.limit - self.gathered.len() {
-                        return Poll::Ready(Err(CollectError::TooLarge(OversizeBody::Partly)));
+                    if data.len() > self.limit - self.buffer.len() {
+                        return Poll::Ready(Err(BodyError::TooLarge(OversizeBody::Partly)));
                     }
                     if let Some(hasher) = &mut self.hasher {
                         hasher.update(&data);
                     }
-                    self.gathered.push(data, self.expected);
+                    self.buffer.push(data, self.expected);
                 }
                 Ok(Err(frame)) => {
                     if let Ok(more) = frame.into_trailers() {
@@ -163,8 +161,8 @@ impl Collecting {
                 }
                 Err(error) => {
                     return Poll::Ready(Err(match is_length_limit(&*error.into()) {
-                        true => CollectError::TooLarge(OversizeBody::Partly),
-                        false => CollectError::Unreadable,
+                        true => BodyError::TooLarge(OversizeBody::Partly),
+                        false => BodyError::Unreadable,
                     }));
                 }
             }
@@ -172,16 +170,101 @@ impl Collecting {
         Poll::Ready(Ok(()))
     }
 
-    fn end(self) -> Collected {
-        Collected {
-            data: self.gathered.into_bytes(),
+    fn end(self) -> RequestBody {
+        RequestBody {
+            data: self.buffer.into_bytes(),
             trailers: self.trailers,
-            digest: self.hasher.map(FingerprintHasher::finish),
+            fingerprint: self.hasher.map(FingerprintHasher::finish),
         }
     }
 }
 
-/// Whether a limit of somebody outside was met: its error arrives wrapped, so the whole chain is
+/// How the reading of a response body ended.
+pub(crate) enum ReadOutcome {
+    /// At its end, within the limit.
+    Whole(Bytes, Option<Box<HeaderMap>>),
+    /// At the frame that exceeded the limit. The bytes include it.
+    OverLimit(Bytes),
+    /// At the time limit.
+    TimedOut(Bytes),
+    /// At an error.
+    Broken,
+}
+
+/// Reads a response body up to `limit` bytes and for at most `timeout`, which counts from the first
+/// wait. A replay mark in its trailers is removed (HTTP-8).
+pub(crate) async fn read_response<R>(
+    mut body: Pin<&mut R>,
+    limit: usize,
+    timeout: Duration,
+) -> ReadOutcome
+where
+    R: Body<Data = Bytes>,
+{
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(limit);
+    let mut buffer = BodyBuffer::default();
+    let mut trailers = None::<Box<HeaderMap>>;
+    let mut timer = FrameTimer::new(timeout);
+    loop {
+        let frame = match poll_fn(|cx| timer.poll_frame(body.as_mut(), cx)).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(TimedOut) => return ReadOutcome::TimedOut(buffer.into_bytes()),
+        };
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => {
+                buffer.push(data, expected);
+                if buffer.len() > limit {
+                    return ReadOutcome::OverLimit(buffer.into_bytes());
+                }
+            }
+            Ok(Err(frame)) => {
+                if let Ok(more) = frame.into_trailers() {
+                    trailers.get_or_insert_default().extend(more);
+                }
+            }
+            Err(_) => return ReadOutcome::Broken,
+        }
+    }
+    if let Some(trailers) = &mut trailers {
+        strip_replay_mark(trailers);
+    }
+    ReadOutcome::Whole(buffer.into_bytes(), trailers)
+}
+
+/// The time limit for all frames of a body. The timer is made at the first wait, because most bodies
+/// never wait.
+pub(crate) struct FrameTimer {
+    timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The time limit is over.
+pub(crate) struct TimedOut;
+
+impl FrameTimer {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, timer: None }
+    }
+
+    /// The next frame, `None` at the end of the body.
+    #[expect(clippy::type_complexity, reason = "the output of a body's own method, and one more")]
+    pub(crate) fn poll_frame<B: Body>(
+        &mut self,
+        body: Pin<&mut B>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Result<Frame<B::Data>, B::Error>>, TimedOut>> {
+        match body.poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(Ok(frame)),
+            Poll::Pending => {
+                let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
+                timer.as_mut().poll(cx).map(|()| Err(TimedOut))
+            }
+        }
+    }
+}
+
+/// Whether a limit of an outer layer was exceeded: its error arrives wrapped, so the whole chain is
 /// searched.
 fn is_length_limit(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);

@@ -67,16 +67,15 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn http_4_exactly_the_limit_passes_and_one_byte_more_does_not() {
     for (limit, fits) in [(6, true), (5, false), (0, false)] {
-        let collected = now(collect(Frames::of([b"abc", b"", b"def"]), limit, || None));
+        let collected = now(read_request(Frames::of([b"abc", b"", b"def"]), limit, || None));
         assert_eq!(
             collected.map(|c| c.data).ok(),
             fits.then(|| Bytes::from_static(b"abcdef")),
             "{limit}"
         );
     }
-    assert!(now(collect(Frames::of([]), 0, || None)).is_ok_and(|c| c.data.is_empty()));
-    assert!(declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 2));
-    assert!(!declares_more(&ReplayBody::from(Bytes::from_static(b"abc")), 3));
+    assert!(now(read_request(Frames::of([]), 0, || None)).is_ok_and(|c| c.data.is_empty()));
+    assert_eq!(ReplayBody::from(Bytes::from_static(b"abc")).size_hint().exact(), Some(3));
 }
 
 #[test]
@@ -96,8 +95,8 @@ fn http_4_a_limit_outside_is_found_through_the_source_chain() {
     let limited = Limited::new(Frames::of([b"abc", b"def"]), 4);
     let body = limited.map_err(|error| Box::new(Wrapped(Box::new(Wrapped(error)))) as BoxError);
     assert_eq!(
-        now(collect(body, 100, || None)).err(),
-        Some(CollectError::TooLarge(OversizeBody::Partly))
+        now(read_request(body, 100, || None)).err(),
+        Some(BodyError::TooLarge(OversizeBody::Partly))
     );
 }
 
@@ -105,7 +104,7 @@ fn http_4_a_limit_outside_is_found_through_the_source_chain() {
 fn http_5_a_broken_upload_is_unreadable() {
     let mut body = Frames::of([b"abc"]);
     body.0.push_back(Err("reset".into()));
-    assert_eq!(now(collect(body, 100, || None)).err(), Some(CollectError::Unreadable));
+    assert_eq!(now(read_request(body, 100, || None)).err(), Some(BodyError::Unreadable));
 }
 
 #[test]
@@ -115,7 +114,7 @@ fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", "1".parse().unwrap());
     body.0.push_back(Ok(Frame::trailers(trailers.clone())));
-    let collected = now(collect(body, 3, || None)).unwrap();
+    let collected = now(read_request(body, 3, || None)).unwrap();
     assert_eq!(collected.data.as_ptr(), whole.as_ptr());
     assert_eq!(collected.trailers.as_deref(), Some(&trailers));
     let again = now(ReplayBody::new(collected.data, collected.trailers).collect()).unwrap();
@@ -126,15 +125,15 @@ fn http_5_a_single_frame_is_not_copied_and_trailers_are_kept() {
 #[test]
 fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     let hasher = || Some(FingerprintHasher::new(FingerprintAlgorithm::Request, "POST", "/a"));
-    let there = now(collect(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
-    assert_eq!(there.digest, None, "it is hashed in one go");
+    let there = now(read_request(Frames::of([b"abc", b"de", b"f"]), 100, hasher)).unwrap();
+    assert_eq!(there.fingerprint, None, "it is hashed in one go");
     // Before each frame, and before the end.
     let body = Halting {
         frames: Frames::of([b"abc", b"de", b"f"]),
         polls: 0,
         halts: |before| before % 2 == 0,
     };
-    let mut reading = pin!(collect(body, 100, hasher));
+    let mut reading = pin!(read_request(body, 100, hasher));
     let mut polls = 0;
     let collected = loop {
         polls += 1;
@@ -146,7 +145,7 @@ fn fp_3_the_digest_of_a_streamed_body_is_that_of_the_whole() {
     };
     assert_eq!((polls, &collected.data[..]), (4, &b"abcdef"[..]));
     assert_eq!(
-        collected.digest,
+        collected.fingerprint,
         Some(fingerprint(
             FingerprintAlgorithm::Request,
             &RequestParts::new("POST", "/a", b"abcdef")
@@ -161,14 +160,14 @@ fn fp_3_a_body_that_comes_late_and_whole_is_hashed_in_one_go() {
     // body.
     let frames = Frames(VecDeque::from([Ok(Frame::data(whole.clone()))]));
     let body = Halting { frames, polls: 0, halts: |before| before == 0 };
-    let mut reading = pin!(collect(body, 3, || -> Option<FingerprintHasher> {
+    let mut reading = pin!(read_request(body, 3, || -> Option<FingerprintHasher> {
         panic!("nothing came piece by piece")
     }));
     let cx = &mut Context::from_waker(std::task::Waker::noop());
     assert!(reading.as_mut().poll(cx).is_pending());
     let Poll::Ready(collected) = reading.poll(cx) else { panic!("it is there") };
     let collected = collected.unwrap();
-    assert_eq!((collected.data.as_ptr(), collected.digest), (whole.as_ptr(), None));
+    assert_eq!((collected.data.as_ptr(), collected.fingerprint), (whole.as_ptr(), None));
 }
 
 #[test]

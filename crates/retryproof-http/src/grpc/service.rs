@@ -17,15 +17,14 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::fate::take_fate;
-use super::peek::GrpcBody;
+use super::first_message::GrpcBody;
 use super::refusal;
 use crate::body::{BoxError, GuardedBody, ReplayBody};
-use crate::capture::Undone;
-use crate::fate::AnswerFate;
+use crate::call::CallMark;
+use crate::fate::{AnswerFate, RollBackWrites};
 use crate::filter::IdempotencyFilter;
-use crate::guard::Guarded;
+use crate::head::GrpcMethod;
 use crate::policy::Policy;
-use crate::route::GrpcMethod;
 use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
@@ -60,9 +59,9 @@ impl<S> Layer<S> for GrpcLayer {
 
     fn layer(&self, inner: S) -> GrpcService<S> {
         let filter = &self.guard.filter().0;
-        let (limit, patience) = (filter.max_response, filter.web.collect_timeout);
+        let (limit, timeout) = (filter.max_response, filter.web.collect_timeout);
         GrpcService {
-            guarded: self.guard.layer(Inside { inner, limit, patience }),
+            guarded: self.guard.layer(InnerService { inner, limit, timeout }),
             streaming: Arc::clone(&self.streaming),
         }
     }
@@ -80,7 +79,7 @@ impl fmt::Debug for GrpcLayer {
 /// A gRPC service behind the guard. The inner one gets its request in a [`GuardedBody`].
 #[derive(Clone)]
 pub struct GrpcService<S> {
-    guarded: IdempotencyService<Inside<S>>,
+    guarded: IdempotencyService<InnerService<S>>,
     streaming: Arc<Vec<&'static str>>,
 }
 
@@ -92,7 +91,7 @@ impl<S> fmt::Debug for GrpcService<S> {
 
 /// The future of a [`GrpcService`]. Dropped, it is as that of the guard: what was granted runs to
 /// its end (HTTP-12).
-pub type GrpcFuture<R, E> = ResponseFuture<InsideFuture<R, E>, GrpcBody<R>, E>;
+pub type GrpcFuture<R, E> = ResponseFuture<InnerFuture<R, E>, GrpcBody<R>, E>;
 
 impl<S, B, R> Service<Request<B>> for GrpcService<S>
 where
@@ -117,7 +116,7 @@ where
         parts.extensions.insert(GrpcMethod);
         // The guard reads a request before it runs. A stream is handed past it.
         let body = if self.streaming.contains(&parts.uri.path()) {
-            parts.extensions.insert(Live(Arc::new(Mutex::new(Some(body)))));
+            parts.extensions.insert(StreamBody(Arc::new(Mutex::new(Some(body)))));
             GuardedBody::replay(ReplayBody::default())
         } else {
             GuardedBody::inner(body)
@@ -127,9 +126,9 @@ where
 }
 
 /// The body of a stream on its way past the guard.
-struct Live<B>(Arc<Mutex<Option<B>>>);
+struct StreamBody<B>(Arc<Mutex<Option<B>>>);
 
-impl<B> Clone for Live<B> {
+impl<B> Clone for StreamBody<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -137,19 +136,19 @@ impl<B> Clone for Live<B> {
 
 /// The inner service, as the guard sees it.
 #[derive(Clone)]
-struct Inside<S> {
+struct InnerService<S> {
     inner: S,
     /// Answers over it are not replayed.
     limit: usize,
     /// Nor are those that take longer.
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The future of the inner service, and of a look at its answer.
-pub(crate) type InsideFuture<R, E> =
+pub(crate) type InnerFuture<R, E> =
     Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
 
-impl<S, B, R> Service<Request<GuardedBody<B>>> for Inside<S>
+impl<S, B, R> Service<Request<GuardedBody<B>>> for InnerService<S>
 where
     S: Service<Request<GuardedBody<B>>, Response = Response<R>>,
     S::Future: Send + 'static,
@@ -160,23 +159,23 @@ where
 {
     type Response = Response<GrpcBody<R>>;
     type Error = S::Error;
-    type Future = InsideFuture<R, S::Error>;
+    type Future = InnerFuture<R, S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request<GuardedBody<B>>) -> Self::Future {
-        let is_guarded = request.extensions().get::<Guarded>().is_some();
-        let live = request.extensions_mut().remove::<Live<B>>();
-        let is_stream = live.is_some();
+        let is_guarded = request.extensions().get::<CallMark>().is_some();
+        let stream = request.extensions_mut().remove::<StreamBody<B>>();
+        let is_stream = stream.is_some();
         if let Some(body) =
-            live.and_then(|live| live.0.lock().unwrap_or_else(PoisonError::into_inner).take())
+            stream.and_then(|stream| stream.0.lock().unwrap_or_else(PoisonError::into_inner).take())
         {
             *request.body_mut() = GuardedBody::inner(body);
         }
         let running = self.inner.call(request);
-        let (limit, patience) = (self.limit, self.patience);
+        let (limit, timeout) = (self.limit, self.timeout);
         Box::pin(async move {
             let (mut parts, body) = running.await?.into_parts();
             if let Some(fate) = take_fate(&mut parts.headers) {
@@ -187,12 +186,12 @@ where
                 return Ok(Response::from_parts(parts, GrpcBody::passed(body)));
             }
             let is_refused = is_error(&parts.headers);
-            let mut body = match Form::of(&parts.headers) {
+            let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
                 // A status in the head is the whole answer, also that of a stream (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
-                Some(Form::Plain) => GrpcBody::peek(body, limit, patience).await,
-                Some(Form::Web) | None => GrpcBody::passed(body),
+                Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
+                Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
             // A stream whose first item is an error says it there.
             if let Some(fate) = body.take_fate() {
@@ -202,7 +201,7 @@ where
                 }
             }
             if is_refused || body.trailers().is_some_and(is_error) {
-                parts.extensions.insert(Undone);
+                parts.extensions.insert(RollBackWrites);
             }
             Ok(Response::from_parts(parts, body))
         })
@@ -211,14 +210,14 @@ where
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum GrpcEncoding {
     Plain,
     /// For browsers: the trailers are a second frame of the body, and not to be taken for a second
     /// message.
     Web,
 }
 
-impl Form {
+impl GrpcEncoding {
     fn of(headers: &HeaderMap) -> Option<Self> {
         const GRPC: &[u8] = b"application/grpc";
         let value = headers.get(CONTENT_TYPE)?.as_bytes();

@@ -30,12 +30,12 @@ pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
 /// Not stored unless switched on: a stored one would hand one client's session or challenge to
 /// another (HTTP-9).
-pub(crate) const SENSITIVE: [&str; 4] =
+const SENSITIVE: [&str; 4] =
     ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
 
 /// What becomes of one field of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FieldVerdict {
+enum FieldVerdict {
     /// Stored and replayed.
     Store,
     /// Belongs to the connection or the moment, or was switched off: sent with the first answer,
@@ -54,6 +54,15 @@ pub(crate) enum Exchange {
     Head,
     /// To any other: the length is made anew.
     Other,
+}
+
+/// What becomes of the sensitive fields of a response (HTTP-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SensitiveFields {
+    /// They are not stored, with a warning.
+    Unstored,
+    /// They are stored: a hook has seen them.
+    Stored,
 }
 
 /// The switches of HTTP-9: fields stored though sensitive, and fields not stored though harmless.
@@ -78,13 +87,27 @@ impl FieldRules {
         self.skipped.push(name);
     }
 
-    /// Judges one field by its lower-case name.
-    pub(crate) fn judge(
+    /// Whether a field is stored. Calls `warn` for a sensitive field that is not.
+    pub(crate) fn stores(
         &self,
         name: &str,
         connection: &ConnectionNames,
         exchange: Exchange,
-    ) -> FieldVerdict {
+        sensitive: SensitiveFields,
+        warn: impl FnOnce(),
+    ) -> bool {
+        match (self.judge(name, connection, exchange), sensitive) {
+            (FieldVerdict::Store, _) | (FieldVerdict::Sensitive, SensitiveFields::Stored) => true,
+            (FieldVerdict::Sensitive, SensitiveFields::Unstored) => {
+                warn();
+                false
+            }
+            (FieldVerdict::Drop | FieldVerdict::Forged, _) => false,
+        }
+    }
+
+    /// Judges one field by its lower-case name.
+    fn judge(&self, name: &str, connection: &ConnectionNames, exchange: Exchange) -> FieldVerdict {
         if name == IDEMPOTENT_REPLAYED {
             FieldVerdict::Forged
         } else if is_hop_by_hop(name)

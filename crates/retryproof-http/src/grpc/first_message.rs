@@ -4,7 +4,7 @@
 //! trailers.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,10 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
 
 use super::fate::{FATE_NAME, take_fate};
-use crate::body::{Gathered, ReplayBody};
+use crate::body::{BodyBuffer, FrameTimer, ReplayBody, TimedOut};
 use crate::catch::{Panic, catch};
 use crate::fate::AnswerFate;
 use crate::header_map::remove_in_order;
@@ -24,13 +23,13 @@ use crate::header_map::remove_in_order;
 /// The body of a guarded call's answer.
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
-    rest: Rest<B>,
+    rest: RemainingBody<B>,
     /// Not begun yet, and known to be a stream: longer than any limit, so that the guard lets it
     /// pass (HTTP-13).
     endless: bool,
 }
 
-enum Rest<B: Body> {
+enum RemainingBody<B: Body> {
     Nothing,
     /// Boxed: it was read in part already, or its type is not known to be movable.
     Body(Pin<Box<B>>),
@@ -43,7 +42,11 @@ enum Rest<B: Body> {
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
     /// As it comes.
     pub(super) fn passed(body: B) -> Self {
-        Self { first: ReplayBody::default(), rest: Rest::Body(Box::pin(body)), endless: false }
+        Self {
+            first: ReplayBody::default(),
+            rest: RemainingBody::Body(Box::pin(body)),
+            endless: false,
+        }
     }
 
     /// As it comes, known to be a stream.
@@ -53,41 +56,35 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
 
     /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes. One
     /// that takes longer than `patience` is a stream.
-    pub(super) async fn peek(body: B, limit: usize, patience: Duration) -> Self {
+    pub(super) async fn read_first(body: B, limit: usize, timeout: Duration) -> Self {
         let mut body = Box::pin(body);
-        let mut gathered = Gathered::default();
-        let mut message = Message::default();
+        let mut buffer = BodyBuffer::default();
+        let mut message = MessageProgress::default();
         let mut trailers = None::<Box<HeaderMap>>;
-        let mut timer = None::<Pin<Box<Sleep>>>;
+        let mut timer = FrameTimer::new(timeout);
         loop {
-            let next = catch(poll_fn(|cx| match body.as_mut().poll_frame(cx) {
-                Poll::Ready(frame) => Poll::Ready(Some(frame)),
-                Poll::Pending => {
-                    let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
-                    timer.as_mut().poll(cx).map(|()| None)
-                }
-            }));
+            let next = catch(poll_fn(|cx| timer.poll_frame(body.as_mut(), cx)));
             let frame = match next.await {
-                Ok(Some(frame)) => Ok(frame),
-                Ok(None) => {
-                    let first = ReplayBody::new(gathered.into_bytes(), None);
-                    return Self { first, rest: Rest::Body(body), endless: true };
+                Ok(Ok(frame)) => Ok(frame),
+                Ok(Err(TimedOut)) => {
+                    let first = ReplayBody::new(buffer.into_bytes(), None);
+                    return Self { first, rest: RemainingBody::Body(body), endless: true };
                 }
                 Err(panic) => Err(panic),
             };
             let rest = match frame.map(Option::transpose) {
-                Err(panic) => Rest::Panic(Some(panic)),
-                Ok(Err(error)) => Rest::Error(Some(error)),
-                Ok(Ok(None)) => Rest::Nothing,
+                Err(panic) => RemainingBody::Panic(Some(panic)),
+                Ok(Err(error)) => RemainingBody::Error(Some(error)),
+                Ok(Ok(None)) => RemainingBody::Nothing,
                 Ok(Ok(Some(frame))) => match frame.into_data() {
                     Ok(data) => {
                         let more = message.goes_on(&data);
-                        gathered.push(data, 0);
-                        if !more && gathered.len() <= limit {
+                        buffer.push(data, 0);
+                        if !more && buffer.len() <= limit {
                             continue;
                         }
-                        let first = ReplayBody::new(gathered.into_bytes(), None);
-                        return Self { first, rest: Rest::Body(body), endless: more };
+                        let first = ReplayBody::new(buffer.into_bytes(), None);
+                        return Self { first, rest: RemainingBody::Body(body), endless: more };
                     }
                     Err(frame) => {
                         if let Ok(more) = frame.into_trailers() {
@@ -98,7 +95,7 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
                 },
             };
             return Self {
-                first: ReplayBody::new(gathered.into_bytes(), trailers),
+                first: ReplayBody::new(buffer.into_bytes(), trailers),
                 rest,
                 endless: false,
             };
@@ -118,14 +115,14 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
 
 /// How far the first message has come.
 #[derive(Debug, Default)]
-struct Message {
+struct MessageProgress {
     /// Bytes of its head seen, up to five.
     head: usize,
     /// Bytes of it still to come, once the head is whole.
     left: usize,
 }
 
-impl Message {
+impl MessageProgress {
     /// Takes more bytes of the body; true when there are some beyond the first message.
     fn goes_on(&mut self, mut data: &[u8]) -> bool {
         while self.head < 5 {
@@ -158,8 +155,8 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             return Poll::Ready(Some(Ok(frame)));
         }
         match &mut self.rest {
-            Rest::Nothing => Poll::Ready(None),
-            Rest::Body(body) => {
+            RemainingBody::Nothing => Poll::Ready(None),
+            RemainingBody::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
                 // Too late to count (HTTP-13), and not for the client all the same.
                 if let Some(trailers) =
@@ -169,8 +166,8 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                 }
                 Poll::Ready(frame)
             }
-            Rest::Error(error) => Poll::Ready(error.take().map(Err)),
-            Rest::Panic(panic) => match panic.take() {
+            RemainingBody::Error(error) => Poll::Ready(error.take().map(Err)),
+            RemainingBody::Panic(panic) => match panic.take() {
                 Some(panic) => resume_unwind(panic),
                 None => Poll::Ready(None),
             },
@@ -180,10 +177,10 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
     fn is_end_stream(&self) -> bool {
         self.first.is_end_stream()
             && match &self.rest {
-                Rest::Nothing => true,
-                Rest::Body(body) => body.is_end_stream(),
-                Rest::Error(error) => error.is_none(),
-                Rest::Panic(panic) => panic.is_none(),
+                RemainingBody::Nothing => true,
+                RemainingBody::Body(body) => body.is_end_stream(),
+                RemainingBody::Error(error) => error.is_none(),
+                RemainingBody::Panic(panic) => panic.is_none(),
             }
     }
 
@@ -191,15 +188,17 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
         let mut hint = SizeHint::new();
         match &self.rest {
             _ if self.endless => hint.set_lower(u64::MAX),
-            Rest::Nothing => return self.first.size_hint(),
-            Rest::Body(body) => {
+            RemainingBody::Nothing => return self.first.size_hint(),
+            RemainingBody::Body(body) => {
                 let (first, rest) = (self.first.size_hint().lower(), body.size_hint());
                 hint.set_lower(rest.lower().saturating_add(first));
                 if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(first)) {
                     hint.set_upper(upper);
                 }
             }
-            Rest::Error(_) | Rest::Panic(_) => hint.set_lower(self.first.size_hint().lower()),
+            RemainingBody::Error(_) | RemainingBody::Panic(_) => {
+                hint.set_lower(self.first.size_hint().lower())
+            }
         }
         hint
     }
@@ -217,7 +216,7 @@ mod tests {
 
     /// What `goes_on` said last, for the bytes cut into pieces of `size`.
     fn cut(bytes: &[u8], size: usize) -> bool {
-        let mut message = Message::default();
+        let mut message = MessageProgress::default();
         bytes.chunks(size).any(|piece| message.goes_on(piece))
     }
 

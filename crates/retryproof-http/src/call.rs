@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The nouns of a guarded call, in the order of its stages: [`AdmittedRequest`], [`PreGrant`],
+//! [`PreparedRequest`], [`GrantedRequest`], [`CallMark`], [`RunningCall`]. They hold what one stage
+//! hands to the next; what happens to a call is in the stages.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
+use pin_project_lite::pin_project;
+use retryproof_core::{CompletionResult, HeldLease, IdempotencyContext, Lease, Payload, Tombstone};
+
+use crate::filter::{IdempotencyFilter, Inner};
+use crate::head::Route;
+use crate::policy::PolicyRef;
+use crate::protocol::key::{self, KeyError};
+
+mod pre_grant;
+
+pub(crate) use pre_grant::GrantHandles;
+pub use pre_grant::{LeaseCell, PreGrant};
+
+/// The client's key, decoded: in most cases a part of the header line, which is shared and not
+/// copied. `Debug` shows its length alone (ID-4).
+#[derive(Clone)]
+pub(crate) enum ClientKey {
+    Line { line: HeaderValue, start: usize, end: usize },
+    Decoded(Arc<str>),
+}
+
+impl ClientKey {
+    /// The key of a request; `None` when it has no line of the key header.
+    pub(crate) fn from_headers(
+        headers: &HeaderMap,
+        name: &HeaderName,
+    ) -> Result<Option<Self>, KeyError> {
+        let mut lines = headers.get_all(name).iter();
+        let first = lines.next();
+        let key = key::parse(first.into_iter().chain(lines).map(HeaderValue::as_bytes))?;
+        let (Some(key), Some(line)) = (key, first) else { return Ok(None) };
+        Ok(Some(match key {
+            Cow::Owned(key) => Self::Decoded(key.into()),
+            Cow::Borrowed(key) => {
+                // The position of the key in its line: `parse` returns a part of its input.
+                let start = key.as_ptr().addr() - line.as_bytes().as_ptr().addr();
+                Self::Line { line: line.clone(), start, end: start + key.len() }
+            }
+        }))
+    }
+
+    /// As [`from_headers`](Self::from_headers), of lines in another framework's type.
+    pub(crate) fn from_lines<'a>(
+        lines: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<Self>, KeyError> {
+        Ok(key::parse(lines)?.map(|key| Self::Decoded(key.into())))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Line { line, start, end } => {
+                line.as_bytes().get(*start..*end).unwrap_or_default()
+            }
+            Self::Decoded(key) => key.as_bytes(),
+        }
+    }
+}
+
+impl fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientKey({} bytes)", self.as_bytes().len())
+    }
+}
+
+/// A request with a well-formed key, at a guarded endpoint. Its head travels beside it.
+pub struct AdmittedRequest {
+    pub(crate) filter: IdempotencyFilter,
+    pub(crate) policy: PolicyRef,
+    pub(crate) key: ClientKey,
+}
+
+impl AdmittedRequest {
+    /// What the extractors that run before the grant can get.
+    #[must_use]
+    pub fn pre_grant(&self) -> PreGrant {
+        PreGrant::new(self.key.clone())
+    }
+}
+
+impl fmt::Debug for AdmittedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdmittedRequest").finish_non_exhaustive()
+    }
+}
+
+/// A request that is ready to be acquired for.
+pub(crate) struct PreparedRequest<H> {
+    pub(crate) admitted: AdmittedRequest,
+    pub(crate) head: H,
+    pub(crate) context: IdempotencyContext,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
+}
+
+/// A request whose lease was granted.
+///
+/// If it is dropped, nothing ran, and the key is free when the lease has run out. So nothing is
+/// awaited between the grant and the run.
+#[must_use]
+pub struct GrantedRequest<H> {
+    pub(crate) request: PreparedRequest<H>,
+    pub(crate) lease: HeldLease,
+}
+
+impl<H> fmt::Debug for GrantedRequest<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrantedRequest").finish_non_exhaustive()
+    }
+}
+
+/// A request extension of the running call: this very route is guarded already (HTTP-15), under
+/// this key and this lease. A replay never makes one.
+#[derive(Clone)]
+pub struct CallMark(Arc<CallState>);
+
+struct CallState {
+    filter: IdempotencyFilter,
+    route: Route,
+    version: Version,
+    key: ClientKey,
+    lease: Lease,
+    /// Behind a layer, whose router may respond in the handler's place (HTTP-1).
+    layered: bool,
+    /// Made by the handler that takes one (CMP-7).
+    tx: OnceLock<Arc<dyn CallTransaction>>,
+}
+
+impl CallMark {
+    /// Marks a call as granted, and fills the handles that extractors took.
+    pub(crate) fn new(
+        admitted: AdmittedRequest,
+        route: Route,
+        version: Version,
+        lease: &Lease,
+        handles: Option<Box<GrantHandles>>,
+    ) -> Self {
+        let tx = OnceLock::new();
+        if let Some(handles) = handles {
+            if let Some(wanted) = handles.fill(lease) {
+                let _ = tx.set(wanted);
+            }
+        }
+        let AdmittedRequest { filter, policy, key } = admitted;
+        let layered = policy.is_layer();
+        let lease = lease.clone();
+        Self(Arc::new(CallState { filter, route, version, key, lease, layered, tx }))
+    }
+
+    /// The route of the call.
+    pub(crate) fn route(&self) -> &Route {
+        &self.0.route
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.0.version
+    }
+
+    pub(crate) fn filter(&self) -> &Inner {
+        &self.0.filter.0
+    }
+
+    /// Whether a request has no other key than the guarded one, if both filters read the same
+    /// header. A request that is made in process for the same route, with a key of its own, is a
+    /// call of its own.
+    pub(crate) fn has_same_key(
+        &self,
+        filter: &IdempotencyFilter,
+        key: &Result<Option<ClientKey>, KeyError>,
+    ) -> bool {
+        if self.0.filter.0.key_header != filter.0.key_header {
+            return true;
+        }
+        match key {
+            Ok(Some(key)) => key.as_bytes() == self.0.key.as_bytes(),
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn client_key(&self) -> &ClientKey {
+        &self.0.key
+    }
+
+    /// The client's key, decoded.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.0.key.as_str()
+    }
+
+    /// The lease of the call.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.0.lease
+    }
+
+    /// The transaction of the call, made by `make` if there is none yet.
+    pub(crate) fn tx_or(
+        &self,
+        make: impl FnOnce() -> Arc<dyn CallTransaction>,
+    ) -> Arc<dyn CallTransaction> {
+        Arc::clone(self.0.tx.get_or_init(make))
+    }
+}
+
+impl fmt::Debug for CallMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallMark").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A call whose handler runs: what its end needs. Boxed, so that the stages hand on a pointer.
+    /// The body of the handler's response is read in here, without an allocation for it; what was
+    /// not read goes to the connection from the same place.
+    pub(crate) struct RunningCall<R> {
+        mark: CallMark,
+        pub(crate) context: IdempotencyContext,
+        // The request's bytes, shared: a record may have to be compared under its own fingerprint
+        // algorithm (FP-3).
+        request_body: Bytes,
+        // Taken by the function that ends the lease.
+        lease: Option<HeldLease>,
+        #[pin]
+        response_body: Option<R>,
+    }
+}
+
+impl<R> RunningCall<R> {
+    pub(crate) fn new(
+        mark: CallMark,
+        context: IdempotencyContext,
+        request_body: Bytes,
+        lease: HeldLease,
+    ) -> Self {
+        Self { mark, context, request_body, lease: Some(lease), response_body: None }
+    }
+
+    pub(crate) fn mark(&self) -> &CallMark {
+        &self.mark
+    }
+
+    pub(crate) fn filter(&self) -> &Inner {
+        self.mark.filter()
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        self.mark.route().method()
+    }
+
+    pub(crate) fn request_body(&self) -> &Bytes {
+        &self.request_body
+    }
+
+    /// Whether a layer guards the call.
+    pub(crate) fn is_layered(&self) -> bool {
+        self.mark.0.layered
+    }
+
+    /// Whether the handler took a transaction, opened or not.
+    pub(crate) fn has_tx(&self) -> bool {
+        self.mark.0.tx.get().is_some()
+    }
+
+    /// The handler's transaction, to be ended. The second call returns none.
+    pub(crate) fn take_tx(&self) -> TakenTransaction {
+        self.mark.0.tx.get().map_or(TakenTransaction::None, |tx| tx.take())
+    }
+
+    /// Rolls back what the handler wrote in its transaction, and returns whether there was one
+    /// (CMP-7). A transaction that something else still holds is rolled back when that is dropped,
+    /// because nothing commits it.
+    pub(crate) fn roll_back(&self) -> impl Future<Output = bool> + Send + use<R> {
+        let taken = self.take_tx();
+        async move {
+            let TakenTransaction::Open(tx) = taken else { return false };
+            tx.roll_back().await;
+            true
+        }
+    }
+
+    pub(crate) fn take_lease(self: Pin<&mut Self>) -> Option<HeldLease> {
+        self.project().lease.take()
+    }
+
+    /// Stores the response body here, to be read.
+    pub(crate) fn set_response_body(self: Pin<&mut Self>, body: R) {
+        self.project().response_body.set(Some(body));
+    }
+
+    pub(crate) fn response_body_mut(self: Pin<&mut Self>) -> Option<Pin<&mut R>> {
+        self.project().response_body.as_pin_mut()
+    }
+
+    pub(crate) fn response_body(&self) -> Option<&R> {
+        self.response_body.as_ref()
+    }
+
+    /// Frees the request's bytes: the call has ended, and only its response body is still sent.
+    pub(crate) fn forget_request(self: Pin<&mut Self>) {
+        *self.project().request_body = Bytes::new();
+    }
+}
+
+/// The transaction of a call, of whatever type.
+pub(crate) trait CallTransaction: Send + Sync {
+    /// The lease is granted: from now on the transaction may be opened.
+    fn grant(&self);
+
+    /// Takes the transaction, to end it.
+    fn take(&self) -> TakenTransaction;
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// What the guard finds when the handler has returned.
+pub(crate) enum TakenTransaction {
+    /// The handler opened none.
+    None,
+    /// To be ended.
+    Open(Box<dyn OpenTransaction>),
+    /// Something that outlives the handler still writes with it.
+    Kept,
+}
+
+/// What is recorded of a response.
+pub(crate) enum CompletionValue {
+    Response(Payload),
+    Tombstone(Tombstone),
+}
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// An open transaction, of whatever type. It is rolled back if it is dropped.
+pub(crate) trait OpenTransaction: Send {
+    fn commit(
+        self: Box<Self>,
+        lease: HeldLease,
+        value: CompletionValue,
+    ) -> BoxFuture<CompletionResult>;
+    fn roll_back(self: Box<Self>) -> BoxFuture<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_4_debug_of_a_key_shows_its_length_alone() {
+        let key = ClientKey::from_lines([&b"canary-key"[..]].into_iter());
+        assert_eq!(format!("{key:?}"), "Ok(Some(ClientKey(10 bytes)))");
+    }
+}

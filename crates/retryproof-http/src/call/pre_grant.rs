@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`PreGrant`]: what extractors can get before the lease is granted (ANN-6).
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use retryproof_core::Lease;
+
+use super::{CallMark, CallTransaction, ClientKey};
+
+/// What extractors of an annotated endpoint can get before the lease is granted (ANN-6): the key
+/// now, and handles for lease and transaction that work after the grant.
+pub struct PreGrant {
+    key: ClientKey,
+    /// Made by the first extractor of the lease.
+    lease: Cell<Option<LeaseCell>>,
+    /// Made by the first extractor of a transaction.
+    tx: Cell<Option<Arc<dyn CallTransaction>>>,
+}
+
+impl PreGrant {
+    pub(super) fn new(key: ClientKey) -> Self {
+        Self { key, lease: Cell::new(None), tx: Cell::new(None) }
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn client_key(&self) -> &ClientKey {
+        &self.key
+    }
+
+    /// The client's key, decoded.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    /// The lease, once it is granted.
+    #[must_use]
+    pub fn lease(&self) -> LeaseCell {
+        let lease = self.lease.take().unwrap_or_default();
+        self.lease.set(Some(lease.clone()));
+        lease
+    }
+
+    /// The transaction of the call, made by `make` if there is none yet.
+    pub(crate) fn tx(
+        &self,
+        make: impl FnOnce() -> Arc<dyn CallTransaction>,
+    ) -> Arc<dyn CallTransaction> {
+        let tx = self.tx.take().unwrap_or_else(make);
+        self.tx.set(Some(Arc::clone(&tx)));
+        tx
+    }
+
+    /// The handles that extractors took, to be filled at the grant. Boxed, because most calls have
+    /// none.
+    pub(crate) fn take_handles(&self) -> Option<Box<GrantHandles>> {
+        match (self.lease.take(), self.tx.take()) {
+            (None, None) => None,
+            (lease, tx) => Some(Box::new(GrantHandles { lease, tx })),
+        }
+    }
+}
+
+impl fmt::Debug for PreGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreGrant").finish_non_exhaustive()
+    }
+}
+
+/// The lease of a call, empty before the grant.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseCell(Arc<OnceLock<Lease>>);
+
+impl LeaseCell {
+    /// The lease; `None` before the grant.
+    #[must_use]
+    pub fn get(&self) -> Option<&Lease> {
+        self.0.get()
+    }
+}
+
+impl From<&CallMark> for LeaseCell {
+    fn from(mark: &CallMark) -> Self {
+        Self(Arc::new(mark.lease().clone().into()))
+    }
+}
+
+/// The handles that extractors took before the grant.
+pub(crate) struct GrantHandles {
+    lease: Option<LeaseCell>,
+    tx: Option<Arc<dyn CallTransaction>>,
+}
+
+impl GrantHandles {
+    /// Fills the lease, lets the transaction be opened, and returns it.
+    pub(super) fn fill(self, lease: &Lease) -> Option<Arc<dyn CallTransaction>> {
+        if let Some(cell) = self.lease {
+            let _ = cell.0.set(lease.clone());
+        }
+        self.tx.inspect(|tx| tx.grant())
+    }
+}

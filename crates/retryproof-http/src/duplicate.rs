@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The response of a request that is not granted: the stored response, a tombstone, a mismatch, or
+//! "in flight" (HTTP-8, HTTP-10, HTTP-13, FP-1).
+
+use bytes::Bytes;
+use http::Method;
+use retryproof_core::{
+    Acquisition, Error, ErrorKind, Fingerprint, IdempotencyContext, InFlight, Opened, Payload,
+    StoredResult,
+};
+
+use crate::body::ReplayBody;
+use crate::call::{PreparedRequest, RunningCall};
+use crate::head::RequestHead;
+use crate::protocol::decide::Finding;
+use crate::protocol::fingerprint::{FingerprintAlgorithm, RequestParts, fingerprint};
+use crate::protocol::stored::{StoredRecord, StoredResponse, record_of, unreadable};
+use crate::response::{FrameworkResponse, ResponseContext};
+
+/// A request whose key belongs to another call, before or now.
+pub(crate) struct DuplicateRequest<'a, T> {
+    response: ResponseContext<'a>,
+    /// Path and query: computed when a record's fingerprint needs them.
+    target: T,
+    context: &'a IdempotencyContext,
+    body: &'a Bytes,
+}
+
+impl<'a> DuplicateRequest<'a, ()> {
+    pub(crate) fn of<H: RequestHead>(
+        request: &'a PreparedRequest<H>,
+    ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {
+        let PreparedRequest { admitted, head, context, body, .. } = request;
+        DuplicateRequest {
+            response: ResponseContext::of_head(&admitted.filter.0, head),
+            target: || head.target(),
+            context,
+            body,
+        }
+    }
+
+    /// A call whose lease another run took over.
+    pub(crate) fn of_call<R>(
+        call: &'a RunningCall<R>,
+    ) -> DuplicateRequest<'a, impl Fn() -> &'a str> {
+        DuplicateRequest {
+            response: ResponseContext::of_call(call.mark()),
+            target: || call.mark().route().target(),
+            context: &call.context,
+            body: call.request_body(),
+        }
+    }
+}
+
+impl<'a, T: Fn() -> &'a str> DuplicateRequest<'a, T> {
+    /// The response to an acquisition that is not a grant.
+    pub(crate) fn respond<A: FrameworkResponse>(&self, acquired: Result<Acquisition, Error>) -> A {
+        A::from_refusal(match acquired {
+            Ok(Acquisition::Complete(stored)) => return self.respond_from_record(&stored),
+            Ok(Acquisition::InFlight(in_flight)) => self.in_flight(in_flight),
+            // `acquire` has taken every grant. Dropped, its lease runs out.
+            Ok(Acquisition::Granted(_)) => self.response.fail_with(ErrorKind::Unexpected),
+            Err(error) => self.response.fail(&error),
+        })
+    }
+
+    /// The response from a completed record. The fingerprints are compared before anything is
+    /// opened (FP-2).
+    pub(crate) fn respond_from_record<A: FrameworkResponse>(&self, stored: &StoredResult) -> A {
+        let opened = self.comparable_fingerprint(stored).and_then(|own| stored.open(own.as_ref()));
+        let response = opened.and_then(|opened| match opened {
+            Opened::Mismatch => Ok(A::from_refusal(self.response.refuse(Finding::Mismatch))),
+            Opened::Tombstone(tombstone) => {
+                let finding = tombstone_finding(tombstone.detail());
+                Ok(A::from_refusal(self.response.refuse(finding)))
+            }
+            Opened::Value(payload) => {
+                let record = record_of(payload)?;
+                let to_head = *self.response.method == Method::HEAD;
+                A::from_record(StoredRecord { bytes: &record, to_head }).map_err(unreadable)
+            }
+        });
+        response.unwrap_or_else(|error| {
+            let error = error.for_identity(self.context.identity());
+            A::from_refusal(self.response.fail(&error))
+        })
+    }
+
+    #[cold]
+    pub(crate) fn in_flight(&self, in_flight: InFlight) -> http::Response<ReplayBody> {
+        let retry_after = u32::try_from(in_flight.retry_after().as_secs()).unwrap_or(30);
+        self.response.refuse(Finding::InFlight { retry_after })
+    }
+
+    /// The request's fingerprint under the algorithm that the record names (FP-3).
+    fn comparable_fingerprint(&self, stored: &StoredResult) -> Result<Option<Fingerprint>, Error> {
+        let own = self.context.fingerprint().copied();
+        let (Some(mine), Some(theirs)) = (own, stored.fingerprint()) else { return Ok(own) };
+        if mine.algorithm() == theirs.algorithm() {
+            return Ok(own);
+        }
+        let algorithm = FingerprintAlgorithm::from_byte(theirs.algorithm()).ok_or_else(|| {
+            Error::corrupt(
+                "the record names a fingerprint algorithm that this filter does not have",
+            )
+            .with("algorithm", theirs.algorithm())
+        })?;
+        let parts = RequestParts::new(self.response.method.as_str(), (self.target)(), self.body);
+        Ok(Some(fingerprint(algorithm, &parts)))
+    }
+}
+
+/// What a tombstone holds of the response that was not kept. It is a tombstone even if its detail
+/// cannot be read.
+fn tombstone_finding(detail: &Payload) -> Finding {
+    let kept = StoredResponse::from_payload(detail.clone()).ok();
+    let location = kept.as_ref().and_then(|kept| {
+        let mut lines = kept.headers();
+        lines
+            .find(|(name, _)| *name == "location")
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+    });
+    Finding::Tombstone { original_status: kept.map(|kept| kept.status()), location }
+}

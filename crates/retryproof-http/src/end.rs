@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of a call of which nothing is recorded: its key is released, or held until the lease runs
+//! out (HTTP-7, RUN-4).
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+
+use http::Response;
+use retryproof_core::observe::Phase;
+
+use crate::body::GuardedBody;
+use crate::call::RunningCall;
+use crate::catch::Panic;
+#[cfg(feature = "grpc")]
+use crate::fate::RollBackWrites;
+use crate::protocol::decide::{Finding, NoTx};
+use crate::response::{HandlerResponse, ResponseContext};
+
+/// Why nothing is recorded.
+pub(crate) enum Unrecorded<R, E> {
+    Released(Response<R>),
+    /// The handler's writes were rolled back, and with them all of its work (CMP-7).
+    RolledBack(Response<R>),
+    Held(Response<R>),
+    Failed(E),
+    Panicked(Panic),
+}
+
+pub(crate) async fn end_unrecorded<R, E>(
+    mut call: Pin<Box<RunningCall<R>>>,
+    unrecorded: Unrecorded<R, E>,
+) -> Result<HandlerResponse<R>, E> {
+    match unrecorded {
+        Unrecorded::Released(mut response) => {
+            let replacement = response.extensions_mut().remove::<NoTx>().map(|what| {
+                let ticket = call.filter().ticket();
+                ResponseContext::of_call(call.mark()).refuse(Finding::NoTx { what, ticket })
+            });
+            release(call, Phase::Released).await;
+            Ok(match replacement {
+                Some(replacement) => HandlerResponse::in_place(replacement),
+                None => of_handler(response),
+            })
+        }
+        Unrecorded::RolledBack(response) => {
+            release(call, Phase::RolledBack).await;
+            Ok(of_handler(response))
+        }
+        Unrecorded::Held(response) => {
+            call.roll_back().await;
+            // The lease runs out.
+            if let Some(lease) = call.as_mut().take_lease() {
+                lease.hold();
+            }
+            Ok(of_handler(response))
+        }
+        Unrecorded::Failed(error) => {
+            release(call, Phase::Action).await;
+            Err(error)
+        }
+        Unrecorded::Panicked(panic) => {
+            release(call, Phase::Panic).await;
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// Frees the key. The engine logs a release that fails, and the lease runs out then (RUN-4).
+async fn release<R>(mut call: Pin<Box<RunningCall<R>>>, phase: Phase) {
+    call.roll_back().await;
+    if let Some(lease) = call.as_mut().take_lease() {
+        let _ = lease.release_after(phase).await;
+    }
+}
+
+/// The handler's response, as it is sent. The marks of gRPC for the guard are removed.
+fn of_handler<R>(response: Response<R>) -> HandlerResponse<R> {
+    #[cfg(feature = "grpc")]
+    let response = {
+        let mut response = response;
+        response.extensions_mut().remove::<RollBackWrites>();
+        response
+    };
+    HandlerResponse::of_handler(response.map(GuardedBody::of_handler), None)
+}

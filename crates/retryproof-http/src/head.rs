@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`RequestHead`]: what the guard reads of a request before its body. [`Route`]: whether a request
+//! further inside is still the guarded one (HTTP-15).
+
+use std::borrow::Cow;
+
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Extensions, Method, Request, Uri, Version};
+
+use crate::filter::{CallerFuture, CallerHook};
+
+/// The head of a request, of whatever type.
+pub trait RequestHead {
+    /// The method.
+    fn method(&self) -> &Method;
+
+    /// The version of HTTP.
+    fn version(&self) -> Version;
+
+    /// Path and query, as the client sent them (FP-3).
+    fn target(&self) -> &str;
+
+    /// The matched route, for the default scope; `None` when no router matched one (HTTP-16).
+    fn template(&self) -> Option<RouteTemplate<'_>>;
+
+    /// Whether the router found no route (HTTP-1).
+    fn is_unmatched(&self) -> bool;
+
+    /// An extension of the request.
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+
+    /// The route, to recognise the request further inside (HTTP-15).
+    fn route(&self) -> Route {
+        Route::new(self.method().clone(), self.target())
+    }
+}
+
+/// The head of a request that was admitted: what is needed to prepare it.
+pub trait AdmittedHead: RequestHead {
+    /// What a [caller hook](crate::FilterBuilder::caller) returns for the request, whose head it
+    /// gets in the types of the `http` crate.
+    fn caller(&self, hook: &CallerHook) -> CallerFuture;
+
+    /// The limit on the request's body: `max`, or a smaller limit of the application (HTTP-4).
+    fn body_limit(&mut self, max: usize) -> usize {
+        max
+    }
+}
+
+/// What a router matched.
+#[derive(Debug)]
+pub enum RouteTemplate<'a> {
+    /// A path in axum's syntax: `{name}`, `{*rest}`.
+    Path(Cow<'a, str>),
+    /// A gRPC method: `pay.v1.Payments/Charge`.
+    GrpcMethod(&'a str),
+}
+
+/// Method, template and target of one request.
+#[derive(Debug, Clone)]
+pub struct Route {
+    method: Method,
+    /// The router's template; `None` outside of axum.
+    template: Option<Template>,
+    target: RouteTarget,
+}
+
+/// Path and query as the client sent them, before a nested router stripped a prefix.
+#[derive(Debug, Clone)]
+enum RouteTarget {
+    Uri(Option<PathAndQuery>),
+    /// In another framework.
+    Text(Box<str>),
+}
+
+#[cfg(feature = "axum")]
+type Template = axum::extract::MatchedPath;
+#[cfg(not(feature = "axum"))]
+type Template = std::convert::Infallible;
+
+impl Route {
+    /// The route of a framework with a request type of its own.
+    pub(crate) fn new(method: Method, target: &str) -> Self {
+        Self { method, template: None, target: RouteTarget::Text(target.into()) }
+    }
+
+    /// Whether a request on `inner` is still this very call, seen further inside. A request that a
+    /// handler makes in process, even one with copied extensions, is on another route or has
+    /// another path.
+    pub(crate) fn covers(&self, inner: &Self) -> bool {
+        // Both paths are as the client sent them, whatever nested routers stripped in between.
+        if self.method != inner.method || self.path() != inner.path() {
+            return false;
+        }
+        match (&self.template, &inner.template) {
+            (Some(outer), Some(inner)) => same_template(outer, inner),
+            // Outside of a nested service there is no template yet.
+            (None, _) => true,
+            (Some(_), None) => false,
+        }
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Path and query, as fingerprinted.
+    pub(crate) fn target(&self) -> &str {
+        match &self.target {
+            RouteTarget::Uri(target) => target.as_ref().map_or("", PathAndQuery::as_str),
+            RouteTarget::Text(target) => target,
+        }
+    }
+
+    fn path(&self) -> &str {
+        match &self.target {
+            RouteTarget::Uri(target) => target.as_ref().map_or("", PathAndQuery::path),
+            RouteTarget::Text(target) => target.split_once('?').map_or(target, |(path, _)| path),
+        }
+    }
+}
+
+/// A request extension of the gRPC form: the path is that of a method, not a template.
+#[cfg(feature = "grpc")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrpcMethod;
+
+/// A head in the types of the `http` crate, whole or in parts.
+#[derive(Clone, Copy)]
+struct HttpHead<'a> {
+    method: &'a Method,
+    uri: &'a Uri,
+    extensions: &'a Extensions,
+}
+
+impl<'a> HttpHead<'a> {
+    fn target(self) -> &'a str {
+        self.target_uri().path_and_query().map_or("", PathAndQuery::as_str)
+    }
+
+    /// The target as the client sent it. axum keeps it when nested routers strip a prefix. An
+    /// original that does not end with the request's own path belongs to another request, whose
+    /// extensions were copied.
+    fn target_uri(self) -> &'a Uri {
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::OriginalUri(original)) = self.extensions.get()
+            && (self.uri.path() == "/" || original.path().ends_with(self.uri.path()))
+        {
+            return original;
+        }
+        self.uri
+    }
+
+    fn template(self) -> Option<RouteTemplate<'a>> {
+        let template = template_of(self.extensions);
+        #[cfg(feature = "grpc")]
+        if has_open_end(template) && self.extensions.get::<GrpcMethod>().is_some() {
+            return Some(RouteTemplate::GrpcMethod(self.uri.path().trim_start_matches('/')));
+        }
+        match template {
+            #[cfg(feature = "axum")]
+            Some(template) => Some(RouteTemplate::Path(template.as_str().into())),
+            #[cfg(not(feature = "axum"))]
+            Some(never) => match *never {},
+            None => None,
+        }
+    }
+
+    /// Whether a router of axum looked for a route and found none. Outside of a router this is not
+    /// known: false.
+    fn is_unmatched(self) -> bool {
+        #[cfg(feature = "axum")]
+        return self.extensions.get::<Template>().is_none()
+            && self.extensions.get::<axum::extract::OriginalUri>().is_some()
+            && !nested::is_at_service(self.extensions);
+        #[cfg(not(feature = "axum"))]
+        false
+    }
+
+    fn route(self) -> Route {
+        Route {
+            method: self.method.clone(),
+            template: template_of(self.extensions).cloned(),
+            target: RouteTarget::Uri(self.target_uri().path_and_query().cloned()),
+        }
+    }
+}
+
+impl<'a, B> From<&'a Request<B>> for HttpHead<'a> {
+    fn from(request: &'a Request<B>) -> Self {
+        Self { method: request.method(), uri: request.uri(), extensions: request.extensions() }
+    }
+}
+
+impl<'a> From<&'a Box<Parts>> for HttpHead<'a> {
+    fn from(parts: &'a Box<Parts>) -> Self {
+        Self { method: &parts.method, uri: &parts.uri, extensions: &parts.extensions }
+    }
+}
+
+impl<B> RequestHead for Request<B> {
+    fn method(&self) -> &Method {
+        self.method()
+    }
+
+    fn version(&self) -> Version {
+        self.version()
+    }
+
+    fn target(&self) -> &str {
+        HttpHead::from(self).target()
+    }
+
+    fn template(&self) -> Option<RouteTemplate<'_>> {
+        HttpHead::from(self).template()
+    }
+
+    fn is_unmatched(&self) -> bool {
+        HttpHead::from(self).is_unmatched()
+    }
+
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions().get().cloned()
+    }
+
+    fn route(&self) -> Route {
+        HttpHead::from(self).route()
+    }
+}
+
+/// Boxed, because the parts are 240 bytes that several stages hand on.
+impl RequestHead for Box<Parts> {
+    fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn target(&self) -> &str {
+        HttpHead::from(self).target()
+    }
+
+    fn template(&self) -> Option<RouteTemplate<'_>> {
+        HttpHead::from(self).template()
+    }
+
+    fn is_unmatched(&self) -> bool {
+        HttpHead::from(self).is_unmatched()
+    }
+
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.extensions.get().cloned()
+    }
+
+    fn route(&self) -> Route {
+        HttpHead::from(self).route()
+    }
+}
+
+impl AdmittedHead for Box<Parts> {
+    fn caller(&self, hook: &CallerHook) -> CallerFuture {
+        hook(self)
+    }
+
+    #[cfg(feature = "axum")]
+    fn body_limit(&mut self, max: usize) -> usize {
+        crate::axum::limit::body_limit(&mut self.extensions, max)
+    }
+}
+
+#[cfg(feature = "axum")]
+mod nested {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::sync::LazyLock;
+    use std::task::{Context, Poll, Waker};
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::extract::MatchedPath;
+    use axum::routing::any;
+    use http::{Extensions, Request, StatusCode};
+    use tower_service::Service as _;
+
+    /// Whether a request is at a service that is nested at a path. Its router has matched that
+    /// path, and shows the match to no one but a router inside: so the request's extensions are
+    /// sent through such a router.
+    pub(super) fn is_at_service(extensions: &Extensions) -> bool {
+        static INSIDE: LazyLock<Router> = LazyLock::new(|| {
+            let is_whole = |path: MatchedPath| path.as_str() == "/";
+            Router::new().route("/", any(async move |path| status(is_whole(path))))
+        });
+        let mut request = Request::new(Body::empty());
+        *request.extensions_mut() = extensions.clone();
+        let response = pin!(INSIDE.clone().call(request));
+        // Fails closed if a later version of axum changes this: a request that may be matched does
+        // not pass unguarded.
+        match response.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(response)) => response.status() != status(true),
+            Poll::Pending => true,
+        }
+    }
+
+    const fn status(is_whole: bool) -> StatusCode {
+        if is_whole { StatusCode::NO_CONTENT } else { StatusCode::OK }
+    }
+}
+
+#[cfg(feature = "axum")]
+fn template_of(extensions: &Extensions) -> Option<&Template> {
+    extensions.get()
+}
+
+#[cfg(not(feature = "axum"))]
+fn template_of(_: &Extensions) -> Option<&Template> {
+    None
+}
+
+/// Whether a route may hold more than one method: tonic mounts a service at
+/// `/pay.v1.Payments/{*rest}`.
+#[cfg(all(feature = "grpc", feature = "axum"))]
+fn has_open_end(template: Option<&Template>) -> bool {
+    template.is_none_or(|template| template.as_str().ends_with('}'))
+}
+
+#[cfg(all(feature = "grpc", not(feature = "axum")))]
+fn has_open_end(_: Option<&Template>) -> bool {
+    true
+}
+
+#[cfg(feature = "axum")]
+fn same_template(outer: &Template, inner: &Template) -> bool {
+    outer.as_str() == inner.as_str()
+}
+
+#[cfg(not(feature = "axum"))]
+fn same_template(outer: &Template, _: &Template) -> bool {
+    match *outer {}
+}
+
+#[cfg(all(test, feature = "axum"))]
+mod tests {
+    use super::*;
+    use axum::extract::OriginalUri;
+
+    fn request(method: &str, path: &str, original: Option<&str>) -> Request<()> {
+        let mut request = Request::builder().method(method).uri(path).body(()).unwrap();
+        if let Some(original) = original {
+            request.extensions_mut().insert(OriginalUri(original.parse().unwrap()));
+        }
+        request
+    }
+
+    #[test]
+    fn fp_3_the_target_is_the_clients_unless_it_is_another_requests() {
+        for (path, original, target) in [
+            ("/orders/1?a=b", None, "/orders/1?a=b"),
+            ("/orders/1?a=b", Some("/api/orders/1?a=b"), "/api/orders/1?a=b"),
+            ("/", Some("/api"), "/api"),
+            ("/charge", Some("/pay"), "/charge"),
+        ] {
+            assert_eq!(request("POST", path, original).route().target(), target, "{path}");
+        }
+    }
+
+    #[test]
+    fn http_15_the_same_call_further_inside_is_known_by_method_and_path() {
+        let outer = request("POST", "/api/pay", None).route();
+        assert!(outer.covers(&request("POST", "/api/pay", None).route()));
+        assert!(outer.covers(&request("POST", "/pay", Some("/api/pay")).route()));
+        assert!(!outer.covers(&request("PUT", "/api/pay", None).route()));
+        assert!(!outer.covers(&request("POST", "/api/other", None).route()));
+        assert!(!outer.covers(&request("POST", "/charge", Some("/api/pay")).route()));
+    }
+}

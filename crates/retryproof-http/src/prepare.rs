@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Prepares an admitted request for the engine: scope and caller (HTTP-16), body (HTTP-4, HTTP-5),
+//! fingerprint (FP-3), and the durations of the policy.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use http_body::Body;
+use retryproof_core::{Error, ErrorKind, Fingerprint, IdempotencyContext, IntoScope as _, Scope};
+use sha2::{Digest as _, Sha256};
+use tokio::task::JoinHandle;
+
+use crate::body::{BodyError, BoxError, ReplayBody, RequestBody, read_request};
+use crate::call::{AdmittedRequest, PreparedRequest};
+use crate::filter::{Absent, Caller, CallerFuture, CallerIdentity, Callers, FingerprintMethod};
+use crate::head::{AdmittedHead, RequestHead, RouteTemplate};
+use crate::protocol::decide::{Finding, OversizeBody};
+use crate::protocol::fingerprint::{
+    FingerprintAlgorithm, FingerprintHasher, RequestParts, fingerprint,
+};
+use crate::protocol::key::MAX_KEY;
+use crate::response::ResponseContext;
+
+/// JSON bodies up to this many bytes are made canonical on the thread that serves the request: half
+/// a millisecond of work in the worst case, at 32 ns a byte.
+const SLOW_JSON: usize = 16 << 10;
+
+/// Bodies up to this many bytes are not compared with the application's own limit before the grant.
+/// Its extractors know the limit too, and finding it would cost more than the rest.
+const SMALL_BODY: u64 = 1 << 10;
+
+/// A refusal. Boxed, so that it takes no room in the future of a request that is not refused.
+type Refusal = Box<http::Response<ReplayBody>>;
+
+/// Prepares a request. An `Err` is the response that refuses it, and its head.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn prepare<H, B>(
+    admitted: AdmittedRequest,
+    mut head: H,
+    body: B,
+) -> impl Future<Output = Result<PreparedRequest<H>, (Refusal, H)>> + use<H, B>
+where
+    H: AdmittedHead,
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    async move {
+        let caller = match admitted.filter.0.callers.hook().map(|hook| head.caller(hook)) {
+            None => None,
+            Some(CallerFuture::Now(caller)) => Some(caller),
+            Some(CallerFuture::Later(caller)) => Some(caller.await),
+        };
+        let (scope, caller) = match scope_and_caller(&admitted, &head, caller) {
+            Ok(named) => named,
+            Err(refusal) => return Err((refusal, head)),
+        };
+        let limit = body_limit(&admitted, &mut head, &body);
+        let mut read = if body.size_hint().lower() > limit as u64 {
+            Err(BodyError::TooLarge(OversizeBody::Declared))
+        } else {
+            read_request(body, limit, || hasher_for(&admitted, &head)).await
+        };
+        if let Ok(whole) = &mut read
+            && is_slow(&admitted, whole)
+        {
+            whole.fingerprint = canonical_fingerprint(&head, whole.data.clone()).await.ok();
+        }
+        match context_of(&admitted, &head, scope, &caller, read, limit) {
+            Ok((context, body)) => {
+                let RequestBody { data: body, trailers, .. } = body;
+                Ok(PreparedRequest { admitted, head, context, body, trailers })
+            }
+            Err(refusal) => Err((refusal, head)),
+        }
+    }
+}
+
+fn scope_and_caller<H: RequestHead>(
+    admitted: &AdmittedRequest,
+    head: &H,
+    caller: Option<Caller>,
+) -> Result<(Scope, CallerIdentity), Refusal> {
+    let filter = &*admitted.filter.0;
+    let scope = match admitted.policy.scope() {
+        Some(scope) => scope.into_scope(),
+        None => default_scope(head),
+    };
+    let scope = scope.map_err(|error| {
+        tracing::error!(%error, "no idempotency scope for this route; name one (HTTP-16)");
+        refuse(admitted, head, Finding::NoScope)
+    })?;
+    let caller = match (caller, &filter.callers) {
+        (None, _) => CallerIdentity::Anyone,
+        (Some(Caller::Named(caller)), _) => CallerIdentity::Named(caller),
+        (Some(Caller::Absent), Callers::Hook(_, Absent::Shares)) => CallerIdentity::Absent,
+        (Some(Caller::Absent), _) => return Err(refuse(admitted, head, Finding::NoCaller)),
+        (Some(Caller::Refused(response)), _) => {
+            return Err(Box::new(response.map(ReplayBody::from)));
+        }
+    };
+    Ok((scope, caller))
+}
+
+#[cold]
+fn refuse(admitted: &AdmittedRequest, head: &impl RequestHead, finding: Finding) -> Refusal {
+    Box::new(ResponseContext::of_head(&admitted.filter.0, head).refuse(finding))
+}
+
+/// The filter's limit on a body, or a smaller one of the application (HTTP-4).
+fn body_limit(admitted: &AdmittedRequest, head: &mut impl AdmittedHead, body: &impl Body) -> usize {
+    let max = admitted.filter.0.web.max_body_bytes;
+    match body.size_hint().upper() {
+        Some(upper) if upper <= SMALL_BODY => max,
+        _ => head.body_limit(max),
+    }
+}
+
+/// The hasher of a body that arrives in several frames.
+fn hasher_for(admitted: &AdmittedRequest, head: &impl RequestHead) -> Option<FingerprintHasher> {
+    match &admitted.filter.0.fingerprint {
+        FingerprintMethod::BuiltIn(
+            algorithm @ (FingerprintAlgorithm::Request | FingerprintAlgorithm::Body),
+        ) => Some(FingerprintHasher::new(*algorithm, head.method().as_str(), head.target())),
+        FingerprintMethod::BuiltIn(FingerprintAlgorithm::Json) | FingerprintMethod::Custom(_) => {
+            None
+        }
+    }
+}
+
+/// Whether the fingerprint of a body takes so long that it must not block a thread that serves other
+/// requests too.
+fn is_slow(admitted: &AdmittedRequest, body: &RequestBody) -> bool {
+    body.fingerprint.is_none()
+        && body.data.len() > SLOW_JSON
+        && matches!(
+            admitted.filter.0.fingerprint,
+            FingerprintMethod::BuiltIn(FingerprintAlgorithm::Json)
+        )
+}
+
+/// The fingerprint of canonical JSON, made on one of the runtime's threads for blocking work.
+fn canonical_fingerprint(head: &impl RequestHead, body: Bytes) -> JoinHandle<Fingerprint> {
+    let (method, target) = (head.method().to_string(), head.target().to_owned());
+    tokio::task::spawn_blocking(move || {
+        fingerprint(FingerprintAlgorithm::Json, &RequestParts::new(&method, &target, &body))
+    })
+}
+
+fn context_of<H: RequestHead>(
+    admitted: &AdmittedRequest,
+    head: &H,
+    scope: Scope,
+    caller: &CallerIdentity,
+    read: Result<RequestBody, BodyError>,
+    limit: usize,
+) -> Result<(IdempotencyContext, RequestBody), Refusal> {
+    let AdmittedRequest { filter, policy, key } = admitted;
+    let body = read.map_err(|error| {
+        let finding = match error {
+            BodyError::TooLarge(read) => Finding::BodyTooLarge { read, limit },
+            BodyError::Unreadable => Finding::BodyUnreadable,
+        };
+        refuse(admitted, head, finding)
+    })?;
+    let fingerprint = body.fingerprint.unwrap_or_else(|| {
+        let parts = RequestParts::new(head.method().as_str(), head.target(), &body.data);
+        match &filter.0.fingerprint {
+            FingerprintMethod::BuiltIn(algorithm) => fingerprint(*algorithm, &parts),
+            FingerprintMethod::Custom(custom) => {
+                Fingerprint::tagged(custom.algorithm(), &custom.digest(&parts))
+            }
+        }
+    });
+    let context = engine_key(caller, key.as_bytes(), |key| IdempotencyContext::builder(scope, key));
+    // The body is kept while a duplicate waits (ACQ-13).
+    let mut context = context.fingerprint(fingerprint).held_bytes(body.data.len());
+    if let Some(ttl) = policy.ttl() {
+        context = context.ttl(ttl);
+    }
+    if let Some(lease) = policy.lease() {
+        context = context.lease(lease);
+    }
+    if let Some(wait) = policy.wait_timeout() {
+        context = context.wait_timeout(wait);
+    }
+    match context.build() {
+        Ok(context) => Ok((context, body)),
+        Err(error) => Err(Box::new(ResponseContext::of_head(&filter.0, head).fail(&error))),
+    }
+}
+
+/// `POST /orders/{}`; of a gRPC method `pay.v1.Payments/Charge`.
+fn default_scope(head: &impl RequestHead) -> Result<Scope, Error> {
+    match head.template() {
+        Some(RouteTemplate::Path(template)) => {
+            Scope::new(scope_of_route(head.method().as_str(), &template))
+        }
+        Some(RouteTemplate::GrpcMethod(method)) => Scope::new(method.to_owned()),
+        None => Err(Error::new(
+            ErrorKind::Invalid,
+            "the router matched no route for this endpoint; give its policy a scope",
+        )),
+    }
+}
+
+/// A caller longer than this is hashed, so that every folded key fits ID-3: 3 + 1 + 240 + 1 + 255 =
+/// 500 bytes.
+const MAX_PLAIN_CALLER: usize = 240;
+
+/// Method and route template without the parameters' names, so that a renamed parameter keeps its
+/// records: `POST /orders/{id}/{*rest}` becomes `POST /orders/{}/{*}`.
+fn scope_of_route(method: &str, template: &str) -> String {
+    let mut scope = String::with_capacity(method.len() + 1 + template.len());
+    scope.push_str(method);
+    scope.push(' ');
+    let mut rest = template;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (literal, brace) = rest.split_at(at);
+        scope.push_str(literal);
+        // A doubled brace is a literal one (the routers' escape), and is kept.
+        if brace.starts_with("{{") || brace.starts_with("}}") {
+            scope.push_str(&brace[..2]);
+            rest = &brace[2..];
+        } else if let (Some(name), Some(end)) = (brace.strip_prefix('{'), brace.find('}')) {
+            scope.push_str(if name.starts_with('*') { "{*}" } else { "{}" });
+            rest = &brace[end + 1..];
+        } else {
+            scope.push_str(&brace[..1]);
+            rest = &brace[1..];
+        }
+    }
+    scope.push_str(rest);
+    scope
+}
+
+/// Calls `then` with the key for the engine, of at most 500 bytes. It is built on the stack: the
+/// engine makes the one allocation.
+///
+/// Injective: callers that share keys, an absent caller, an empty one and `a` are four, and no
+/// choice of keys makes two of them equal. It always has a prefix, so that a filter which gets a
+/// `.caller(..)` later reads no record of another caller. The guide shows operators its format
+/// (`guide/operations.md`).
+fn engine_key<T>(caller: &CallerIdentity, key: &[u8], then: impl FnOnce(&str) -> T) -> T {
+    match caller {
+        // Large enough for a UUID.
+        CallerIdentity::Anyone | CallerIdentity::Absent if key.len() <= 60 => {
+            then(EngineKeyBuffer { bytes: [0; 62], len: 0 }.write(caller, key))
+        }
+        _ => then(EngineKeyBuffer { bytes: [0; MAX_ENGINE_KEY], len: 0 }.write(caller, key)),
+    }
+}
+
+struct EngineKeyBuffer<const ROOM: usize> {
+    bytes: [u8; ROOM],
+    len: usize,
+}
+
+/// The longest prefix, `240:` and a caller of 240 bytes, a colon, and the longest key.
+const MAX_ENGINE_KEY: usize = 4 + MAX_PLAIN_CALLER + 1 + MAX_KEY;
+
+impl<const ROOM: usize> EngineKeyBuffer<ROOM> {
+    fn write(&mut self, caller: &CallerIdentity, key: &[u8]) -> &str {
+        match caller {
+            CallerIdentity::Anyone => self.push(b"-"),
+            CallerIdentity::Absent => self.push(b"a"),
+            CallerIdentity::Named(caller)
+                if caller.len() <= MAX_PLAIN_CALLER && !caller.chars().any(char::is_control) =>
+            {
+                self.push(caller.len().to_string().as_bytes());
+                self.push(b":");
+                self.push(caller.as_bytes());
+            }
+            CallerIdentity::Named(caller) => {
+                self.push(b"h:");
+                for byte in Sha256::digest(caller) {
+                    self.push(format!("{byte:02x}").as_bytes());
+                }
+            }
+        }
+        self.push(b":");
+        self.push(key);
+        str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        let room = &mut self.bytes[self.len..];
+        // Nothing is cut off: `MAX_ENGINE_KEY` is the sum of all parts.
+        let text = &text[..text.len().min(room.len())];
+        room[..text.len()].copy_from_slice(text);
+        self.len += text.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use retryproof_core::Key;
+
+    #[test]
+    fn http_16_parameter_names_are_erased() {
+        for (template, scope) in [
+            ("/orders", "POST /orders"),
+            ("/orders/{id}", "POST /orders/{}"),
+            ("/orders/{order}/items/{*rest}", "POST /orders/{}/items/{*}"),
+            ("/v{major}.{minor}", "POST /v{}.{}"),
+            ("/{{literal}}/{x}", "POST /{{literal}}/{}"),
+            ("/odd{", "POST /odd{"),
+            ("/", "POST /"),
+        ] {
+            assert_eq!(scope_of_route("POST", template), scope);
+        }
+    }
+
+    fn key_of(caller: Option<&str>, key: &str) -> String {
+        let by = caller
+            .map_or(CallerIdentity::Absent, |caller| CallerIdentity::Named(caller.to_owned()));
+        engine_key(&by, key.as_bytes(), str::to_owned)
+    }
+
+    #[test]
+    fn http_16_shared_keys_absent_empty_and_named_callers_are_four() {
+        assert_eq!(engine_key(&CallerIdentity::Anyone, b"k", str::to_owned), "-:k");
+        assert_eq!(key_of(None, "k"), "a:k");
+        assert_eq!(key_of(Some(""), "k"), "0::k");
+        assert_eq!(key_of(Some("a"), "k"), "1:a:k");
+        assert_eq!(key_of(Some("1:a"), "k"), "3:1:a:k");
+        let hash = Sha256::digest("a\nb").iter().map(|b| format!("{b:02x}")).collect::<String>();
+        assert_eq!(key_of(Some("a\nb"), "k"), format!("h:{hash}:k"));
+        let (longest, key) = ("c".repeat(240), "k".repeat(255));
+        assert_eq!(key_of(Some(&longest), &key), format!("240:{longest}:{key}"));
+        for length in [60, 61, 255] {
+            assert_eq!(key_of(None, &key[..length]), format!("a:{}", &key[..length]));
+        }
+        assert_eq!(key_of(Some(&format!("{longest}c")), &key).len(), 2 + 64 + 1 + 255);
+    }
+
+    proptest! {
+        #[test]
+        fn http_16_every_folded_key_is_a_key_of_the_engine(caller in proptest::option::of(
+            "\\PC{0,300}|[\\x00-\\x20]{0,9}"), key in "[ -~]{1,255}") {
+            let folded = key_of(caller.as_deref(), &key);
+            prop_assert!(folded.ends_with(&format!(":{key}")), "nothing is cut off");
+            prop_assert!(Key::new(&folded).is_ok(), "{} bytes", folded.len());
+        }
+
+        #[test]
+        fn http_16_folding_is_injective(
+            one in (proptest::option::of("[a:0-9h-]{0,3}"), "[a:0-9-]{1,4}"),
+            two in (proptest::option::of("[a:0-9h-]{0,3}"), "[a:0-9-]{1,4}"),
+        ) {
+            let folded = |pair: &(Option<String>, String)| key_of(pair.0.as_deref(), &pair.1);
+            prop_assert_eq!(folded(&one) == folded(&two), one == two);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Records the handler's response: reads its body, encodes it, completes the call, and only then
+//! hands it over (HTTP-6, HTTP-7, HTTP-13).
+//!
+//! Over 400 lines because one stage is one file: reading, encoding and completing hand the same
+//! response on.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http_body::Body;
+use retryproof_core::observe::Phase;
+use retryproof_core::{
+    CodecId, CompletionFailurePolicy, CompletionResult, Error, ErrorKind, HeldLease,
+    IdempotencyContext, Payload, Recorded, Tombstone,
+};
+
+use crate::body::{GuardedBody, ReadOutcome, ReplayBody, read_response};
+use crate::call::{CompletionValue, RunningCall, TakenTransaction};
+use crate::catch::catch;
+use crate::duplicate::DuplicateRequest;
+use crate::end::{Unrecorded, end_unrecorded};
+#[cfg(feature = "grpc")]
+use crate::fate::RollBackWrites;
+use crate::header_map::remove_in_order;
+use crate::protocol::decide::{CommitFailure, Finding};
+use crate::protocol::stored::{
+    ConnectionNames, Exchange, ResponseDraft, SCHEMA, SensitiveFields, StoredLine, encode_response,
+    encode_tombstone,
+};
+use crate::response::{HandlerResponse, ResponseContext};
+
+/// How a response is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResponseDelivery {
+    /// Whole, if its body ends in time and within the limit. It has no mark.
+    Unmarked,
+    /// As [`Unmarked`](Self::Unmarked), and stored even if its writes are rolled back.
+    Stored,
+    /// As it comes.
+    Streamed,
+}
+
+/// Records the response of a handler that returned, and hands it over only then, ready to be sent.
+///
+/// A block rather than an `async fn`, which would hold each argument twice.
+pub(crate) fn record<R, E>(
+    mut call: Pin<Box<RunningCall<R>>>,
+    response: Response<R>,
+    delivery: ResponseDelivery,
+) -> impl Future<Output = Result<HandlerResponse<R>, E>>
+where
+    R: Body<Data = Bytes>,
+{
+    let (mut parts, body) = response.into_parts();
+    async move {
+        let rolls_back = rolls_back(&mut parts);
+        if rolls_back && call.has_tx() {
+            // CMP-7: the writes are rolled back, and the response alone is recorded. This comes
+            // first, because an open transaction may block others.
+            let rolled_back = Box::pin(call.roll_back()).await;
+            if rolled_back
+                && delivery == ResponseDelivery::Unmarked
+                && call.filter().release_on_rollback
+            {
+                let response = Response::from_parts(parts, body);
+                return Box::pin(end_unrecorded(call, Unrecorded::RolledBack(response))).await;
+            }
+        }
+        let captured = CapturedResponse::read(call.as_mut(), &mut parts, body, delivery).await;
+        let completed = match (call.as_mut().take_lease(), captured.value) {
+            (Some(lease), value) if !rolls_back && call.has_tx() => {
+                let tx = call.take_tx();
+                match Box::pin(commit_transaction(tx, &call.context, lease, value)).await {
+                    Ok(completed) => completed,
+                    Err(failure) => {
+                        let response = ResponseContext::of_call(call.mark());
+                        let response = response.refuse(Finding::NotCommitted(failure));
+                        return Ok(HandlerResponse::in_place(response));
+                    }
+                }
+            }
+            (Some(lease), CompletionValue::Response(payload)) => lease.complete(payload).await,
+            (Some(lease), CompletionValue::Tombstone(tombstone)) => {
+                lease.complete_tombstone(tombstone).await
+            }
+            (None, _) => CompletionResult::NotOwner,
+        };
+        let unsent = UnsentResponse { parts, body: captured.body, call };
+        Ok(match (completed, captured.recorded) {
+            (CompletionResult::Recorded, Ok(recorded)) => match unsent.into_response() {
+                Ok(response) => HandlerResponse::of_handler(response, Some(recorded)),
+                Err(call) => HandlerResponse::in_place(
+                    ResponseContext::of_call(call.mark()).refuse(Finding::ResponseFailed),
+                ),
+            },
+            // CMP-9: the work is done and will not run again; its own caller gets a completion
+            // failure.
+            (CompletionResult::Recorded, Err(EncodingFailed))
+            | (CompletionResult::Tombstoned(_), _) => {
+                completion_failed(unsent, Recorded::Tombstone)
+            }
+            // On the heap, because it is rare.
+            (CompletionResult::NotOwner, _) => Box::pin(respond_as_duplicate(unsent)).await,
+            // `Unconfirmed`, and what a later engine may add: it may not be recorded.
+            _ => completion_failed(unsent, Recorded::No),
+        })
+    }
+}
+
+/// Whether the response rolls back the writes of a transaction (CMP-7).
+fn rolls_back(parts: &mut Parts) -> bool {
+    #[cfg(feature = "grpc")]
+    if parts.extensions.remove::<RollBackWrites>().is_some() {
+        return true;
+    }
+    parts.status.as_u16() >= 400
+}
+
+/// Ends a call whose handler took a transaction: commits record and writes together (CMP-7). After
+/// an `Err` nothing is recorded, and the response must not be sent.
+async fn commit_transaction(
+    tx: TakenTransaction,
+    context: &IdempotencyContext,
+    lease: HeldLease,
+    value: CompletionValue,
+) -> Result<CompletionResult, CommitFailure> {
+    let committed = match (tx, value) {
+        (TakenTransaction::Open(tx), value) => tx.commit(lease, value).await,
+        (TakenTransaction::None, CompletionValue::Response(payload)) => {
+            return Ok(lease.complete(payload).await);
+        }
+        (TakenTransaction::None, CompletionValue::Tombstone(tombstone)) => {
+            return Ok(lease.complete_tombstone(tombstone).await);
+        }
+        (TakenTransaction::Kept, _) => {
+            tracing::error!(
+                identity = %context.identity(),
+                "a guarded transaction was still in use after its handler had answered; it is rolled back"
+            );
+            let _ = lease.release_after(Phase::RolledBack).await;
+            return Err(CommitFailure::RolledBack);
+        }
+    };
+    match committed {
+        CompletionResult::NotOwner => Err(CommitFailure::LeaseLost),
+        CompletionResult::RolledBack(_) => Err(CommitFailure::RolledBack),
+        CompletionResult::Unconfirmed(_) => Err(CommitFailure::InDoubt),
+        committed => Ok(committed),
+    }
+}
+
+/// A response whose value is ready to be recorded, and the body that is ready to be sent.
+struct CapturedResponse<R> {
+    value: CompletionValue,
+    /// What a successful completion records.
+    recorded: Result<Recorded, EncodingFailed>,
+    body: UnsentBody<R>,
+}
+
+/// The body of a response before it is sent.
+enum UnsentBody<R> {
+    /// Not read.
+    Unread(R),
+    /// Read to its end.
+    Whole(ReplayBody),
+    /// This part was read; the rest is in the [`RunningCall`].
+    Partial(Bytes),
+    /// Broke off.
+    Broken,
+}
+
+/// The response could not be encoded, because a hook panicked.
+struct EncodingFailed;
+
+/// A handler's response that is completed and not sent.
+struct UnsentResponse<R> {
+    parts: Parts,
+    body: UnsentBody<R>,
+    call: Pin<Box<RunningCall<R>>>,
+}
+
+impl<R> UnsentResponse<R> {
+    /// The response to send; an `Err` is the call whose body broke off.
+    fn into_response(self) -> Result<Response<GuardedBody<R>>, Pin<Box<RunningCall<R>>>> {
+        let body = match self.body {
+            UnsentBody::Unread(body) => GuardedBody::of_handler(body),
+            UnsentBody::Whole(body) => GuardedBody::replay(body),
+            UnsentBody::Partial(read) => GuardedBody::chain(read, self.call),
+            UnsentBody::Broken => return Err(self.call),
+        };
+        Ok(Response::from_parts(self.parts, body))
+    }
+}
+
+impl<R: Body<Data = Bytes>> CapturedResponse<R> {
+    /// Reads the body, unless it has no end, is known to be over the limit, or is to be streamed.
+    async fn read(
+        mut call: Pin<&mut RunningCall<R>>,
+        parts: &mut Parts,
+        body: R,
+        delivery: ResponseDelivery,
+    ) -> Self {
+        let limit = call.filter().max_response;
+        let size = body.size_hint();
+        if delivery == ResponseDelivery::Streamed
+            || is_open_ended(call.method(), parts)
+            || size.lower() > limit as u64
+        {
+            return Self::tombstone(&call, parts, UnsentBody::Unread(body));
+        }
+        let timeout = call.filter().web.collect_timeout;
+        call.as_mut().set_response_body(body);
+        let read = match call.as_mut().response_body_mut() {
+            Some(body) => catch(read_response(body, limit, timeout)).await,
+            None => Ok(ReadOutcome::Broken),
+        };
+        match read {
+            Ok(ReadOutcome::Whole(data, trailers)) => Self::response(&call, parts, data, trailers),
+            // Its size hint promised an end within the limit.
+            Ok(ReadOutcome::OverLimit(_))
+                if size.upper().is_some_and(|upper| upper <= limit as u64) =>
+            {
+                Self::broken(&call, parts)
+            }
+            Ok(ReadOutcome::OverLimit(data) | ReadOutcome::TimedOut(data)) => {
+                Self::tombstone(&call, parts, UnsentBody::Partial(data))
+            }
+            Ok(ReadOutcome::Broken) | Err(_) => Self::broken(&call, parts),
+        }
+    }
+
+    /// The work is done, so it must not run again. A body that panics counts as one that breaks off.
+    fn broken(call: &RunningCall<R>, parts: &Parts) -> Self {
+        tracing::error!(
+            identity = %call.context.identity(),
+            "the handler's response body broke off"
+        );
+        Self::tombstone(call, parts, UnsentBody::Broken)
+    }
+
+    fn response(
+        call: &RunningCall<R>,
+        parts: &mut Parts,
+        data: Bytes,
+        trailers: Option<Box<HeaderMap>>,
+    ) -> Self {
+        reframe(&mut parts.headers, data.len());
+        let encoded = encode(call, parts, &data, trailers.as_deref());
+        let body = UnsentBody::Whole(ReplayBody::new(data, trailers));
+        match encoded {
+            Ok(payload) if payload.envelope().len() <= call.filter().max_value => Self {
+                value: CompletionValue::Response(payload),
+                recorded: Ok(Recorded::Yes),
+                body,
+            },
+            // Over the store's own limit once fields and envelope are added (HTTP-13).
+            Ok(_) => Self::tombstone(call, parts, body),
+            Err(error) => {
+                tracing::error!(
+                    identity = %call.context.identity(),
+                    %error,
+                    "the response is recorded as a tombstone"
+                );
+                let value = CompletionValue::Tombstone(status_alone(parts.status));
+                Self { value, recorded: Err(EncodingFailed), body }
+            }
+        }
+    }
+
+    fn tombstone(call: &RunningCall<R>, parts: &Parts, body: UnsentBody<R>) -> Self {
+        Self {
+            value: CompletionValue::Tombstone(tombstone(call, parts)),
+            recorded: Ok(Recorded::Tombstone),
+            body,
+        }
+    }
+}
+
+/// Whether a response body has no end to wait for: an upgrade, a tunnel, an event stream.
+fn is_open_ended(method: &Method, parts: &Parts) -> bool {
+    let is_event_stream = |value: &HeaderValue| {
+        let essence = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    };
+    parts.status == StatusCode::SWITCHING_PROTOCOLS
+        || (method == Method::CONNECT && parts.status.is_success())
+        || parts.headers.get(CONTENT_TYPE).is_some_and(is_event_stream)
+}
+
+fn exchange_of<R>(call: &RunningCall<R>) -> Exchange {
+    if *call.method() == Method::HEAD { Exchange::Head } else { Exchange::Other }
+}
+
+/// Encodes the response into the envelope's own buffer. If a hook panics, the value counts as one
+/// that cannot be encoded (CMP-9).
+fn encode<R>(
+    call: &RunningCall<R>,
+    parts: &Parts,
+    data: &Bytes,
+    trailers: Option<&HeaderMap>,
+) -> Result<Payload, Error> {
+    let build = || {
+        with_stored_fields(call, parts, |headers| {
+            // The hook edits header fields alone, so it has not decided about these. The header
+            // fields of the connection name trailers too.
+            let trailers = trailers.map(|trailers| {
+                let names = connection_lines(&parts.headers).chain(connection_lines(trailers));
+                let connection = ConnectionNames::parse(names);
+                stored_lines(call, trailers, &connection, SensitiveFields::Unstored)
+            });
+            let draft = ResponseDraft {
+                status: parts.status.as_u16(),
+                headers: headers.iter().copied(),
+                trailers: trailers.iter().flatten().copied(),
+                body: std::iter::once(&data[..]),
+            };
+            Payload::build_with_capacity(CodecId::HTTP, SCHEMA, draft.len(), |out| {
+                encode_response(&draft, out);
+                Ok::<_, Error>(())
+            })
+        })
+    };
+    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Codec, "a hook panicked while the response was encoded")
+            .during("encode")
+            .for_identity(call.context.identity()))
+    })
+}
+
+/// A tombstone with status and header fields of the response. If a hook panics, it has the status
+/// alone, because the hook did not decide which fields may be kept.
+fn tombstone<R>(call: &RunningCall<R>, parts: &Parts) -> Tombstone {
+    let detail = || {
+        with_stored_fields(call, parts, |headers| {
+            let mut detail = Vec::new();
+            encode_tombstone(parts.status.as_u16(), headers.iter().copied(), &mut detail);
+            Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
+        })
+    };
+    catch_unwind(AssertUnwindSafe(detail)).unwrap_or_else(|_| status_alone(parts.status))
+}
+
+fn status_alone(status: StatusCode) -> Tombstone {
+    let mut detail = Vec::new();
+    encode_tombstone(status.as_u16(), std::iter::empty(), &mut detail);
+    Tombstone::with_detail(CodecId::HTTP, SCHEMA, &detail)
+}
+
+/// Calls `then` with the header fields to store, after the filter's hook has edited them (HTTP-9).
+fn with_stored_fields<R, T>(
+    call: &RunningCall<R>,
+    parts: &Parts,
+    then: impl FnOnce(&[StoredLine<'_>]) -> T,
+) -> T {
+    let connection = ConnectionNames::parse(connection_lines(&parts.headers));
+    let lines = stored_lines(call, &parts.headers, &connection, SensitiveFields::Unstored);
+    let Some(edit) = &call.filter().edit else { return then(&lines) };
+    let mut edited = to_map(&lines);
+    edit(parts.status, &mut edited);
+    let connection = ConnectionNames::parse(connection_lines(&edited));
+    then(&stored_lines(call, &edited, &connection, SensitiveFields::Stored))
+}
+
+/// The lines that are stored, in the order of the response (HTTP-8, HTTP-9).
+fn stored_lines<'a, R>(
+    call: &RunningCall<R>,
+    fields: &'a HeaderMap,
+    connection: &ConnectionNames,
+    sensitive: SensitiveFields,
+) -> Vec<StoredLine<'a>> {
+    let filter = call.filter();
+    let exchange = exchange_of(call);
+    let lines = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let is_stored = |(name, _): &StoredLine<'_>| {
+        filter.fields.stores(name, connection, exchange, sensitive, || {
+            filter.warn_unstored(call.context.identity().scope().as_str(), name);
+        })
+    };
+    lines.filter(is_stored).collect()
+}
+
+fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes)
+}
+
+/// Stored lines as a map, for a hook to edit.
+fn to_map(lines: &[StoredLine<'_>]) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(lines.len());
+    for (name, value) in lines {
+        // They came out of a map, so they are valid.
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
+        {
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+/// Makes the framing fields fit a body that was put together from its frames. hyper trusts the
+/// fields that it finds, so a `Transfer-Encoding` of another server or a wrong `Content-Length`
+/// would break the connection (HTTP-6, HTTP-9). An empty body may have a length (HEAD, 304).
+fn reframe(headers: &mut HeaderMap, length: usize) {
+    remove_in_order(headers, &TRANSFER_ENCODING);
+    let mut declared = headers.get_all(CONTENT_LENGTH).iter();
+    let fits = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.parse() == Ok(length));
+    if length > 0 && !declared.all(fits) {
+        remove_in_order(headers, &CONTENT_LENGTH);
+    }
+}
+
+/// The completion was refused because another run took over. The caller gets the response of a
+/// duplicate, so that all callers of a key get one response (CMP-2).
+async fn respond_as_duplicate<R>(unsent: UnsentResponse<R>) -> HandlerResponse<R> {
+    let answered = unsent.call.filter().engine.answer_fenced(&unsent.call.context).await;
+    let response = match answered {
+        Ok(Ok(stored)) => DuplicateRequest::of_call(&unsent.call).respond_from_record(&stored),
+        Ok(Err(in_flight)) => DuplicateRequest::of_call(&unsent.call).in_flight(in_flight),
+        Err(error) => {
+            tracing::error!(%error, "the action ran, but its result was not recorded");
+            return completion_failed(unsent, Recorded::No);
+        }
+    };
+    HandlerResponse::in_place(response)
+}
+
+/// CMP-4: by policy the response is sent with its `Recorded`, or the call fails. A response that
+/// broke off cannot be sent.
+fn completion_failed<R>(unsent: UnsentResponse<R>, recorded: Recorded) -> HandlerResponse<R> {
+    let policy = unsent.call.filter().engine.config().completion_failure_policy;
+    let response = match policy {
+        CompletionFailurePolicy::LogAndReturn => unsent.into_response(),
+        _ => Err(unsent.call),
+    };
+    match response {
+        Ok(response) => HandlerResponse::of_handler(response, Some(recorded)),
+        Err(call) => {
+            let finding = Finding::CompletionFailed(recorded);
+            HandlerResponse::in_place(ResponseContext::of_call(call.mark()).refuse(finding))
+        }
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the handler of a granted request, and ends its call by the fate of the response: recorded,
+//! released or held (HTTP-7, HTTP-12).
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderMap, Method, Response, StatusCode, Version};
+use http_body::Body;
+use retryproof_core::ErrorKind;
+use tokio::task::JoinHandle;
+use tracing::Instrument as _;
+
+use crate::body::ReplayBody;
+use crate::call::{CallMark, GrantHandles, GrantedRequest, PreparedRequest, RunningCall};
+use crate::catch::{Panic, catch_from};
+use crate::end::{Unrecorded, end_unrecorded};
+use crate::fate::AnswerFate;
+use crate::filter::{FateHook, IdempotencyFilter};
+use crate::head::RequestHead;
+use crate::header_map::strip_replay_mark;
+use crate::record::{ResponseDelivery, record};
+use crate::response::{HandlerResponse, ResponseContext};
+use crate::then::{Either, then};
+
+/// The call of a granted request, not polled yet. `handler` gets the head, the mark of the call, and
+/// the bytes of body and trailers.
+///
+/// Boxed before it is spawned, because a task's own allocation is over-aligned, and a large one of
+/// that kind is slow to get. It is `Send` if the handler and its response are: some frameworks keep
+/// both on one thread.
+pub(crate) fn start_call<H, R, E, F, Fut>(
+    granted: GrantedRequest<H>,
+    handles: Option<Box<GrantHandles>>,
+    handler: F,
+) -> Pin<Box<impl Future<Output = Result<HandlerResponse<R>, E>> + use<H, R, E, F, Fut>>>
+where
+    H: RequestHead,
+    R: Body<Data = Bytes>,
+    F: FnOnce(H, CallMark, Bytes, Option<Box<HeaderMap>>) -> Fut,
+    Fut: Future<Output = Result<Response<R>, E>>,
+{
+    let GrantedRequest { request, lease } = granted;
+    let PreparedRequest { admitted, head, context, body, trailers } = request;
+    let mark = CallMark::new(admitted, head.route(), head.version(), lease.lease(), handles);
+    let call = Box::pin(RunningCall::new(mark.clone(), context, body.clone(), lease));
+    // A service may panic when it is called, before its future is polled.
+    let running = catch_from(move || handler(head, mark, body, trailers));
+    Box::pin(then(running, move |returned| end(call, returned)).in_current_span())
+}
+
+/// Runs a call to its end; `spawn` starts a task.
+///
+/// Nothing is awaited between the grant and the first poll, so no drop loses the call. The call is
+/// polled once in place: a drop cannot happen within a poll, so a call that ends in its first poll
+/// needs no task. A call that waits goes on in a task, which this future only awaits (HTTP-12).
+///
+/// # Cancel safety
+/// If the future is dropped after its first poll, the call goes on.
+///
+/// # Panics
+/// A panic of the handler resumes here after its lease was released (HTTP-7).
+#[expect(clippy::manual_async_fn, reason = "an `async fn` is larger")]
+pub(crate) fn run_to_end<C, R, E>(
+    mut call: Pin<Box<C>>,
+    filter: IdempotencyFilter,
+    spawn: impl FnOnce(Pin<Box<C>>) -> JoinHandle<C::Output>,
+) -> impl Future<Output = C::Output>
+where
+    C: Future<Output = Result<HandlerResponse<R>, E>>,
+{
+    async move {
+        if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+            return result;
+        }
+        match spawn(call).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The runtime is shutting down, and dropped the task.
+                Err(_) => Ok(HandlerResponse::in_place(shutting_down(&filter))),
+            },
+        }
+    }
+}
+
+fn shutting_down(filter: &IdempotencyFilter) -> Response<ReplayBody> {
+    let response =
+        ResponseContext { filter: &filter.0, method: &Method::POST, version: Version::HTTP_11 };
+    response.fail_with(ErrorKind::ShuttingDown)
+}
+
+/// Ends a call whose handler has returned or panicked.
+fn end<R, E>(
+    call: Pin<Box<RunningCall<R>>>,
+    returned: Result<Result<Response<R>, E>, Panic>,
+) -> impl Future<Output = Result<HandlerResponse<R>, E>>
+where
+    R: Body<Data = Bytes>,
+{
+    let unrecorded = match returned {
+        Ok(Ok(mut response)) => {
+            strip_replay_mark(response.headers_mut());
+            let marked = AnswerFate::take(response.extensions_mut());
+            let (fate, delivery) = match (marked, &call.filter().fate) {
+                (Some(fate), _) => (fate, ResponseDelivery::Stored),
+                (None, _) if is_of_router(&call, response.status()) => {
+                    (AnswerFate::Release, ResponseDelivery::Unmarked)
+                }
+                (None, None) => (AnswerFate::Store, ResponseDelivery::Unmarked),
+                (None, Some(hook)) => {
+                    let (parts, body) = response.into_parts();
+                    let fate = fate_from_hook(&**hook, &parts);
+                    response = Response::from_parts(parts, body);
+                    (fate, ResponseDelivery::Unmarked)
+                }
+            };
+            match fate {
+                AnswerFate::Store => return Either::usual(record(call, response, delivery)),
+                AnswerFate::Stream => {
+                    return Either::usual(record(call, response, ResponseDelivery::Streamed));
+                }
+                AnswerFate::Release => Unrecorded::Released(response),
+                AnswerFate::Hold => Unrecorded::Held(response),
+            }
+        }
+        Ok(Err(error)) => Unrecorded::Failed(error),
+        Err(panic) => Unrecorded::Panicked(panic),
+    };
+    Either::rare(end_unrecorded(call, unrecorded))
+}
+
+/// Whether an unmarked response is the 405 of a router below a layer (HTTP-1). Nothing ran; if it
+/// were stored, the request that the client meant to send would be refused.
+fn is_of_router<R>(call: &RunningCall<R>, status: StatusCode) -> bool {
+    status == StatusCode::METHOD_NOT_ALLOWED && call.is_layered()
+}
+
+/// The fate that the filter's hook returns for a response without a mark. If the hook panics, the
+/// response is stored, so that its work does not run again.
+fn fate_from_hook(hook: &FateHook, parts: &Parts) -> AnswerFate {
+    catch_unwind(AssertUnwindSafe(|| hook(parts))).unwrap_or_else(|_| {
+        tracing::error!("the filter's hook on fates panicked; the answer is stored");
+        AnswerFate::Store
+    })
+}

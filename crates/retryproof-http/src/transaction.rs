@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`GuardedTx`]: the handler's transaction. It is opened after the grant; the guard commits it or
+//! rolls it back by the status of the response (CMP-7).
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::{Extensions, Response};
+use retryproof_core::{CompletionResult, Error, HeldLease, JoinedEngine};
+use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+
+use crate::call::{
+    CallMark, CallTransaction, CompletionValue, OpenTransaction, PreGrant, TakenTransaction,
+};
+use crate::fate::{AnswerFate, Fate};
+use crate::protocol::decide::{NoTx, no_tx};
+use crate::response::problem_response;
+
+/// The transaction of a guarded handler. What is written in it commits with the record of the
+/// handler's response, or not at all.
+///
+/// It is a handle: extracting it opens nothing (ANN-6). The first call of [`begin`](Self::begin)
+/// opens the transaction, after the lease was granted. It ends when the handler returns:
+///
+/// | the handler | its writes | its record |
+/// |---|---|---|
+/// | returns a status below 400 | committed together with the record | the response |
+/// | … with a body that is too large, or an event stream | committed together with the record | "done, not replayable" |
+/// | returns a status of 400 or above, or over gRPC a status other than `OK` | rolled back | the response alone; with [`release_on_rollback`](crate::FilterBuilder::release_on_rollback) deleted |
+/// | returns a response marked `Release` or `Hold` | rolled back | as without a transaction |
+/// | panics, or fails | rolled back | deleted; the next request runs |
+/// | never began it | – | as without a transaction |
+///
+/// If the commit fails, or the lease was lost meanwhile, the response is not sent. The client gets
+/// 500 `completion-failed`, and a retry gets the outcome.
+///
+/// In axum it is an extractor, for any state from which a [`JoinedEngine<T>`] can be taken by
+/// `FromRef`:
+///
+/// ```ignore
+/// async fn pay(tx: GuardedTx<SqliteTx>, Json(order): Json<Order>) -> Result<Json<Receipt>, PayError> {
+///     let mut tx = tx.begin().await?;
+///     tx.execute("INSERT INTO ledger VALUES (?1, ?2)", (&order.account, order.cents))?;
+///     Ok(Json(Receipt::of(&order)))
+/// }
+/// ```
+/// In another tower service, [`GuardedTx::of`] takes it from the request's extensions.
+pub struct GuardedTx<T>(Arc<TransactionCell<T>>);
+
+struct TransactionCell<T> {
+    joined: JoinedEngine<T>,
+    granted: AtomicBool,
+    state: Arc<Mutex<TransactionState<T>>>,
+}
+
+enum TransactionState<T> {
+    Unopened,
+    Open(T),
+    Ended,
+}
+
+/// The open transaction, to write with.
+pub struct OpenTx<T>(OwnedMappedMutexGuard<TransactionState<T>, T>);
+
+/// Why there is no transaction. As a response it is one of the filter's problems, in the format of
+/// [`FilterBuilder::rejections`](crate::FilterBuilder::rejections); fields that the handler adds to
+/// it are not sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TxError {
+    /// The database opened none in time, or refused. As a response: 503, not stored, and the key is
+    /// free.
+    Unavailable(Error),
+    /// Begun before the lease was granted, in a custom extractor. A bug of the application.
+    NotGranted,
+    /// Begun after the handler had returned. A bug of the application.
+    Ended,
+}
+
+impl<T: Send + 'static> GuardedTx<T> {
+    /// The transaction of a running request behind the layer; `None` when the request is not
+    /// guarded, or has a transaction of another type.
+    #[must_use]
+    pub fn of(request: &Extensions, joined: &JoinedEngine<T>) -> Option<Self> {
+        Self::of_call(request.get()?, joined)
+    }
+
+    fn of_call(mark: &CallMark, joined: &JoinedEngine<T>) -> Option<Self> {
+        let tx = mark.tx_or(|| {
+            let cell = TransactionCell::new(joined.clone());
+            cell.grant();
+            Arc::new(cell)
+        });
+        Self::from_erased(tx)
+    }
+
+    /// The handle behind the erased one; `None` for a transaction of another type.
+    fn from_erased(tx: Arc<dyn CallTransaction>) -> Option<Self> {
+        tx.into_any().downcast().ok().map(Self)
+    }
+
+    /// The transaction, opened by the first call. Other calls wait while the result is
+    /// alive.
+    ///
+    /// # Errors
+    /// [`TxError`], which is a response too: use `tx.begin().await?` in a handler whose error type
+    /// can be made from it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, no transaction stays open.
+    pub async fn begin(&self) -> Result<OpenTx<T>, TxError> {
+        if !self.0.granted.load(Ordering::Acquire) {
+            return Err(TxError::NotGranted);
+        }
+        let mut state = Arc::clone(&self.0.state).lock_owned().await;
+        if matches!(*state, TransactionState::Unopened) {
+            *state =
+                TransactionState::Open(self.0.joined.begin().await.map_err(TxError::Unavailable)?);
+        }
+        let open = OwnedMutexGuard::try_map(state, |state| match state {
+            TransactionState::Open(tx) => Some(tx),
+            TransactionState::Unopened | TransactionState::Ended => None,
+        });
+        open.map(OpenTx).map_err(|_| TxError::Ended)
+    }
+}
+
+impl PreGrant {
+    /// The transaction, to be begun after the grant (CMP-7); `None` when another argument has a
+    /// transaction of another type.
+    #[must_use]
+    pub fn guarded_tx<T: Send + 'static>(
+        &self,
+        joined: impl FnOnce() -> JoinedEngine<T>,
+    ) -> Option<GuardedTx<T>> {
+        GuardedTx::from_erased(self.tx(|| Arc::new(TransactionCell::new(joined()))))
+    }
+}
+
+impl CallMark {
+    /// The transaction of the call (CMP-7); `None` when it has one of another type.
+    #[must_use]
+    pub fn tx<T: Send + 'static>(&self, joined: &JoinedEngine<T>) -> Option<GuardedTx<T>> {
+        GuardedTx::of_call(self, joined)
+    }
+}
+
+impl<T> TransactionCell<T> {
+    fn new(joined: JoinedEngine<T>) -> Self {
+        let state = Arc::new(Mutex::new(TransactionState::Unopened));
+        Self { joined, granted: AtomicBool::new(false), state }
+    }
+}
+
+impl<T> Clone for GuardedTx<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for GuardedTx<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedTx").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for OpenTx<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for OpenTx<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> fmt::Debug for OpenTx<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenTx").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for TxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(error) => write!(f, "no transaction could be opened: {error}"),
+            Self::NotGranted => f.write_str(
+                "a guarded transaction can only begin in the handler, not in an extractor",
+            ),
+            Self::Ended => f.write_str("the guarded transaction ended when its handler returned"),
+        }
+    }
+}
+
+impl std::error::Error for TxError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable(error) => Some(error),
+            Self::NotGranted | Self::Ended => None,
+        }
+    }
+}
+
+/// Nothing was written, so the key is free again.
+impl Fate for TxError {
+    fn fate(&self) -> AnswerFate {
+        AnswerFate::Release
+    }
+}
+
+impl<T: Send + 'static> CallTransaction for TransactionCell<T> {
+    fn grant(&self) {
+        self.granted.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> TakenTransaction {
+        let Ok(mut state) = self.state.try_lock() else { return TakenTransaction::Kept };
+        match std::mem::replace(&mut *state, TransactionState::Ended) {
+            TransactionState::Open(tx) => {
+                TakenTransaction::Open(Box::new((self.joined.clone(), tx)))
+            }
+            TransactionState::Unopened | TransactionState::Ended => TakenTransaction::None,
+        }
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl<T: Send + 'static> OpenTransaction for (JoinedEngine<T>, T) {
+    fn commit(
+        self: Box<Self>,
+        lease: HeldLease,
+        value: CompletionValue,
+    ) -> Pin<Box<dyn Future<Output = CompletionResult> + Send>> {
+        let (joined, tx) = *self;
+        match value {
+            CompletionValue::Response(payload) => Box::pin(joined.commit(tx, lease, payload)),
+            CompletionValue::Tombstone(tombstone) => {
+                Box::pin(joined.commit_tombstone(tx, lease, tombstone))
+            }
+        }
+    }
+
+    fn roll_back(self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (joined, tx) = *self;
+        Box::pin(async move { joined.roll_back(tx).await })
+    }
+}
+
+impl TxError {
+    /// Logs the error, and reduces it to what the guard needs.
+    fn log(&self) -> NoTx {
+        match self {
+            Self::Unavailable(error) => {
+                tracing::warn!(%error, "no transaction could be opened; nothing was written");
+                NoTx::Unavailable
+            }
+            Self::NotGranted | Self::Ended => {
+                tracing::error!("{self}");
+                NoTx::Misused
+            }
+        }
+    }
+
+    /// A response for the guard, which replaces it by the filter's own.
+    pub(crate) fn to_response(&self) -> Response<Bytes> {
+        let what = self.log();
+        let mut response = problem_response(&no_tx(what, 0));
+        response.extensions_mut().insert(what);
+        self.fate().mark(response)
+    }
+}
+
+#[cfg(feature = "axum")]
+mod into_response {
+    use axum_core::response::{IntoResponse, Response};
+
+    use super::TxError;
+
+    impl IntoResponse for TxError {
+        fn into_response(self) -> Response {
+            self.to_response().map(axum_core::body::Body::from)
+        }
+    }
+}
