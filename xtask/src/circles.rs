@@ -10,8 +10,7 @@ use crate::tree::Source;
 
 /// Crates with circles that are still to be opened, and how many files those have. The number has
 /// to fall with each circle that is opened; a crate that is not listed has none.
-const STILL_CLOSED: [(&str, usize); 6] = [
-    ("retryproof-core", 19),
+const STILL_CLOSED: [(&str, usize); 5] = [
     ("retryproof-http", 16),
     ("retryproof-kafka", 2),
     ("retryproof-nats", 2),

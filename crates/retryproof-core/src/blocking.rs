@@ -31,8 +31,6 @@ pub fn in_blocking_context() -> bool {
 }
 
 #[cfg(feature = "blocking")]
-pub(crate) use facade::Entry;
-#[cfg(feature = "blocking")]
 pub use facade::{Acquisition, Call, Engine, HeldLease, run};
 #[cfg(feature = "blocking")]
 pub use joined::{JoinedCall, JoinedEngine, PendingCommit};

@@ -18,8 +18,8 @@ use crate::store::{Dialect, OwnedTx, SharedStore, TxSource};
 
 mod acquire;
 mod builder;
-mod call;
 mod complete;
+mod execute;
 mod join;
 mod joined;
 mod lease;
@@ -31,8 +31,10 @@ mod tasks;
 
 pub use acquire::Acquisition;
 pub use builder::EngineBuilder;
-pub use call::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use complete::CompletionResult;
+#[cfg(feature = "blocking")]
+pub(crate) use execute::BlockOn;
+pub use execute::{Call, Hook, NoHook, OnDrop, OnFenced};
 pub use join::{JoinError, PendingCommit};
 pub use joined::{JoinedCall, JoinedEngine};
 pub use lease::{Attempt, HeldLease, Lease};

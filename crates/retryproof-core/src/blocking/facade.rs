@@ -11,7 +11,7 @@ use super::BLOCKING;
 use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
-use crate::engine::{self, CompletionResult, IdempotencyEngine, Lease, NoHook, OnFenced};
+use crate::engine::{self, BlockOn, CompletionResult, IdempotencyEngine, Lease, NoHook, OnFenced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
@@ -44,7 +44,7 @@ impl Owned {
         Ok(Self(Some(runtime)))
     }
 
-    /// Leave to block on it.
+    /// Permission to block on it.
     fn enter(&self) -> Result<Entry<'_>> {
         if Handle::try_current().is_ok() {
             return Err(Error::new(
@@ -79,11 +79,11 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     Owned::start()?.enter()?.block_on(work)
 }
 
-/// Leave to block: this thread is in no runtime.
-pub(crate) struct Entry<'a>(&'a Runtime);
+/// Permission to block: this thread is in no runtime.
+pub(super) struct Entry<'a>(&'a Runtime);
 
-impl Entry<'_> {
-    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+impl BlockOn for Entry<'_> {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
         struct Reset;
         impl Drop for Reset {
             fn drop(&mut self) {

@@ -4,7 +4,7 @@
 use super::facade::{Engine, HeldLease};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
-use crate::engine::{self, Hook, JoinError, Lease, NoHook, OnFenced};
+use crate::engine::{self, BlockOn, Hook, JoinError, Lease, NoHook, OnFenced};
 use crate::error::Result;
 use crate::outcome::{ExecuteError, Outcome, Recorded, Report};
 use crate::payload::Payload;

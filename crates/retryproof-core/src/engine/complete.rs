@@ -132,7 +132,7 @@ impl HeldLease {
     }
 
     /// Not an `async fn`, which would do nothing before it is polled.
-    fn record(
+    pub(super) fn record(
         mut self,
         envelope: Blob,
         is_tombstone: bool,

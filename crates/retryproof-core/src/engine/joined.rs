@@ -4,8 +4,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,88 +18,31 @@ use crate::context::IdempotencyContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outcome::{ExecuteError, Outcome};
 use crate::payload::{Payload, Tombstone};
-use crate::store::caught::caught;
-use crate::store::{Dialect, DynJoin, OwnedTx, Param, TxPort, TxSource};
+use crate::store::{Dialect, DynJoin, OwnedTx, TxSource};
 
 mod call;
+mod source;
 
 pub use call::JoinedCall;
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+use source::{DynTxSource, ErasedSource, TxThrough};
 
 /// Runs actions whose writes and whose record are one commit. Made at start-up by
-/// [`IdempotencyEngine::joined`]; `T` is the transaction that an action is handed. Cheap to clone.
+/// [`IdempotencyEngine::joined`]; `T` is the transaction that an action receives. Cheap to clone.
 ///
 /// Order of steps (CMP-7): the grant is committed on the store's own connection; the transaction is
 /// opened; the action writes; the heartbeat is stopped and its end awaited; the record is written,
 /// fenced, as the last statement; commit; waiters are woken. An action that fails, or is dropped,
 /// or panics: rolled back, and the key is free. A process that dies: rolled back by the database,
-/// and the lease runs out. Whatever goes wrong with the record fails the call, whatever the policy,
-/// for its writes are gone.
+/// and the lease runs out. A record that cannot be written fails the call, whatever the completion
+/// policy, because the writes are gone with it.
 ///
-/// A retry may find the lease of a dead process still running, and waits for it; it never finds
-/// half of the work.
+/// A retry that finds the lease of a dead process waits for that lease; it never finds half of the
+/// work.
 pub struct JoinedEngine<T> {
     engine: IdempotencyEngine,
-    source: Arc<dyn DynSource<T>>,
+    source: Arc<dyn DynTxSource<T>>,
     join: Arc<dyn DynJoin>,
-}
-
-/// Object-safe [`TxSource`] and [`OwnedTx`], with the dialect out of sight.
-trait DynSource<T>: Send + Sync {
-    fn begin(&self) -> Boxed<'_, T>;
-    fn run<'a>(&'a self, tx: &'a mut T, sql: &'a str, params: &'a [Param<'a>]) -> Boxed<'a, u64>;
-    fn commit(&self, tx: T) -> Boxed<'static, ()>;
-    fn roll_back(&self, tx: T) -> Boxed<'static, ()>;
-    fn open_at_most(&self, tx: &T) -> Option<Duration>;
-}
-
-struct Of<S, D>(S, PhantomData<fn() -> D>);
-
-impl<D: Dialect, S: TxSource<D>> DynSource<S::Tx> for Of<S, D> {
-    fn begin(&self) -> Boxed<'_, S::Tx> {
-        Box::pin(async { caught(pin!(async { self.0.begin().await })).await })
-    }
-
-    fn run<'a>(
-        &'a self,
-        tx: &'a mut S::Tx,
-        sql: &'a str,
-        params: &'a [Param<'a>],
-    ) -> Boxed<'a, u64> {
-        Box::pin(tx.run_statement(sql, params))
-    }
-
-    fn commit(&self, tx: S::Tx) -> Boxed<'static, ()> {
-        Box::pin(async { caught(pin!(async { tx.commit_tx().await })).await })
-    }
-
-    fn roll_back(&self, tx: S::Tx) -> Boxed<'static, ()> {
-        Box::pin(async { caught(pin!(async { tx.roll_back_tx().await })).await })
-    }
-
-    fn open_at_most(&self, tx: &S::Tx) -> Option<Duration> {
-        tx.open_at_most()
-    }
-}
-
-/// A transaction seen through its source. That its dialect is the store's was checked when the two
-/// met.
-struct Through<'a, T> {
-    source: &'a dyn DynSource<T>,
-    tx: &'a mut T,
-}
-
-enum Checked {}
-
-impl Dialect for Checked {
-    const NAME: &'static str = "the store's";
-}
-
-impl<T: Send> TxPort<Checked> for Through<'_, T> {
-    async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        self.source.run(self.tx, sql, params).await
-    }
 }
 
 impl<T: Send + 'static> JoinedEngine<T> {
@@ -112,7 +53,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         T: OwnedTx<D>,
     {
         let join = Arc::clone(engine.store().joiner::<D>()?);
-        Ok(Self { engine, source: Arc::new(Of(source, PhantomData)), join })
+        Ok(Self { engine, source: Arc::new(ErasedSource::new(source)), join })
     }
 
     /// The engine itself, for calls that join nothing.
@@ -156,8 +97,8 @@ impl<T: Send + 'static> JoinedEngine<T> {
         JoinedCall { joined: self.clone(), call: self.engine.call(ctx) }
     }
 
-    /// Opens a transaction for a lease that is held already: what an adapter does that runs the
-    /// work itself. It ends by [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
+    /// Opens a transaction for a lease that was granted already, for an adapter that runs the work
+    /// itself. End it by [`commit`](Self::commit) or [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// Those of the source; `Unavailable` after `operation-timeout`.
@@ -179,7 +120,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         held: HeldLease,
         value: Payload,
     ) -> impl Future<Output = CompletionResult> + Send + 'static {
-        self.end(tx, held, value.envelope().clone(), false)
+        self.record(tx, held, value.into_envelope(), false)
     }
 
     /// As [`commit`](Self::commit), for work that is done and whose result cannot be replayed
@@ -193,11 +134,11 @@ impl<T: Send + 'static> JoinedEngine<T> {
         held: HeldLease,
         tombstone: Tombstone,
     ) -> impl Future<Output = CompletionResult> + Send + 'static {
-        self.end(tx, held, tombstone.envelope().clone(), true)
+        self.record(tx, held, tombstone.into_envelope(), true)
     }
 
-    /// Rolls back. One that cannot be confirmed is logged: the database does it when the connection
-    /// ends.
+    /// Rolls back. A roll-back that cannot be confirmed is logged: the database does it when the
+    /// connection ends.
     ///
     /// # Cancel safety
     /// Dropped, the transaction is rolled back by its own drop.
@@ -209,7 +150,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         self.engine.0.store.operation_timeout()
     }
 
-    fn end(
+    fn record(
         &self,
         tx: T,
         held: HeldLease,
@@ -220,7 +161,7 @@ impl<T: Send + 'static> JoinedEngine<T> {
         let lease = held.lease().clone();
         let is_ours = Arc::ptr_eq(&lease.0.store, &self.engine.0.store);
         let pending = held.join(Arc::clone(&self.join), envelope, is_tombstone);
-        let work = lease.0.detach(end(source, pending, tx, limit, is_ours));
+        let work = lease.0.detach(write_and_commit(source, pending, tx, limit, is_ours));
         async move {
             work.within(limit, "commit", lease.identity())
                 .await
@@ -229,16 +170,16 @@ impl<T: Send + 'static> JoinedEngine<T> {
     }
 }
 
-/// Steps 3 to 7 of a joined completion.
-async fn end<T: Send>(
-    source: Arc<dyn DynSource<T>>,
+/// Writes the record, commits, and finds out what became of a COMMIT that was not answered.
+async fn write_and_commit<T: Send>(
+    source: Arc<dyn DynTxSource<T>>,
     mut pending: PendingCommit,
     mut tx: T,
     limit: Duration,
     is_ours: bool,
 ) -> CompletionResult {
     let written = match is_ours {
-        true => pending.write(&mut Through { source: &*source, tx: &mut tx }).await,
+        true => pending.write(&mut TxThrough { source: &*source, tx: &mut tx }).await,
         // Its record is in another store, perhaps of another kind.
         false => Err(Error::new(
             ErrorKind::Unsupported,
@@ -283,7 +224,7 @@ async fn end<T: Send>(
     CompletionResult::RolledBack(failed.during("commit"))
 }
 
-async fn roll_back<T>(source: &dyn DynSource<T>, tx: T, limit: Duration) {
+async fn roll_back<T>(source: &dyn DynTxSource<T>, tx: T, limit: Duration) {
     if let Err(error) = in_time(limit, source.roll_back(tx)).await {
         tracing::warn!(%error, "a roll-back was not confirmed; the database does it when the \
              connection ends");

@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`JoinedCall`]: one joined execution with its options, from acquire to outcome (CMP-7).
 
-use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::JoinedEngine;
-use crate::codec::{Codec, JsonCodec, encode};
-use crate::config::CompletionFailurePolicy;
-use crate::context::IdempotencyContext;
+use crate::blob::Blob;
+use crate::codec::{Codec, JsonCodec};
 use crate::engine::acquire::Acquisition;
-use crate::engine::call::{Call, Guard, OnDrop, Options, failed, in_flight, replay};
 use crate::engine::complete::CompletionResult;
+use crate::engine::execute::{Call, DropGuard, Recorder, end, in_flight, replay, undo};
 use crate::engine::lease::{HeldLease, Lease};
-use crate::engine::{Hook, NoHook, OnFenced};
+use crate::engine::{Hook, NoHook, OnDrop, OnFenced};
 use crate::error::{Error, Result};
 use crate::observe::Phase;
 use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
-use crate::panics::{Panic, catch_panic, catch_panic_of};
-use crate::payload::Tombstone;
+use crate::panics::catch_panic_of;
 
 /// One joined call with its options; made by [`JoinedEngine::call`].
 #[derive(Debug)]
@@ -31,7 +28,7 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Carries the value by another codec.
+    /// Encodes the value by another codec.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { joined: self.joined, call: self.call.codec(codec) }
     }
@@ -57,7 +54,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    /// As [`execute`](Self::execute), and passes the lease to the action.
     ///
     /// # Errors
     /// As there.
@@ -70,7 +67,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.run(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
+    /// As [`execute`](Self::execute), and reports whether the result was recorded (CMP-4).
     ///
     /// # Errors
     /// As there.
@@ -93,14 +90,13 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         let held = match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
             Acquisition::Granted(held) => held,
             Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
         };
         let lease = held.lease().clone();
         let mut guard = rolling_back(held);
-        let opened = joined.begin().await;
-        let mut tx = match opened {
+        let mut tx = match joined.begin().await {
             Ok(tx) => tx,
-            Err(error) => return Err(not_opened(guard.held.take(), error).await),
+            Err(error) => return Err(not_opened(guard.take(), error).await),
         };
         let limit = joined.source.open_at_most(&tx);
         let returned = {
@@ -113,11 +109,16 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
             }
         };
         match returned {
-            Ok(returned) => conclude(&joined, &ctx, options, guard, tx, returned).await,
+            Ok(returned) => {
+                let recorder = InTransaction { joined: &joined, tx };
+                end(&engine, &ctx, options, guard, recorder, returned).await
+            }
             Err(error) => {
                 let error = error.during("commit").for_identity(ctx.identity());
-                tracing::error!(%error, "a joined completion failed; its transaction is rolled back");
-                undo(&joined, guard, tx, Phase::RolledBack).await;
+                tracing::error!(
+                    %error, "a joined completion failed; its transaction is rolled back"
+                );
+                undo(guard, InTransaction { joined: &joined, tx }, Phase::RolledBack).await;
                 Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No)))
             }
         }
@@ -127,7 +128,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<V, E, F>(
         self,
-        runtime: &crate::blocking::Entry<'_>,
+        runtime: &impl crate::engine::BlockOn,
         action: F,
     ) -> Result<Report<V>, ExecuteError<E>>
     where
@@ -139,23 +140,41 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
             Acquisition::Granted(held) => held,
             Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
         };
         let mut tx = match runtime.block_on(joined.begin()) {
             Ok(tx) => tx,
             Err(error) => return Err(runtime.block_on(not_opened(Some(held), error))),
         };
-        let returned = catch_panic(|| action(held.lease().clone(), &mut tx));
-        runtime.block_on(conclude(&joined, &ctx, options, rolling_back(held), tx, returned))
+        let lease = held.lease().clone();
+        let returned = crate::panics::catch_panic(|| action(lease, &mut tx));
+        let recorder = InTransaction { joined: &joined, tx };
+        runtime.block_on(end(&engine, &ctx, options, rolling_back(held), recorder, returned))
     }
 }
 
-/// The whole effect of a joined action is the transaction's, and a drop rolls that back: so it
-/// frees the key too.
-fn rolling_back(held: HeldLease) -> Guard {
-    let mut guard = Guard::new(held, OnDrop::Release);
-    guard.freed_as = Phase::RolledBack;
-    guard
+/// Writes the record in the action's transaction, and commits or rolls back both.
+struct InTransaction<'a, T> {
+    joined: &'a JoinedEngine<T>,
+    tx: T,
+}
+
+impl<T: Send + 'static> Recorder for InTransaction<'_, T> {
+    const EFFECTS_STAND: bool = false;
+
+    async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult {
+        self.joined.record(self.tx, held, envelope, is_tombstone).await
+    }
+
+    async fn undo(self) {
+        self.joined.roll_back(self.tx).await;
+    }
+}
+
+/// The whole effect of a joined action is in the transaction, and a drop rolls that back: so it
+/// frees the key as well.
+fn rolling_back(held: HeldLease) -> DropGuard {
+    DropGuard::new(held, OnDrop::Release, Phase::RolledBack)
 }
 
 fn open_too_long(limit: Duration) -> Error {
@@ -166,83 +185,10 @@ fn open_too_long(limit: Duration) -> Error {
     .with("limit", format_args!("{limit:?}"))
 }
 
-/// Rolls back, then frees the key. Dropped meanwhile, the transaction and the guard do it.
-async fn undo<T: Send + 'static>(joined: &JoinedEngine<T>, mut guard: Guard, tx: T, phase: Phase) {
-    guard.freed_as = phase;
-    joined.roll_back(tx).await;
-    if let Some(held) = guard.held.take() {
-        // A failing release never hides the action's error; it was logged (RUN-4).
-        let _ = held.release_after(phase).await;
-    }
-}
-
-/// No transaction was to be had, so nothing ran: the key is free again.
+/// The transaction could not be opened, so nothing ran: the key is free again.
 async fn not_opened<E>(held: Option<HeldLease>, error: Error) -> ExecuteError<E> {
-    if let Some(held) = held {
-        let error = error.for_identity(held.lease().identity());
-        let _ = held.release_after(Phase::RolledBack).await;
-        return ExecuteError::Store(error);
-    }
+    let Some(held) = held else { return ExecuteError::Store(error) };
+    let error = error.for_identity(held.lease().identity());
+    let _ = held.release_after(Phase::RolledBack).await;
     ExecuteError::Store(error)
-}
-
-/// From what the action returned to the outcome: rolls back and releases, or writes the record and
-/// commits.
-async fn conclude<T, V, E, C, H>(
-    joined: &JoinedEngine<T>,
-    ctx: &IdempotencyContext,
-    options: Options<C, H>,
-    mut guard: Guard,
-    tx: T,
-    returned: Result<Result<V, E>, Panic>,
-) -> Result<Report<V>, ExecuteError<E>>
-where
-    T: Send + 'static,
-    C: Codec<V>,
-    H: OnFenced<V>,
-{
-    let value = match returned {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            let lease = guard.held.as_ref().map(|held| held.lease().clone());
-            undo(joined, guard, tx, Phase::Action).await;
-            return Err(failed(lease, error));
-        }
-        Err(panic) => {
-            undo(joined, guard, tx, Phase::Panic).await;
-            resume_unwind(panic);
-        }
-    };
-    let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
-    let (finished, unencodable) = match encode(&options.codec, &value) {
-        Ok(payload) => (joined.commit(tx, held, payload).await, None),
-        // CMP-9: the work is done and stands, so that it must not run again.
-        Err(error) => (joined.commit_tombstone(tx, held, Tombstone::new()).await, Some(error)),
-    };
-    let unrecorded =
-        |error, recorded| Err(ExecuteError::Completion(CompletionError::new(error, recorded)));
-    match (finished, unencodable) {
-        (CompletionResult::Recorded, None) => {
-            Ok(Report { outcome: Outcome::Executed(value), recorded: Recorded::Yes, fenced: false })
-        }
-        (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
-            // The writes stand, so the policy has a say again.
-            tracing::error!(identity = %ctx.identity(), %error, policy = ?options.policy, "completion failed");
-            match options.policy {
-                CompletionFailurePolicy::LogAndReturn => Ok(Report {
-                    outcome: Outcome::Executed(value),
-                    recorded: Recorded::Tombstone,
-                    fenced: false,
-                }),
-                CompletionFailurePolicy::Propagate => unrecorded(error, Recorded::Tombstone),
-            }
-        }
-        (CompletionResult::NotOwner, _) => {
-            options.hook.fenced(value);
-            Err(ExecuteError::LeaseLost)
-        }
-        (CompletionResult::RolledBack(error) | CompletionResult::Unconfirmed(error), _) => {
-            unrecorded(error, Recorded::No)
-        }
-    }
 }

@@ -7,19 +7,21 @@ use std::pin::pin;
 
 use super::IdempotencyEngine;
 use super::acquire::Acquisition;
-use super::complete::CompletionResult;
 use super::lease::{HeldLease, Lease};
-use crate::codec::{Codec, JsonCodec, decode, encode};
+use crate::codec::{Codec, JsonCodec};
 use crate::config::CompletionFailurePolicy;
 use crate::context::IdempotencyContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Phase;
-use crate::outcome::{CompletionError, ExecuteError, Outcome, Recorded, Report};
-use crate::panics::{Panic, catch_panic, catch_panic_of};
-use crate::payload::{Opened, StoredResult, Tombstone};
+use crate::outcome::{ExecuteError, Outcome, Report};
+use crate::panics::{catch_panic, catch_panic_of};
 
+use ending::Alone;
+
+mod ending;
 mod options;
 
+pub(super) use ending::{Recorder, end, in_flight, replay, undo};
 pub(super) use options::Options;
 pub use options::{Hook, NoHook, OnDrop, OnFenced};
 
@@ -32,6 +34,12 @@ pub struct Call<C = JsonCodec, H = NoHook> {
     pub(super) options: Options<C, H>,
 }
 
+/// Awaits from a thread that is in no runtime: how the blocking forms of a call run.
+#[cfg(feature = "blocking")]
+pub(crate) trait BlockOn {
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+}
+
 impl Call {
     pub(super) fn new(engine: IdempotencyEngine, ctx: IdempotencyContext) -> Self {
         let policy = engine.config().completion_failure_policy;
@@ -42,7 +50,7 @@ impl Call {
 }
 
 impl<C, H> Call<C, H> {
-    /// Carries the value by another codec.
+    /// Encodes the value by another codec.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         let Options { hook, on_drop, policy, .. } = self.options;
         Call {
@@ -89,7 +97,7 @@ impl<C, H> Call<C, H> {
         self.report(|_| action()).await.map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    /// As [`execute`](Self::execute), and passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -103,7 +111,8 @@ impl<C, H> Call<C, H> {
         self.report(action).await.map(|report| report.outcome)
     }
 
-    /// As [`execute_with`](Self::execute_with), and says what became of the record (CMP-4).
+    /// As [`execute_with`](Self::execute_with), and reports whether the result was recorded
+    /// (CMP-4).
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -116,18 +125,21 @@ impl<C, H> Call<C, H> {
     {
         let Self { engine, ctx, options } = self;
         match engine.try_acquire(&ctx).await.map_err(ExecuteError::Store)? {
-            Acquisition::Granted(held) => run(&engine, &ctx, options, held, action).await,
+            Acquisition::Granted(held) => {
+                let guard = DropGuard::new(held, options.on_drop, Phase::Released);
+                run(&engine, &ctx, options, guard, action).await
+            }
             Acquisition::Complete(stored) => replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => Ok(in_flight(busy, false)),
+            Acquisition::InFlight(busy) => Ok(in_flight(busy)),
         }
     }
 
-    /// As [`report`](Self::report), for an action that blocks: it runs between two entries into a
-    /// runtime, never inside one.
+    /// As [`report`](Self::report), for an action that blocks: it runs between two calls that block
+    /// on a runtime, never inside one.
     #[cfg(feature = "blocking")]
     pub(crate) fn report_blocking<T, E, F>(
         self,
-        runtime: &crate::blocking::Entry<'_>,
+        runtime: &impl BlockOn,
         action: F,
     ) -> Result<Report<T>, ExecuteError<E>>
     where
@@ -139,14 +151,15 @@ impl<C, H> Call<C, H> {
         let held = match runtime.block_on(engine.try_acquire(&ctx)).map_err(ExecuteError::Store)? {
             Acquisition::Granted(held) => held,
             Acquisition::Complete(stored) => return replay(&stored, &ctx, &options.codec),
-            Acquisition::InFlight(busy) => return Ok(in_flight(busy, false)),
+            Acquisition::InFlight(busy) => return Ok(in_flight(busy)),
         };
         let lease = held.lease().clone();
         let returned = catch_panic(|| action(lease));
-        runtime.block_on(conclude(&engine, &ctx, options, held, returned))
+        let guard = DropGuard::new(held, options.on_drop, Phase::Released);
+        runtime.block_on(end(&engine, &ctx, options, guard, Alone, returned))
     }
 
-    /// Runs the action on a tracked task of its own. See [`IdempotencyEngine::spawn`].
+    /// Runs the action on a separate, tracked task. See [`IdempotencyEngine::spawn`].
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -162,7 +175,7 @@ impl<C, H> Call<C, H> {
         self.spawn_with(|_| action()).await
     }
 
-    /// As [`spawn`](Self::spawn), with the lease in the action's hands.
+    /// As [`spawn`](Self::spawn), and passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -184,10 +197,11 @@ impl<C, H> Call<C, H> {
             Acquisition::InFlight(busy) => return Ok(Outcome::InFlight(busy)),
         };
         let permit = held.take_permit();
-        // Guarded before the spawn: a task that is dropped unpolled, with its runtime, releases.
-        let guard = Guard::new(held, options.on_drop);
+        // Guarded before the spawn, so that a task that is dropped unpolled, with its runtime,
+        // releases.
+        let guard = DropGuard::new(held, options.on_drop, Phase::Released);
         let task = tokio::spawn(async move {
-            let result = run_guarded(&engine, &ctx, options, guard, action).await;
+            let result = run(&engine, &ctx, options, guard, action).await;
             drop(permit);
             result
         });
@@ -204,23 +218,32 @@ impl<C, H> Call<C, H> {
     }
 }
 
-/// What the end of an execution does when it comes as a drop (RUN-5).
-pub(super) struct Guard {
-    pub(super) held: Option<HeldLease>,
-    /// Whether the action has been polled.
+/// Holds the lease of a running execution, and decides what a drop does to it (RUN-5).
+pub(super) struct DropGuard {
+    held: Option<HeldLease>,
+    /// Whether the action was polled.
     polled: bool,
     on_drop: OnDrop,
     /// What observers are told when a drop frees the key.
-    pub(super) freed_as: Phase,
+    freed_as: Phase,
 }
 
-impl Guard {
-    pub(super) fn new(held: HeldLease, on_drop: OnDrop) -> Self {
-        Self { held: Some(held), polled: false, on_drop, freed_as: Phase::Released }
+impl DropGuard {
+    pub(super) fn new(held: HeldLease, on_drop: OnDrop, freed_as: Phase) -> Self {
+        Self { held: Some(held), polled: false, on_drop, freed_as }
+    }
+
+    pub(super) fn frees_as(&mut self, phase: Phase) {
+        self.freed_as = phase;
+    }
+
+    /// The lease, which the caller ends from now on.
+    pub(super) fn take(&mut self) -> Option<HeldLease> {
+        self.held.take()
     }
 }
 
-impl Drop for Guard {
+impl Drop for DropGuard {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
         let free = !self.polled || self.on_drop == OnDrop::Release;
@@ -230,28 +253,12 @@ impl Drop for Guard {
     }
 }
 
+/// Runs the action under its lease, and ends both.
 async fn run<T, E, F, Fut, C, H>(
     engine: &IdempotencyEngine,
     ctx: &IdempotencyContext,
     options: Options<C, H>,
-    held: HeldLease,
-    action: F,
-) -> Result<Report<T>, ExecuteError<E>>
-where
-    C: Codec<T>,
-    H: OnFenced<T>,
-    F: FnOnce(Lease) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-{
-    let guard = Guard::new(held, options.on_drop);
-    run_guarded(engine, ctx, options, guard, action).await
-}
-
-async fn run_guarded<T, E, F, Fut, C, H>(
-    engine: &IdempotencyEngine,
-    ctx: &IdempotencyContext,
-    options: Options<C, H>,
-    mut guard: Guard,
+    mut guard: DropGuard,
     action: F,
 ) -> Result<Report<T>, ExecuteError<E>>
 where
@@ -269,108 +276,5 @@ where
         },
         None => return Err(ExecuteError::LeaseLost),
     };
-    let Some(held) = guard.held.take() else { return Err(ExecuteError::LeaseLost) };
-    conclude(engine, ctx, options, held, returned).await
-}
-
-/// From what the action returned to the outcome: releases, or encodes and completes.
-async fn conclude<T, E, C, H>(
-    engine: &IdempotencyEngine,
-    ctx: &IdempotencyContext,
-    options: Options<C, H>,
-    held: HeldLease,
-    returned: Result<Result<T, E>, Panic>,
-) -> Result<Report<T>, ExecuteError<E>>
-where
-    C: Codec<T>,
-    H: OnFenced<T>,
-{
-    let value = match returned {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            let lease = held.lease().clone();
-            // A failing release never hides the action's error; it was logged (RUN-4).
-            let _ = held.release_after(Phase::Action).await;
-            return Err(failed(Some(lease), error));
-        }
-        Err(panic) => {
-            let _ = held.release_after(Phase::Panic).await;
-            resume_unwind(panic);
-        }
-    };
-    let (finished, unencodable) = match encode(&options.codec, &value) {
-        Ok(payload) => (held.complete(payload).await, None),
-        Err(error) => (held.complete_tombstone(Tombstone::new()).await, Some(error)),
-    };
-    let (error, recorded) = match (finished, unencodable) {
-        (CompletionResult::Recorded, None) => {
-            return Ok(Report {
-                outcome: Outcome::Executed(value),
-                recorded: Recorded::Yes,
-                fenced: false,
-            });
-        }
-        (CompletionResult::NotOwner, _) => {
-            options.hook.fenced(value);
-            return answer_fenced(engine, ctx, &options.codec).await;
-        }
-        (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
-            (error, Recorded::Tombstone)
-        }
-        (CompletionResult::Unconfirmed(error) | CompletionResult::RolledBack(error), _) => {
-            (error, Recorded::No)
-        }
-    };
-    let failure = CompletionError::new(error, recorded);
-    tracing::error!(identity = %ctx.identity(), error = %failure, policy = ?options.policy, "completion failed");
-    match options.policy {
-        CompletionFailurePolicy::LogAndReturn => {
-            Ok(Report { outcome: Outcome::Executed(value), recorded, fenced: false })
-        }
-        CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
-    }
-}
-
-/// RUN-4: the error of an action whose lease has ended.
-pub(super) fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
-    match lease.filter(Lease::holds_on_error) {
-        Some(lease) => ExecuteError::Held { error, remaining: lease.remaining() },
-        None => ExecuteError::Action(error),
-    }
-}
-
-/// CMP-2: the caller of a refused completion is answered like a duplicate.
-async fn answer_fenced<T, E, C: Codec<T>>(
-    engine: &IdempotencyEngine,
-    ctx: &IdempotencyContext,
-    codec: &C,
-) -> Result<Report<T>, ExecuteError<E>> {
-    match engine.answer_fenced(ctx).await {
-        Ok(Ok(stored)) => {
-            replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report })
-        }
-        Ok(Err(busy)) => Ok(in_flight(busy, true)),
-        Err(error) => Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No))),
-    }
-}
-
-pub(super) fn in_flight<T>(busy: crate::outcome::InFlight, fenced: bool) -> Report<T> {
-    Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced }
-}
-
-pub(super) fn replay<T, E, C: Codec<T>>(
-    stored: &StoredResult,
-    ctx: &IdempotencyContext,
-    codec: &C,
-) -> Result<Report<T>, ExecuteError<E>> {
-    let named = |error: Error| error.for_identity(ctx.identity());
-    match stored.open(ctx.fingerprint()).map_err(|error| ExecuteError::Store(named(error)))? {
-        Opened::Value(payload) => {
-            let value =
-                decode(codec, &payload).map_err(|error| ExecuteError::Codec(named(error)))?;
-            Ok(Report { outcome: Outcome::Replayed(value), recorded: Recorded::Yes, fenced: false })
-        }
-        Opened::Tombstone(tombstone) => Err(ExecuteError::NotReplayable(tombstone)),
-        Opened::Mismatch => Err(ExecuteError::Mismatch),
-    }
+    end(engine, ctx, options, guard, Alone, returned).await
 }

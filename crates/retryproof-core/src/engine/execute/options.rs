@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a call may be told beside its action: what a drop means, and where a refused value goes.
+//! The options of a call: what a drop does, and where a refused value goes.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::config::CompletionFailurePolicy;
 /// What dropping a running execution does to its lease (RUN-5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDrop {
-    /// The lease runs out, as with an owner that died: nothing is known of the action's effect.
+    /// The lease runs out, as with an owner that died, because the action's effect is unknown.
     #[default]
     Expire,
-    /// The key is freed at once: only for actions whose half-done work leaves no trace.
+    /// The key is freed at once. Only for actions whose unfinished work leaves no trace.
     Release,
 }
 
-/// Gets the value that a refused completion could not store, for compensation (CMP-2).
+/// Receives the value that a refused completion could not store, for compensation (CMP-2).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not take the value `{T}` that a refused completion could not store",
     label = "not a hook for this call",
@@ -26,7 +26,7 @@ pub trait OnFenced<T> {
     fn fenced(self, value: T);
 }
 
-/// Drops the refused value.
+/// Drops the refused value: the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHook;
 
@@ -49,7 +49,7 @@ impl<T, F: FnOnce(T)> OnFenced<T> for Hook<F> {
     }
 }
 
-/// All of them, with the codec and the policy.
+/// The options of one call.
 #[derive(Debug)]
 pub(in crate::engine) struct Options<C, H> {
     pub(in crate::engine) codec: C,

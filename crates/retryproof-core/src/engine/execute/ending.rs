@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of an execution: from what the action returned, or what was stored, to the outcome
+//! (CMP-2, CMP-4, CMP-9, RUN-4). Plain and joined executions differ by their [`Recorder`].
+
+use std::panic::resume_unwind;
+
+use super::{DropGuard, OnFenced, Options};
+use crate::blob::Blob;
+use crate::codec::{Codec, decode, encode};
+use crate::config::CompletionFailurePolicy;
+use crate::context::IdempotencyContext;
+use crate::engine::IdempotencyEngine;
+use crate::engine::complete::CompletionResult;
+use crate::engine::lease::{HeldLease, Lease};
+use crate::error::{Error, Result};
+use crate::observe::Phase;
+use crate::outcome::{CompletionError, ExecuteError, InFlight, Outcome, Recorded, Report};
+use crate::panics::Panic;
+use crate::payload::{Opened, StoredResult, Tombstone};
+
+/// How the result of an action is recorded.
+pub(in crate::engine) trait Recorder {
+    /// Whether the action's effects stand when its record does not: true outside of a transaction.
+    const EFFECTS_STAND: bool;
+
+    /// Records a value or a tombstone, and ends the lease.
+    async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult;
+
+    /// Undoes what the action did, as far as that is possible.
+    async fn undo(self);
+}
+
+/// Records in a call of its own, after the action's effects.
+pub(super) struct Alone;
+
+impl Recorder for Alone {
+    const EFFECTS_STAND: bool = true;
+
+    async fn record(self, held: HeldLease, envelope: Blob, is_tombstone: bool) -> CompletionResult {
+        held.record(envelope, is_tombstone).await
+    }
+
+    async fn undo(self) {}
+}
+
+/// Ends an execution whose action has returned: undoes and releases, or encodes and records.
+pub(in crate::engine) async fn end<R, T, E, C, H>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    options: Options<C, H>,
+    mut guard: DropGuard,
+    recorder: R,
+    returned: Result<Result<T, E>, Panic>,
+) -> Result<Report<T>, ExecuteError<E>>
+where
+    R: Recorder,
+    C: Codec<T>,
+    H: OnFenced<T>,
+{
+    let value = match returned {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            let lease = undo(guard, recorder, Phase::Action).await;
+            return Err(failed(lease, error));
+        }
+        Err(panic) => {
+            undo(guard, recorder, Phase::Panic).await;
+            resume_unwind(panic);
+        }
+    };
+    let Some(held) = guard.take() else { return Err(ExecuteError::LeaseLost) };
+    let (result, unencodable) = match encode(&options.codec, &value) {
+        Ok(payload) => (recorder.record(held, payload.into_envelope(), false).await, None),
+        // The work is done, and a tombstone keeps it from running again (CMP-9).
+        Err(error) => {
+            let tombstone = Tombstone::new().into_envelope();
+            (recorder.record(held, tombstone, true).await, Some(error))
+        }
+    };
+    let (error, recorded) = match (result, unencodable) {
+        (CompletionResult::Recorded, None) => {
+            return Ok(executed(value, Recorded::Yes));
+        }
+        (CompletionResult::NotOwner, _) => {
+            options.hook.fenced(value);
+            if !R::EFFECTS_STAND {
+                return Err(ExecuteError::LeaseLost);
+            }
+            return answer_fenced(engine, ctx, &options.codec).await;
+        }
+        (CompletionResult::Recorded, Some(error)) | (CompletionResult::Tombstoned(error), _) => {
+            (error, Recorded::Tombstone)
+        }
+        (CompletionResult::Unconfirmed(error) | CompletionResult::RolledBack(error), _) => {
+            (error, Recorded::No)
+        }
+    };
+    let failure = CompletionError::new(error, recorded);
+    if recorded == Recorded::No && !R::EFFECTS_STAND {
+        // The effects are gone with the record, or may be: the call has failed, whatever the
+        // policy.
+        return Err(ExecuteError::Completion(failure));
+    }
+    let policy = options.policy;
+    tracing::error!(identity = %ctx.identity(), error = %failure, ?policy, "completion failed");
+    match policy {
+        CompletionFailurePolicy::LogAndReturn => Ok(executed(value, recorded)),
+        CompletionFailurePolicy::Propagate => Err(ExecuteError::Completion(failure)),
+    }
+}
+
+/// Undoes, then frees the key, unless the action called [`Lease::hold_on_error`]. Dropped
+/// meanwhile, the recorder and the guard do it. Returns the lease.
+pub(in crate::engine) async fn undo(
+    mut guard: DropGuard,
+    recorder: impl Recorder,
+    phase: Phase,
+) -> Option<Lease> {
+    guard.frees_as(phase);
+    recorder.undo().await;
+    let held = guard.take()?;
+    let lease = held.lease().clone();
+    // A failing release never hides the action's error; it was logged (RUN-4).
+    let _ = held.release_after(phase).await;
+    Some(lease)
+}
+
+/// RUN-4: the error of an action whose lease has ended.
+fn failed<E>(lease: Option<Lease>, error: E) -> ExecuteError<E> {
+    match lease.filter(Lease::holds_on_error) {
+        Some(lease) => ExecuteError::Held { error, remaining: lease.remaining() },
+        None => ExecuteError::Action(error),
+    }
+}
+
+/// CMP-2: the caller of a refused completion is answered like a duplicate.
+async fn answer_fenced<T, E, C: Codec<T>>(
+    engine: &IdempotencyEngine,
+    ctx: &IdempotencyContext,
+    codec: &C,
+) -> Result<Report<T>, ExecuteError<E>> {
+    match engine.answer_fenced(ctx).await {
+        Ok(Ok(stored)) => {
+            replay(&stored, ctx, codec).map(|report| Report { fenced: true, ..report })
+        }
+        Ok(Err(busy)) => Ok(Report { fenced: true, ..in_flight(busy) }),
+        Err(error) => Err(ExecuteError::Completion(CompletionError::new(error, Recorded::No))),
+    }
+}
+
+fn executed<T>(value: T, recorded: Recorded) -> Report<T> {
+    Report { outcome: Outcome::Executed(value), recorded, fenced: false }
+}
+
+/// The report of a duplicate whose holder is still at work.
+pub(in crate::engine) fn in_flight<T>(busy: InFlight) -> Report<T> {
+    Report { outcome: Outcome::InFlight(busy), recorded: Recorded::No, fenced: false }
+}
+
+/// The report of a duplicate of a finished record.
+pub(in crate::engine) fn replay<T, E, C: Codec<T>>(
+    stored: &StoredResult,
+    ctx: &IdempotencyContext,
+    codec: &C,
+) -> Result<Report<T>, ExecuteError<E>> {
+    let named = |error: Error| error.for_identity(ctx.identity());
+    match stored.open(ctx.fingerprint()).map_err(|error| ExecuteError::Store(named(error)))? {
+        Opened::Value(payload) => {
+            let value =
+                decode(codec, &payload).map_err(|error| ExecuteError::Codec(named(error)))?;
+            Ok(Report { outcome: Outcome::Replayed(value), recorded: Recorded::Yes, fenced: false })
+        }
+        Opened::Tombstone(tombstone) => Err(ExecuteError::NotReplayable(tombstone)),
+        Opened::Mismatch => Err(ExecuteError::Mismatch),
+    }
+}
