@@ -130,7 +130,8 @@ fn pass_on(from: impl Read, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<S
     let mut kept = Vec::new();
     let mut line = Vec::new();
     while matches!(from.read_until(b'\n', &mut line), Ok(n) if n > 0) {
-        // Nobody reads us any more: the child still has to be drained, or it would block.
+        // The output is no longer read, but the child's pipe must still be drained, or it would
+        // block.
         drop(to.write_all(&line).and_then(|()| to.flush()));
         let plain = without_colour(&String::from_utf8_lossy(&line));
         if keep(plain.trim()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `deps-check`: who may depend on whom, and what a published crate may ask of its users.
+//! `deps-check`: which crate may depend on which, and what a published crate may require of its
+//! users.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +19,7 @@ const EDGES: [(&str, &[&str], &[&str]); 16] = [
     ("retryproof-core", &["retryproof-duration"], &[KIT]),
     ("retryproof-macros", &["retryproof-duration"], &[]),
     (KIT, &["retryproof-core"], &[]),
-    // Stands alone: whoever calls a service need not have its engine.
+    // Independent: a caller of a service does not need its engine.
     ("retryproof-client", &[], &[]),
     ("retryproof-http", &["retryproof-core"], &[KIT]),
     // The same protocol in another framework.
@@ -164,14 +165,14 @@ pub(crate) fn check(root: &Path) -> Verdict {
     if core.len() >= CORE_BELOW {
         let names: Vec<&str> = core.iter().map(String::as_str).collect();
         problems.push(format!(
-            "core stands on {} foreign crates, {CORE_BELOW} are too many: {}",
+            "core depends on {} foreign crates, {CORE_BELOW} are too many: {}",
             core.len(),
             names.join(" ")
         ));
     }
     Verdict::of(
         &problems,
-        format!("{} crates of ours, core stands on {} foreign ones", members.len(), core.len()),
+        format!("{} crates of ours, core depends on {} foreign ones", members.len(), core.len()),
     )
 }
 
@@ -227,8 +228,8 @@ fn edge_problems(member: &Member, published: &BTreeSet<&str>) -> Vec<String> {
     problems
 }
 
-/// A weak feature `x?/y` lands in the lock file of whoever leaves x off; with `links = "sqlite3"`
-/// that breaks their build.
+/// A weak feature `x?/y` adds to the lock file even if x is off; with `links = "sqlite3"` that
+/// breaks their build.
 fn weak_features(path: &str, manifest: &str) -> Vec<String> {
     let code = manifest
         .lines()
@@ -287,7 +288,7 @@ mod tests {
         assert!(problems("retryproof-core", &all, &ours(KIT, "*", &dev)).is_empty());
         assert!(problems("retryproof-redis", &all, &ours(KIT, "*", &dev)).is_empty());
         assert!(problems("lab", &none, &ours(FACADE, "=0.1.0", &normal)).is_empty());
-        // What is not published may use each other: the proof's programs share the model.
+        // Unpublished crates may use each other: the proof's programs share the model.
         assert!(problems("chaos", &none, &ours("model", "*", &normal)).is_empty());
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `names-check`: a type name of the shipped crates means one thing, unless the allow list says why
-//! it stands twice.
+//! `names-check`: a type name of the shipped crates means one thing, unless the allow list gives a
+//! reason for a second definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn check(root: &Path) -> Verdict {
     Verdict::of(&problems, format!("{names} type names, {twice} of them allowed twice"))
 }
 
-/// The problems, how many names there are, and how many stand in more than one file.
+/// The problems, the number of names, and the number of names defined in more than one file.
 fn judge(files: &[Source], allowed: &str) -> (Vec<String>, usize, usize) {
     let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for file in files.iter().filter(|file| shipped(&file.path).is_some()) {

@@ -79,7 +79,7 @@ fn compare(spec: &str, cited: &Cited, later: &BTreeSet<Rule>) -> (Vec<String>, u
         problems.push("SPEC.md defines no rule (`- **ACQ-1** ...`)".into());
     }
     for rule in mentions(spec).difference(&rules) {
-        problems.push(format!("SPEC.md speaks of {rule}, which it does not define"));
+        problems.push(format!("SPEC.md mentions {rule}, which it does not define"));
     }
     let mut covered = 0;
     for rule in &rules {
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(covered, 1);
         let expected = [
             "defines ACQ-2 twice",
-            "speaks of ACQ-9",
+            "mentions ACQ-9",
             "ACQ-1: no test",
             "ACQ-2: no test",
             "LST-1 has a test now",

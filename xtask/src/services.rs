@@ -104,7 +104,7 @@ pub(crate) const SERVICES: [Service; 8] = [
 /// `cargo xtask services COMMAND [NAME...]`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     let Some((command, names)) = arguments.split_first() else {
-        return Verdict::Failed("say `up`, `down` or `status`".into());
+        return Verdict::Failed("missing command: use `up`, `down` or `status`".into());
     };
     let wanted = match chosen(names) {
         Ok(wanted) => wanted,
@@ -117,7 +117,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
         }),
         "down" => down(root, &wanted),
         "status" => status(root, &wanted),
-        other => Err(format!("unknown command `{other}`: say `up`, `down` or `status`")),
+        other => Err(format!("unknown command `{other}`: use `up`, `down` or `status`")),
     };
     match done {
         Ok(remark) => Verdict::Passed(remark),
@@ -125,7 +125,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Verdict {
     }
 }
 
-/// The services that `names` stand for, all without a name, in the order of [`SERVICES`].
+/// The services in `names`, or all if it is empty, in the order of [`SERVICES`].
 fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
     if let Some(unknown) =
         names.iter().find(|name| SERVICES.iter().all(|known| known.name != *name))
@@ -139,8 +139,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Service>, String> {
         .collect())
 }
 
-/// Starts what does not run of `wanted` and what that stands on; the names of what it started.
-/// Whoever fails is stopped again, the others stay.
+/// Starts the services of `wanted` that are not running, and those that they need. Returns the
+/// names of the started ones. A service that fails to start is stopped again; the others stay.
 pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'static str>, String> {
     let needed = |service: &Service| {
         wanted.iter().any(|other| other.name == service.name || other.on == Some(service.name))
@@ -157,7 +157,7 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
     }
     let tools = install::tools(&missing)?;
     site.draw_ports(&missing).map_err(|error| format!("free ports on 127.0.0.1: {error}"))?;
-    // One thread per service, besides one that stands on another: it follows in the same thread.
+    // One thread per service. A service that needs another follows it in the same thread.
     let mut chains: Vec<Vec<&'static Service>> = Vec::new();
     for service in &missing {
         match chains
@@ -188,7 +188,7 @@ pub(crate) fn up(root: &Path, wanted: &[&'static Service]) -> Result<Vec<&'stati
     Err(format!("not started: {}; see its log above", failed.join(", ")))
 }
 
-/// Whether it came up; says so either way.
+/// Whether it came up; prints the result.
 fn bring_up(site: &Mutex<Site>, tools: &Tools, service: &Service) -> bool {
     let began = now();
     match start(site, tools, service) {
@@ -258,12 +258,12 @@ fn recipes(site: &Site, tools: &Tools, service: &Service) -> io::Result<Vec<Serv
 pub(crate) struct ForTests<'a> {
     root: &'a Path,
     started: Vec<&'static Service>,
-    /// Where all of them are, but for what our own environment says already.
+    /// The addresses of all services, except those that the environment already names.
     pub(crate) variables: Vec<(String, String)>,
 }
 
 impl<'a> ForTests<'a> {
-    /// All services: starts what does not run and is not named by a variable of its own.
+    /// All services: starts those that are not running and that no variable names.
     pub(crate) fn begin(root: &'a Path) -> (Self, Verdict) {
         Self::begin_with(root, |_| true)
     }
@@ -307,7 +307,7 @@ impl Drop for ForTests<'_> {
     }
 }
 
-/// Stops `wanted`, and what stands on it, and removes their files.
+/// Stops `wanted` and the services that need it, and removes their files.
 pub(crate) fn down(root: &Path, wanted: &[&'static Service]) -> Result<String, String> {
     let _lock =
         site::lock(root).map_err(|error| format!("the lock of target/services: {error}"))?;
@@ -358,7 +358,7 @@ fn with<T>(site: &Mutex<Site>, work: impl FnOnce(&mut Site) -> T) -> T {
     work(&mut site.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-/// Asks until `check` has an answer, or for `bound`.
+/// Repeats `check` until it has an answer or `bound` is over.
 fn until<T>(bound: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> {
     let began = now();
     loop {
@@ -374,7 +374,7 @@ fn until<T>(bound: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> 
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a server in another process tells nobody that it is ready"
+    reason = "a server in another process does not announce that it is ready"
 )]
 fn pause() {
     thread::sleep(Duration::from_millis(20));

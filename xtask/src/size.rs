@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `size-check`: a file stays short enough to be read in one go, or says why not; and names its
+//! `size-check`: a file stays short enough to be read at once, or states why not; and names its
 //! licence.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::tree::{self, Source};
 
 const SPDX: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0";
 const LONG: usize = 400;
-/// The reason stands in the module's first lines, where a reader meets it before the length.
+/// The reason is in the module's first lines, so that a reader sees it before the length.
 const REASON: &str = "over 400 lines";
 const REASON_WITHIN: usize = 15;
 

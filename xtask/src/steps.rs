@@ -42,7 +42,7 @@ fn plan(root: &Path) -> Vec<Step> {
     step("size-check", "file lengths and licence lines", Work::Check(size::check));
     step("arch-check", "ARCHITECTURE.md names what exists; no circles", Work::Check(arch::check));
     step("names-check", "a type name means one thing", Work::Check(names::check));
-    step("deps-check", "who depends on whom", Work::Check(deps::check));
+    step("deps-check", "dependencies between crates", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
     // The whole workspace, here and below: also the members that `default-members` leaves out of a
@@ -178,7 +178,7 @@ pub(crate) fn run_all(root: &Path) -> bool {
     summary(&done, start.elapsed(), &closing, tally)
 }
 
-/// Told where the servers are.
+/// Runs with the addresses of the servers.
 fn at(cargo: Cargo, servers: Option<&ForTests<'_>>) -> Cargo {
     servers.map_or(cargo.clone(), |servers| cargo.unseen(&servers.variables))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An outbox that delivers twice, and once more after a restart.
+//! An outbox that delivers twice, and again after a restart.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub async fn run(outbox: &Path, mails: &Path, store: &str) -> Result<Tally, BoxE
     work(engine, mailer, read_outbox(outbox)?, patience).await
 }
 
-/// Runs it in a folder, and tells line by line.
+/// Runs the demo in a folder and reports each step.
 ///
 /// # Errors
 /// When the folder cannot be written.

@@ -26,7 +26,7 @@ impl Patience {
         match error.downcast_ref::<Rejected>() {
             // Another worker is at it. That takes as long as it takes.
             Some(Rejected::InFlight { retry_after }) => return Some(*retry_after),
-            // The store is away, say; or the job failed.
+            // For example, the store is unavailable, or the job failed.
             Some(Rejected::Store(error)) if error.is_retryable() => {}
             None => {}
             // Done but not to be had again, another invoice of the same order, an order that cannot

@@ -16,7 +16,7 @@ use crate::job::{ByOrder, Invoice};
 use crate::mail::Mailer;
 use crate::patience::Patience;
 
-/// How many jobs are at work at a time.
+/// How many jobs run at a time.
 pub const CONCURRENCY: usize = 4;
 
 /// What a job returns. It is stored, and it is what every repetition of the job returns.
@@ -31,7 +31,7 @@ pub struct Mailed {
 pub struct Tally {
     /// Done, now or earlier.
     pub done: usize,
-    /// Given up. They stand in the outbox, and come again.
+    /// Given up. They stay in the outbox and are delivered again.
     pub failed: usize,
 }
 
@@ -90,7 +90,7 @@ pub async fn work<M: Mailer>(
     })
 }
 
-/// Counts what has ended.
+/// Counts the finished jobs.
 #[derive(Default)]
 struct Ended {
     done: AtomicUsize,

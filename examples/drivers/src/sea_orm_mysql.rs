@@ -51,8 +51,8 @@ impl TxSource<Mysql> for SeaSource {
 
     async fn begin(&self) -> Result<SeaTx> {
         let db = self.0.clone();
-        // On a task of its own: a BEGIN that is dropped on its way would leave its transaction to
-        // the connection's next user.
+        // On a separate task: a BEGIN that is dropped on its way would leave its transaction to the
+        // connection's next user.
         let begun = tokio::spawn(async move {
             let tx = SeaTx(Some(db.begin().await.map_err(refused)?));
             tx.execute_unprepared(Mysql::BEGIN).await.map_err(refused)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caller's half: one key for one payment, the same for every retry, and a pause that the
-//! server may ask for.
+//! The client side: one key for one payment, the same for every retry, and a pause that the server
+//! may ask for.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Client {
     /// Connects to `http://HOST:PORT`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// If no server listens there.
     pub async fn connect(url: String) -> Result<Self, BoxError> {
         Ok(Self(Grpc::new(Endpoint::from_shared(url)?.connect().await?)))
     }
@@ -99,7 +99,7 @@ fn keyed<T>(key: &str, message: T) -> Result<Request<T>, Status> {
     Ok(request)
 }
 
-/// The pause that the server asks for.
+/// The pause that the server requests.
 fn asked_for(metadata: &MetadataMap) -> Option<Duration> {
     let millis = metadata.get("grpc-retry-pushback-ms")?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_millis(millis))

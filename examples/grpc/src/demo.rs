@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A payment, its retry, and a mistake, against a server of its own.
+//! A payment, its retry, and a mistake, against a private server.
 
 use retryproof::{IdempotencyEngine, MemoryStore};
 use tokio::net::TcpListener;
@@ -11,7 +11,7 @@ use crate::payments::Ledger;
 use crate::proto::ChargeRequest;
 use crate::server::serve;
 
-/// Runs it, and tells line by line.
+/// Runs the demo and reports each step.
 ///
 /// # Errors
 /// When the server cannot be started.

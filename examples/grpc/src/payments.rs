@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The service itself. It knows nothing of keys, but for the one question that the guard cannot
-//! answer for it: whether an error left a trace.
+//! The service itself. It does not deal with keys, except for the one question that the guard
+//! cannot answer for it: whether an error left a trace.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use crate::proto::{ChargeRequest, HistoryRequest, Payments, Receipt, Receipts};
 
-/// What was paid, in this process.
+/// The payments made in this process.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger(Arc<Mutex<Vec<Receipt>>>);
 

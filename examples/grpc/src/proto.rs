@@ -22,7 +22,7 @@ use tonic::server::{Grpc, NamedService, ServerStreamingService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// What is to be paid.
+/// A payment to make.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChargeRequest {
     /// Who pays.
@@ -33,7 +33,7 @@ pub struct ChargeRequest {
     pub cents: u64,
 }
 
-/// What was paid.
+/// A payment that was made.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Receipt {
     /// Its number in the ledger.
@@ -47,7 +47,7 @@ pub struct Receipt {
     pub cents: u64,
 }
 
-/// Whose payments are asked for.
+/// Asks for the payments of one account.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HistoryRequest {
     /// Who paid.

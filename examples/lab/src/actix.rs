@@ -25,7 +25,7 @@ use retryproof::{Error, IdempotencyEngine, WebConfig};
 use crate::runs;
 use crate::script::Script;
 
-/// What `/open/echo` takes, as with axum; a guarded endpoint takes what its filter lets in.
+/// The body limit of `/open/echo`, as with axum; a guarded endpoint has the limit of its filter.
 const OPEN_LIMIT: usize = 2 << 20;
 
 /// The first argument of every guarded endpoint: wants `x-user` when the script says `auth`
@@ -57,7 +57,7 @@ fn fields(request: &HttpRequest) -> http::HeaderMap {
         .collect()
 }
 
-/// Does what the header `x-lab` says, by the same hand as with axum.
+/// Follows the script in the header `x-lab`, with the same code as for axum.
 async fn run(request: HttpRequest, body: Bytes) -> HttpResponse {
     let fields = fields(&request);
     // Not held while the script sleeps.
@@ -131,7 +131,7 @@ async fn short(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await
 }
 
-/// No scope of its own: method and route.
+/// The default scope: method and route.
 #[idempotent(http, ttl = "PT1H", lease = "PT5S", wait_timeout = "PT2S")]
 async fn orders(_user: User, request: HttpRequest, body: Bytes) -> HttpResponse {
     run(request, body).await

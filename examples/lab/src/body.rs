@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 #[derive(Debug)]
 pub(crate) struct Scripted {
     frames: VecDeque<Result<Frame<Bytes>, std::io::Error>>,
-    /// What is left, where it is told.
+    /// The remaining length, if it is declared.
     known: Option<u64>,
 }
 

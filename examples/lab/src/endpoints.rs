@@ -43,7 +43,7 @@ async fn short(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await
 }
 
-/// No scope of its own: method and route.
+/// The default scope: method and route.
 #[idempotent(http, ttl = "PT1H", lease = "PT5S", wait_timeout = "PT2S")]
 async fn orders(_user: User, headers: HeaderMap, body: Bytes) -> Response {
     run(&headers, &body).await

@@ -143,7 +143,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let unusable = |error: Error| {
         let problem =
             format!("the store {} cannot be used: {}", shown(&store), with_sources(&error));
-        // An error of no operation is one of the URL or the settings: no store was asked.
+        // An error without an operation comes from the URL or the settings: no store was called.
         match error.operation() {
             None => Failure::Usage(problem),
             Some(_) => Failure::Start(problem),
@@ -161,7 +161,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::Start(format!("cannot listen on {}: {error}", options.listen)))?;
     let address = listener.local_addr().map_err(|error| Failure::Start(error.to_string()))?;
-    // Heard from before the line on: whoever reads it may send SIGTERM at once.
+    // The handler is installed before the line is printed, because its reader may send SIGTERM at
+    // once.
     let stop = termination()
         .map_err(|error| Failure::Start(format!("signals cannot be heard: {error}")))?;
     // One line, and nothing buffered: a parent process waits for it.
@@ -199,7 +200,7 @@ async fn serve_axum(
         // Answers on their way out.
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    // A connection that never ends, say an open stream, does not hold the exit back.
+    // A connection that never ends, such as an open stream, does not delay the exit.
     tokio::select! {
         served = server => {
             served.map_err(|error| Failure::Start(error.to_string()))?;

@@ -34,7 +34,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     }
 }
 
-/// Does what the header `x-lab` says.
+/// Follows the script in the header `x-lab`.
 pub(crate) async fn run(headers: &HeaderMap, body: &Bytes) -> Response {
     match scripted(headers, body).await {
         Ok(response) => response,

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What a handler is told to do. Every member is optional.
+/// The instructions for a handler. Every member is optional.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Script {
@@ -44,7 +44,8 @@ pub(crate) enum Fail {
     BodyError,
 }
 
-/// The largest body that a script may ask for: a lab, not a denial of service.
+/// The largest body that a script may request, so that the lab cannot be used for denial of
+/// service.
 const MAX_PAD: usize = 64 << 20;
 
 impl Script {
@@ -61,7 +62,7 @@ impl Script {
         Ok(script)
     }
 
-    /// The scripted body; `None` asks for the default one.
+    /// The scripted body; `None` is the default body.
     pub(crate) fn own_body(&self) -> Result<Option<Vec<u8>>, String> {
         if let Some(text) = &self.body {
             return Ok(Some(text.clone().into_bytes()));

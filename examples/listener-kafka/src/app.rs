@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The consumer, as one would write it; and what it consumes.
+//! The consumer, as an application would write it, and the publisher of its messages.
 
 use std::future::Future;
 use std::path::Path;
@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 use crate::BoxError;
 use crate::receipts::{self, OrderPaid};
 
-/// The header that says which event a message is, however often it was published.
+/// The header with the event's id, which is the same however often the event was published.
 const EVENT_ID: &str = "event-id";
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
@@ -49,7 +49,7 @@ pub(crate) fn listener(brokers: &str, topic: &str) -> Result<KafkaListener, BoxE
     Ok(listener)
 }
 
-/// Books one receipt for the order that a message tells of.
+/// Books one receipt for the order in a message.
 pub(crate) fn book(
     engine: JoinedEngine<SqliteTx>,
 ) -> impl Fn(Delivery) -> Handled + Clone + Send + Sync {
@@ -80,7 +80,7 @@ pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), 
         .with_writer(std::io::stderr)
         .with_target(false)
         .init();
-    // Before anything is begun: whoever is told to stop while it starts stops in order, too.
+    // Installed before anything starts, so that a stop during start-up is orderly too.
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async move {
@@ -96,7 +96,7 @@ pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.
+/// Publishes each paid order twice, as a publisher does that got no confirmation.
 pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result<(), BoxError> {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", brokers).set("message.timeout.ms", "30000");

@@ -31,7 +31,7 @@ usage: listener-kafka [demo|listen|publish] [options]
             --topic NAME        default orders.paid; dead letters go to NAME.dead
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 enum Command {
     Demo { orders: usize, deaths: usize },
     Listen { db: PathBuf },

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
-/// What is published when an order was paid.
+/// The message that is published when an order was paid.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct OrderPaid {
     /// The order's id.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The consumer, as one would write it; and what it consumes.
+//! The consumer, as an application would write it, and the publisher of its messages.
 
 use std::path::Path;
 use std::time::Duration;
@@ -51,8 +51,7 @@ pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxEr
 pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
-        // How long the server waits for a consumer that says nothing more. Long work does not need
-        // a longer one.
+        // How long the server waits for a silent consumer. Long work does not need a longer one.
         ack_wait: Duration::from_secs(5),
         // No `max_deliver`: the server drops a message whose consumer is killed in the last
         // delivery. The listener gives up instead.
@@ -98,7 +97,7 @@ pub(crate) async fn listen(
         .max_deliveries(100)
         .build()
         .await?;
-    // Heard from here on, so that whoever reads the next line may stop it.
+    // Installed before the next line is printed, because its reader may stop the process.
     let stop = stop_signal()?;
     tracing::info!(stream = name, db = %db.display(), "listening");
 
@@ -149,7 +148,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
-/// Publishes paid orders, each of them twice, as a publisher does that was not told of its success.
+/// Publishes each paid order twice, as a publisher does that got no confirmation.
 pub(crate) async fn publish(url: &str, name: &str, orders: usize) -> Result<(), BoxError> {
     let jetstream = connect(url).await?;
     streams(&jetstream, name).await?;

@@ -37,7 +37,7 @@ usage: listener-nats [listen|publish|storm] [options]
             --name NAME         of stream and subjects; default orders
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 enum Command {
     Listen { db: PathBuf, lease: Duration },
     Publish { orders: usize },
@@ -93,7 +93,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> 
     value.parse().map_err(|_| format!("{option} cannot be {value:?}"))
 }
 
-/// Where the server is, if nobody says so.
+/// The default address of the server.
 fn server() -> String {
     let set = std::env::var("NATS_URL").ok().filter(|url| !url.is_empty());
     let started = || service(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "RETRYPROOF_TEST_NATS");

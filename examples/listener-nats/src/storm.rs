@@ -45,7 +45,7 @@ impl Default for Plan {
     }
 }
 
-/// The consumers, each a process of its own.
+/// The consumers, each in a separate process.
 struct Workers {
     url: String,
     name: String,
@@ -65,7 +65,7 @@ impl Workers {
         Ok(command.spawn()?)
     }
 
-    /// A consumer that ended by itself will not do better the next time.
+    /// Fails if a consumer ended unexpectedly, because a restart would not help.
     fn all_live(&mut self) -> Result<(), BoxError> {
         for worker in &mut self.running {
             if let Some(status) = worker.try_wait()? {

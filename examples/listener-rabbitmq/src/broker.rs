@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// What the environment says, else the server for tests.
+/// The address from the environment, or else the test server.
 pub(crate) fn url() -> Result<String, BoxError> {
     let set = std::env::var(BROKER).ok().filter(|url| !url.is_empty());
     let started =
@@ -27,7 +27,7 @@ pub(crate) fn url() -> Result<String, BoxError> {
 }
 
 /// The exchange, the queues, their dead letters. Declaring again what is there does nothing. A
-/// broker that is away for a moment is asked again, as the consumers do later.
+/// broker that is briefly unavailable is tried again, as the consumers do later.
 pub(crate) async fn declare(url: &str, shop: &Shop) -> Result<(), BoxError> {
     for _ in 0..40 {
         if try_declare(url, shop).await.is_ok() {
@@ -89,7 +89,7 @@ impl Broker {
         exchange: &str,
         messages: &[Message],
     ) -> Result<(), BoxError> {
-        // So many on their way at once; each confirmation is awaited all the same.
+        // Sends this many at once, and still awaits each confirmation.
         for batch in messages.chunks(200) {
             let mut confirms = Vec::with_capacity(batch.len());
             for (key, body) in batch {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq demo`: what becomes of orders that come twice, and of messages that nobody
-//! can handle.
+//! `listener-rabbitmq demo`: shows what happens to orders that arrive twice, and to messages that
+//! nobody can handle.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ pub(crate) async fn run() -> Result<(), BoxError> {
     let status = timeout(PATIENCE, first.ended()).await??;
     println!("the first listener: {status}, killed when its 3rd order was booked");
     let journal = || std::fs::read_to_string(folder.path().join("journal"));
-    // Booked, and no word about it: its acknowledgement was never sent.
+    // Booked, but the acknowledgement was never sent.
     let (booked, executed) =
         (booked(&shop)?, journal()?.lines().filter(|line| line.contains(" executed ")).count());
     println!("booked: {booked}; acknowledged: {executed} at most");

@@ -37,7 +37,7 @@ pub(crate) fn migrate(file: &Path) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Books an order in a transaction that the record of the message joins (CMP-7): both stand, or
+/// Books an order in a transaction that the record of the message joins (CMP-7): both commit, or
 /// neither.
 pub(crate) fn book(tx: &mut SqliteTx, order: &OrderPaid) -> Result<(), BoxError> {
     tx.prepare_cached("INSERT INTO bookings (id, customer, cents, process) VALUES (?, ?, ?, ?)")?

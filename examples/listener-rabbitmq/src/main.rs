@@ -3,7 +3,7 @@
 //! fanout exchange.
 //!
 //! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders
-//!   twice and two messages that nobody can handle, and shows what becomes of each.
+//!   twice and two messages that no consumer can handle, and shows what happens to each.
 //! - `listener-rabbitmq listen`: the listeners alone, until SIGTERM or Ctrl-C.
 //! - `listener-rabbitmq last-words`: one listener is killed when an order is booked and not yet
 //!   acknowledged; what the next one does.

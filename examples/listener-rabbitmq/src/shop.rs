@@ -53,7 +53,7 @@ impl Shop {
 
     /// Makes what the listeners need, queues included, and listens until SIGTERM or Ctrl-C.
     pub(crate) async fn listen(self) -> Result<(), BoxError> {
-        // Before anything is begun: whoever is told to stop while it starts stops in order, too.
+        // Installed before anything starts, so that a stop during start-up is orderly too.
         let mut terminate = signal(SignalKind::terminate())?;
         let (ledger, receipts) = self.listeners().await?;
         let stoppers: Vec<Stopper> =
@@ -148,7 +148,7 @@ impl AsRef<IdempotencyEngine> for Sender {
 impl Sender {
     #[idempotent(key = order.id, scope = "receipts.sent", ttl = "P30D", lease = "PT2S", wait_timeout = "PT0S")]
     async fn send(&self, order: &OrderPaid) -> Result<(), BoxError> {
-        // A mail server would be asked here.
+        // A real program would call a mail server here.
         say("receipts", "sent", order);
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Drop for Folder {
     }
 }
 
-/// A short name that nobody else has.
+/// A short unique name.
 pub(crate) fn name(id: &OwnerId) -> String {
     id.as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -286,7 +286,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Waits for the end of one that ends by itself.
+    /// Waits until a process ends without being stopped.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus, BoxError> {
         let mut child = self.running.pop().ok_or("nobody listens")?;
         Ok(child.wait().await?)
@@ -311,7 +311,7 @@ impl Listeners {
         Ok(child)
     }
 
-    /// SIGKILL to one of them, in turn, and another takes its place. Says which process that was.
+    /// Kills one of them, in turn, with SIGKILL and starts another. Returns the killed process.
     async fn kill(&mut self, turn: usize) -> Result<u32, BoxError> {
         let mut victim = self.running.remove(turn % self.running.len());
         let process = victim.id().ok_or("a listener ended by itself; see its log")?;

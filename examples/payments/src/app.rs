@@ -24,11 +24,11 @@ use crate::checkout::{self, Delay, Feed, Wire, Wires};
 use crate::ledger::{self, Charge, Ledger, Order, Receipt};
 use crate::logs::{self, Log};
 
-/// What the payment provider takes to answer, for want of a real one; the checkout page may ask for
-/// a slower one.
+/// How long the simulated payment provider takes to answer; the checkout page may ask for a slower
+/// one.
 const PROVIDER: Duration = Duration::from_millis(25);
 
-/// What it takes to hand the receipt to the mail system, where that is done in the handler.
+/// How long it takes to pass the receipt to the mail system, if the handler does that.
 const MAIL: Duration = Duration::from_millis(10);
 
 /// `T` is a transaction on the ledger's database.
@@ -195,7 +195,7 @@ pub(crate) struct Service {
     pub(crate) store: String,
     /// Charge and record in two commits.
     pub(crate) apart: bool,
-    /// With the checkout page, and what it may ask for.
+    /// Adds the checkout page and the requests that it may make.
     pub(crate) page: bool,
 }
 
@@ -235,7 +235,8 @@ pub(crate) async fn serve(service: Service) -> Result<(), BoxError> {
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|error| format!("cannot listen on {listen}: {error}"))?;
-    // Heard from before the line on: whoever reads it may send SIGTERM at once.
+    // The handler is installed before the line is printed, because its reader may send SIGTERM at
+    // once.
     let stop = stop()?;
     println!("listening on http://{}", listener.local_addr()?);
     println!(

@@ -3,9 +3,9 @@
 //! did.
 //!
 //! It is a demonstration and sits outside the guard, on what any service has: a middleware around
-//! the guarded route ([`watch`]), an observer ([`feed`]) and the sockets ([`wire`]).
-//! `serve --no-page` runs the service without all of it. What the page may ask for, of
-//! `POST /payments` and by header, for a header is no part of the request's fingerprint:
+//! the guarded route ([`watch`]), an observer ([`feed`]) and the sockets ([`wire`]). `serve
+//! --no-page` runs the service without all of it. What the page may ask for, of `POST /payments`
+//! and by header, because a header is not part of the request's fingerprint:
 //!
 //! - `X-Demo-Cut: true` drops the connection once the answer is there, and before its first byte is
 //!   sent.

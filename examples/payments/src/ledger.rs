@@ -2,11 +2,11 @@
 //! The ledger: what was charged, by which process. It lives in the database of the records: a
 //! SQLite file, or PostgreSQL.
 //!
-//! [`in_sqlite`] and [`in_postgres`] write into a transaction of somebody else's: the guard's,
+//! [`in_sqlite`] and [`in_postgres`] write into a transaction that they do not own: the guard's,
 //! which commits the charge and the record of the answer together (CMP-7). A process that dies
-//! before that commit leaves neither. [`Ledger::charge_apart`] is a commit of its own: a process
-//! that dies between it and the record leaves a charge that its retry repeats. That is the limit of
-//! a lease, and `storm --apart` shows it.
+//! before that commit leaves neither. [`Ledger::charge_apart`] commits separately: a process that
+//! dies between it and the record leaves a charge that its retry repeats. That is the limit of a
+//! lease, and `storm --apart` shows it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,14 +19,14 @@ use sqlx::{Executor as _, Row as _, query};
 
 use crate::BoxError;
 
-/// What a client asks to be charged.
+/// A client's order.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Order {
     /// The customer's account.
     pub(crate) account: String,
     /// In cents.
     pub(crate) amount: i64,
-    /// What it is for; shown on the receipt.
+    /// The purpose, shown on the receipt.
     pub(crate) reference: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Receipt {
     pub(crate) account: String,
     /// In cents.
     pub(crate) amount: i64,
-    /// What it was for.
+    /// The purpose.
     pub(crate) reference: String,
 }
 
@@ -129,7 +129,8 @@ impl Ledger {
         let pool = PgPoolOptions::new().max_connections(16).connect(url).await;
         // The driver's error may show the URL, and with it a password.
         let pool = pool.map_err(|_| "the ledger's database cannot be reached")?;
-        // Two that make it at once: one of them may be told that the other was first.
+        // If two processes create it at once, one of them may get an error because the other was
+        // first.
         let table = "CREATE TABLE IF NOT EXISTS payments_ledger (
             payment   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             account   text NOT NULL,
@@ -143,7 +144,7 @@ impl Ledger {
         Ok(Self::Postgres(pool))
     }
 
-    /// Charges in a commit of its own, apart from the record.
+    /// Charges in a separate commit, apart from the record.
     pub(crate) async fn charge_apart(&self, order: &Order) -> Result<Receipt, BoxError> {
         match self {
             Self::Sqlite(connection) => {

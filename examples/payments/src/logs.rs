@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the service says of each request: executed, replayed, waited, taken over, and how it ended.
+//! The service's log of each request: executed, replayed, waited, taken over, and how it ended.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use retryproof::observe::{LeaseEvent, Loss, Observer, Phase};
 use retryproof::{Identity, Recorded};
 use tracing_subscriber::EnvFilter;
 
-/// Logs to stderr, at `info` unless `RUST_LOG` says otherwise.
+/// Logs to stderr, at the level of `RUST_LOG` or else at `info`.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::fmt()
@@ -17,7 +17,7 @@ pub(crate) fn start() {
         .try_init();
 }
 
-/// One line an event. An identity prints masked, so no key stands in a log.
+/// One line per event. An identity prints masked, so a log contains no key.
 #[derive(Debug)]
 pub(crate) struct Log;
 

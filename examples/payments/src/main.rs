@@ -46,7 +46,7 @@ usage: payments [serve|demo|storm] [options]
             --keep            leaves the database and the server's log behind, and says where
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 enum Command {
     Serve(app::Service),
     Demo,

@@ -32,7 +32,8 @@ pub(crate) struct Plan {
     pub(crate) kills: usize,
     /// A database, instead of a SQLite file of the storm's own.
     pub(crate) store: Option<String>,
-    /// Tells the keys and references of this storm from those of others on the same database.
+    /// Distinguishes the keys and references of this storm from those of others on the same
+    /// database.
     pub(crate) run: String,
     /// Charge and record in two commits: what the join is for.
     pub(crate) apart: bool,
@@ -149,7 +150,7 @@ fn start_clients(
         .collect()
 }
 
-/// SIGKILL, start again on the same port, `plan.kills` times. Says which processes were killed.
+/// SIGKILL, start again on the same port, `plan.kills` times. Returns the killed processes.
 async fn kill_and_restart(
     plan: Plan,
     mut server: Server,
@@ -161,7 +162,7 @@ async fn kill_and_restart(
     let mut dice = play::Dice::new(plan.keys as u64);
     for _ in 0..plan.kills {
         sleep(BETWEEN_KILLS.mul_f64(0.5 + dice.unit())).await;
-        // In the middle of a burst: wait for handlers to be at work.
+        // In the middle of a burst: wait until handlers are running.
         let patience = Instant::now() + BETWEEN_KILLS;
         while tally.open.load(Ordering::Relaxed) < 8 && Instant::now() < patience {
             sleep(Duration::from_millis(1)).await;

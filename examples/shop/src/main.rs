@@ -48,7 +48,7 @@ impl Fate for Unpaid {
         match self {
             // An answer like any other: every retry of the order gets it.
             Self::Declined(_) => AnswerFate::Store,
-            // Whoever comes next sends the payments service the same key, and gets its answer if
+            // The next attempt sends the payments service the same key, and gets its answer if
             // there was one. So the order may be repeated at once, although it may have been paid.
             Self::NoAnswer => AnswerFate::Release,
             Self::Unclear => AnswerFate::Hold,
@@ -86,8 +86,7 @@ async fn order(
     lease: Lease,
     Json(order): Json<Order>,
 ) -> Result<(StatusCode, Json<Confirmation>), Unpaid> {
-    // The same for whoever takes over from this run: the payments service sees one key for one
-    // order.
+    // Stays the same after a takeover: the payments service sees one key for one order.
     let receipt = payments.charge(&lease.downstream_key("charge"), &order).await?;
     Ok((
         StatusCode::CREATED,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BoxError;
 
-/// What the payments service is asked to charge.
+/// A charge to make at the payments service.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Order {
     pub(crate) account: String,
@@ -21,7 +21,7 @@ pub(crate) struct Order {
     pub(crate) reference: String,
 }
 
-/// What it answers.
+/// Its answer.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) payment: i64,
@@ -35,8 +35,8 @@ pub(crate) enum Unpaid {
     /// No answer for as long as the shop waits. It may have been charged: the next call with the
     /// same key finds out.
     NoAnswer,
-    /// The key was used before, and the service cannot say with what result for this order:
-    /// somebody has to look.
+    /// The key was used before, and the service does not know the result for this order: a person
+    /// has to check.
     Unclear,
 }
 
@@ -60,7 +60,7 @@ impl Payments {
         Ok(Self { url: format!("{}/payments", url.trim_end_matches('/')), client })
     }
 
-    /// Charges once per key, whoever calls and however often.
+    /// Charges once per key, however often it is called.
     pub(crate) async fn charge(&self, key: &str, order: &Order) -> Result<Receipt, Unpaid> {
         let request = self.client.post(&self.url).idempotency_key(key).json(order);
         let answer = request.send().await.map_err(|error| {

@@ -46,7 +46,7 @@ pub struct Paid {
 enum Failed {
     /// There was no transaction to be had.
     Transaction(TxError),
-    /// The database did not take what the event says.
+    /// The database did not accept the event's changes.
     Database(rusqlite::Error),
 }
 
@@ -82,7 +82,7 @@ struct App {
     books: Arc<Mutex<Connection>>,
 }
 
-/// Handles an event once. The ttl is longer than any sender goes on delivering; the wait is shorter
+/// Handles an event once. The ttl is longer than any sender keeps delivering; the wait is shorter
 /// than it waits for an answer.
 #[idempotent(
     http,
@@ -140,7 +140,7 @@ pub async fn receiver(
         App { idempotency: idempotency.clone(), transactions, books: Arc::new(Mutex::new(books)) };
     let router = Router::new()
         .route("/webhooks/payments", post(receive))
-        // Outside of the guard, so that nobody else's delivery gets as far as a key.
+        // Outside the guard, so that a forged delivery never reaches a key.
         .layer(axum::middleware::from_fn_with_state((trusted, key_header), verified))
         .route("/paid", get(paid))
         .with_state(app);

@@ -42,7 +42,7 @@ impl Sender {
     /// To that URL.
     #[must_use]
     pub fn new(client: Client, url: impl Into<String>, secret: Secret) -> Self {
-        // A few, doubling; providers go on for days.
+        // A few, doubling; real providers continue for days.
         let pauses = (0..6).map(|n| Duration::from_millis(500 << n)).collect();
         Self { client, url: url.into(), secret, patience: Duration::from_secs(10), pauses }
     }

@@ -14,7 +14,7 @@ use sha2::Sha256;
 /// How far the sender's clock and ours may be apart, and how long a delivery may be on its way.
 pub const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// Why a delivery is not believed. Told to the log and not to the sender, who may be anybody.
+/// Why a delivery is refused. The reason is logged and not sent, because the sender is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distrust {
     /// No signature, or not one that can be read.
@@ -95,7 +95,7 @@ fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
     for part in header.split(',') {
         match part.trim().split_once('=')? {
             ("t", _) if timestamp.is_some() => return None,
-            // The digits are what was signed: `+1` and `01` are other texts of the same number.
+            // The digits themselves were signed: `+1` and `01` are other texts of the same number.
             ("t", digits) => {
                 timestamp =
                     Some(digits.parse().ok().filter(|time: &u64| time.to_string() == digits)?);
@@ -104,7 +104,7 @@ fn parse(header: &str) -> Option<(u64, Vec<[u8; 32]>)> {
             _ => {}
         }
     }
-    // Each costs one HMAC over the body; nobody changes so many secrets at once.
+    // Each costs one HMAC over the body; a rotation needs no more secrets than this.
     let is_sane = (1..=8).contains(&signatures.len());
     Some((timestamp?, signatures)).filter(|_| is_sane)
 }

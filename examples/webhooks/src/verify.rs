@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layer before the guard: who sent it, over which bytes, and under which id.
-//!
-//! A signature is over the raw body, and a guard keys by a header, so this stands outside and does
-//! both: it gathers the body, checks it, reads the event's id *from what was signed*, and sets it
-//! as the key, in the field by which the guard keys. What it refuses never reaches a key, so it
-//! leaves no record (HTTP-16, ANN-6).
+//! The layer before the guard: who sent it, over which bytes, and under which id. A signature
+//! covers the raw body, and a guard reads its key from a header. So this layer is outside the guard
+//! and does both: it collects the body, checks it, reads the event's id *from what was signed*, and
+//! sets it as the key, in the field by which the guard keys. What it refuses never reaches a key,
+//! so it leaves no record (HTTP-16, ANN-6).
 
 use std::sync::Arc;
 
@@ -68,7 +67,7 @@ struct Envelope {
 /// signed, with its event's id in that field.
 ///
 /// It has to be the field that the filter reads, `web.key-header`: any other is not signed, and
-/// whoever overheard a delivery could change it.
+/// anyone who overheard a delivery could change it.
 pub async fn verified(
     State((trusted, key_header)): State<(Trusted, HeaderName)>,
     request: Request,
@@ -80,7 +79,7 @@ pub async fn verified(
     };
     if let Err(why) = trusted.check(&head.headers, &body) {
         tracing::warn!(%why, "a delivery was refused");
-        // Which of the reasons it was helps nobody but a forger.
+        // The reason would help only a forger.
         return (StatusCode::UNAUTHORIZED, "not signed\n").into_response();
     }
     let Some(key) = serde_json::from_slice(&body).ok().and_then(|event: Envelope| key(&event.id))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Member, Version, version};
 
-/// What the language of our own code asks for: edition 2024 and `if let` chains.
+/// The version that our own code requires: edition 2024 and `if let` chains.
 const LANGUAGE: Version = (1, 88);
 const NEWEST_RUST: Version = (1, 95);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chromium, through the driver that speaks WebDriver for it: each session of a test gets a browser
-//! and a profile of its own.
+//! Chromium, through its WebDriver: each session of a test gets a separate browser and profile.
 
 use std::io;
 
@@ -28,7 +27,7 @@ pub(super) fn driver(site: &Site, tools: &Tools) -> io::Result<Server> {
             "XDG_CONFIG_HOME=".into(),
             "XDG_CACHE_HOME=".into(),
             tools.path("chromedriver")?,
-            // It takes local connections only, unless it is told otherwise.
+            // By default it accepts only local connections.
             format!("--port={port}"),
             "--log-level=WARNING".into(),
         ],

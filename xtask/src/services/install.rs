@@ -55,7 +55,7 @@ impl Tools {
     }
 }
 
-/// All programs that `services` need; installs what is missing where that is possible.
+/// All programs that `services` need; installs missing ones if possible.
 pub(super) fn tools(services: &[&Service]) -> Result<Tools, String> {
     let tools = Tools::search();
     let lacking = tools.lacking(services);

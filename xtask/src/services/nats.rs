@@ -13,7 +13,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (port, dir) = (site.port("nats"), site.dir("nats"));
     // A message is written before it is acknowledged, so a crash of the server loses none. That it
     // is on disk before as well is `sync_interval: always`, which Debian's 2.9 does not know: a
-    // power loss may cost what its last two minutes brought.
+    // power loss may lose the last two minutes.
     let settings = format!(
         "listen: \"127.0.0.1:{port}\"\npid_file: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n",
         dir.join("pid").display(),

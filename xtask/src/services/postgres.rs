@@ -59,7 +59,7 @@ pub(super) fn server(site: &Site, tools: &Tools) -> io::Result<Server> {
     })
 }
 
-/// Transaction mode; whoever connects is the superuser of the server behind it.
+/// Transaction mode; every client is the superuser of the server behind it.
 pub(super) fn bouncer(site: &Site, tools: &Tools) -> io::Result<Server> {
     let (dir, port) = (site.dir("pgbouncer"), site.port("pgbouncer"));
     let config = format!(

@@ -13,7 +13,7 @@ use super::wire;
 
 const EPMD: &str = "rabbitmq-epmd";
 const NODE: &str = "rabbitmq";
-/// Where it speaks TLS: on the same number, which saves it one of its own.
+/// The address for TLS: it has the same port number, so it needs no extra one.
 const TLS_HOST: &str = "127.0.0.3";
 
 /// In the order of their start.

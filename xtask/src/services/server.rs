@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One server process: what it is made of, how it is started, when it is ready.
+//! One server process: its settings, how it is started, and when it is ready.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::account::Account;
 use super::until;
 
-/// What is known of a server before it exists.
+/// The settings of a server before it exists.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) service: &'static str,
@@ -60,7 +60,7 @@ pub(super) struct Server {
     pub(super) prepare: Vec<(Vec<String>, String)>,
     /// The server in the foreground.
     pub(super) command: Vec<String>,
-    /// Asks whether it serves.
+    /// Checks whether it serves.
     pub(super) ready: fn(u16) -> io::Result<()>,
 }
 
@@ -172,7 +172,7 @@ impl Server {
                 .spawn()
                 .map_err(|error| io::Error::other(format!("{}: {error}", words[0])))?;
             if let Some(mut pipe) = child.stdin.take() {
-                // One that ended early says so by its status.
+                // If it ended early, its status shows it.
                 drop(pipe.write_all(input.as_bytes()));
             }
             let status = child.wait()?;
@@ -210,7 +210,7 @@ fn quoted(word: &str) -> String {
 }
 
 fn write_script(path: &Path, text: &str) -> io::Result<()> {
-    // Its presence says that the data are whole, so it appears at once.
+    // Its presence means that the data are complete, so it is created in one step.
     let half = path.with_extension("half");
     let mut file = File::create(&half)?;
     file.write_all(text.as_bytes())?;

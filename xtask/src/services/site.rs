@@ -51,7 +51,7 @@ pub(super) fn folder(root: &Path) -> PathBuf {
 }
 
 impl Site {
-    /// Reads what is there; makes nothing.
+    /// Reads the existing state; creates nothing.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let me = account::me().map_err(|_| {
             io::Error::other("no /proc here: the servers can be started on Linux only")
@@ -178,7 +178,7 @@ impl Site {
         left.map_err(|error| format!("{}: {error}", self.home.display()))
     }
 
-    /// Writes `target/services` for whoever tests; with nothing running, removes what is there.
+    /// Writes `target/services` for the tests; if nothing is running, removes its files.
     pub(super) fn publish(&self, root: &Path) -> io::Result<()> {
         let folder = folder(root);
         let variables = env::variables(self);
@@ -261,7 +261,7 @@ mod tests {
             Site::at(self.0.clone(), account::me().expect("our id")).expect("opened")
         }
 
-        /// A process that works in `folder` and waits for ever.
+        /// A process that works in `folder` and waits forever.
         fn process(&self, folder: &str) -> Child {
             let mut command = Command::new("sleep");
             command.arg("600").current_dir(self.0.join(folder)).stdin(Stdio::null());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a server serves, asked in its own protocol: a port that accepts says nothing yet.
+//! Checks in a server's own protocol whether it serves: an open port alone is not enough.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -71,7 +71,7 @@ pub(super) fn ask_redis(port: u16, command: &str) -> io::Result<String> {
     }
 }
 
-/// A WebDriver: it says that it takes sessions.
+/// A WebDriver: reports that it accepts sessions.
 pub(super) fn webdriver(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream
@@ -85,7 +85,7 @@ pub(super) fn webdriver(port: u16) -> io::Result<()> {
             return Ok(());
         }
         if read == 0 || answer.len() > 1 << 16 {
-            return Err(io::Error::other("it does not say that it is ready"));
+            return Err(io::Error::other("it does not report that it is ready"));
         }
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn nats(port: u16) -> io::Result<()> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
     if !(line.starts_with("INFO ") && line.contains("\"jetstream\":true")) {
-        return Err(io::Error::other("it does not say that JetStream is on"));
+        return Err(io::Error::other("it does not report that JetStream is on"));
     }
     stream.get_mut().write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n")?;
     line.clear();
@@ -105,7 +105,7 @@ pub(super) fn nats(port: u16) -> io::Result<()> {
     if line.starts_with("PONG") { Ok(()) } else { Err(io::Error::other(line.trim().to_string())) }
 }
 
-/// The daemon that tells where Erlang nodes are: it lists them, behind its own port.
+/// The daemon that lists the Erlang nodes, after its own port.
 pub(super) fn epmd(port: u16) -> io::Result<()> {
     let mut stream = connect(port)?;
     stream.write_all(&[0, 1, b'n'])?;

@@ -47,7 +47,7 @@ impl Account {
         let booked: HashMap<String, usize> =
             invoices::booked(&invoices::open(db)?)?.into_iter().collect();
         let log = std::fs::read_to_string(log)?;
-        // From the level on, so that what was not booked is not counted among what was.
+        // Matches from the level on, so that "not booked" does not count as "booked".
         let said = |words: &str| {
             log.lines().filter(|line| line.contains(&format!("{words} sequence="))).count()
         };
@@ -124,7 +124,7 @@ impl Account {
     }
 }
 
-/// The number of the message that a line of a log says was in flight.
+/// The number of the message that a log line reports as in flight.
 fn in_flight(line: &str) -> Option<u64> {
     line.split_once(" in flight sequence=")?.1.split_whitespace().next()?.parse().ok()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hears what consumers tell the server of their messages, and counts.
+//! Subscribes to the consumers' acknowledgements and counts them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -104,7 +104,7 @@ impl Account {
         self.put_off_messages = put_off.len();
         self.most_put_off = put_off.values().copied().max().unwrap_or(0);
         self.loops = put_off.values().filter(|count| **count > LOOP).count();
-        // Whoever began and said no more was killed.
+        // A process that logged a start and no end was killed.
         let by_the_living =
             open.iter().filter(|((process, _), runs)| **runs > 0 && !killed.contains(process));
         self.unexplained = by_the_living.count();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the server does, told to every open page as it happens.
+//! Sends each step of the server to every open page as it happens.
 //!
 //! The engine's observer knows keys and not requests. It is called in the task of the request that
 //! it speaks of, so the middleware leaves that request's [`Visit`] in the task.
@@ -29,7 +29,7 @@ tokio::task_local! {
     pub(super) static VISIT: Arc<Visit>;
 }
 
-/// Everybody who listens.
+/// The open pages.
 #[derive(Debug)]
 pub(crate) struct Feed {
     /// None once the service is stopping.
@@ -47,7 +47,7 @@ pub(super) struct Visit {
     pub(super) ran: AtomicBool,
 }
 
-/// What becomes of a request. Nothing of the key or the body stands in it.
+/// A step of a request. It contains nothing of the key or the body.
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(super) enum State {
@@ -63,7 +63,7 @@ pub(super) enum State {
         ms: u64,
         cut: bool,
     },
-    /// The client went away before there was an answer. What ran goes on.
+    /// The client disconnected before the answer. The running work continues.
     Left,
 }
 
@@ -80,7 +80,7 @@ impl Feed {
         Arc::new(Self { pages: Mutex::new(Some(Vec::new())), requests: AtomicU64::new(0) })
     }
 
-    /// None when too many listen, or nobody may any more.
+    /// None if too many pages listen, or if the feed has ended.
     pub(super) fn subscribe(&self) -> Option<Lines> {
         let (page, lines) = mpsc::channel(BEHIND);
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,13 +89,13 @@ impl Feed {
         if pages.len() >= PAGES {
             return None;
         }
-        // At once, so that the page knows that it hears.
+        // Sent at once, so that the page knows that it is connected.
         let _ = page.try_send(Bytes::from_static(b"retry: 1000\nevent: hello\ndata:\n\n"));
         pages.push(page);
         Some(Lines(lines))
     }
 
-    /// Ends every stream: a server that waits for its connections to end would wait for ever.
+    /// Ends every stream; otherwise a server that waits for its connections would wait forever.
     pub(crate) fn close(&self) {
         *self.pages.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The middleware around the guarded route: it sees what any client would see, tells the feed, and
-//! cuts what is to be cut.
+//! The middleware around the guarded route: it sees what any client would see, reports to the feed,
+//! and cuts connections on request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const SLOWEST: Duration = Duration::from_secs(15);
 /// Of an answer, what the page shows.
 const SHOWN: [&str; 3] = ["Idempotent-Replayed", "Retry-After", "Cache-Control"];
 
-/// What the provider takes, if the request says so.
+/// The provider's delay, if the request sets one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delay(pub(crate) Option<Duration>);
 

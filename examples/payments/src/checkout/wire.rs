@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections that can be cut: what is written after that goes nowhere, and the socket is closed.
+//! Connections that can be cut: later writes are discarded, and the socket is closed.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;

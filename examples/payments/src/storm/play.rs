@@ -134,7 +134,7 @@ async fn until_answered(
     None
 }
 
-/// In flight and unavailable ask for a retry; everything else is the answer.
+/// In flight and unavailable call for a retry; everything else is final.
 fn is_final(delivery: &Delivery) -> bool {
     !matches!(delivery.answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }
