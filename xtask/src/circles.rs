@@ -14,7 +14,7 @@ const STILL_CLOSED: [(&str, usize); 5] = [
     ("retryproof-http", 16),
     ("retryproof-kafka", 2),
     ("retryproof-nats", 2),
-    ("retryproof-rabbitmq", 5),
+    ("retryproof-rabbitmq", 2),
     ("retryproof-redis", 2),
 ];
 

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use retryproof_core::listener::{Backoff, Poison, body_fingerprint};
-use retryproof_core::{IdempotencyContext, IntoScope, Result, Scope};
+use retryproof_core::listener::{Backoff, Poison};
+use retryproof_core::{IntoScope, Result, Scope};
 
 use crate::delivery::Message;
 use crate::error::invalid_setting;
 use crate::listener::Consumer;
 use crate::receive::url::{BrokerUrl, RootCertificates};
+use crate::topology::dead_letters_of;
+use settings::{Decode, Settings};
 
-type KeyOf = dyn Fn(&Message) -> Option<String> + Send + Sync;
+pub(crate) mod settings;
 
 /// The broker allows names of up to 255 bytes, and the name of a wait queue is that of the work queue
 /// and a suffix.
@@ -29,26 +31,6 @@ pub struct ConsumerBuilder<T> {
     scope: Result<Scope>,
     settings: Settings,
     decode: Arc<Decode<T>>,
-}
-
-/// Decodes the body of a message.
-pub(crate) type Decode<T> = dyn Fn(&Message) -> Result<T, Poison> + Send + Sync;
-
-/// The settings that a consumer keeps.
-pub(crate) struct Settings {
-    pub(crate) queue: String,
-    pub(crate) dead_letters: String,
-    /// The same as `concurrency` unless set.
-    prefetch: Option<u16>,
-    pub(crate) concurrency: usize,
-    pub(crate) max_attempts: u32,
-    pub(crate) backoff: Backoff,
-    pub(crate) drain_timeout: Duration,
-    key: Arc<KeyOf>,
-    fingerprints: bool,
-    wait_timeout: Duration,
-    ttl: Option<Duration>,
-    lease: Option<Duration>,
 }
 
 impl ConsumerBuilder<Vec<u8>> {
@@ -210,58 +192,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     }
 }
 
-impl Settings {
-    pub(crate) fn prefetch(&self) -> u16 {
-        // At least 1: the broker takes zero for no limit.
-        self.prefetch.unwrap_or_else(|| u16::try_from(self.concurrency).unwrap_or(u16::MAX).max(1))
-    }
-
-    /// Context and body of a message, or why it cannot be handled.
-    pub(crate) fn read<T>(
-        &self,
-        scope: &Scope,
-        decode: &Decode<T>,
-        message: &Message,
-    ) -> Result<(IdempotencyContext, T), Poison> {
-        let key = (self.key)(message).ok_or(Poison::NoKey)?;
-        let body = decode(message)?;
-        let ctx = self.context(scope, &key, message.body()).map_err(|_| Poison::BadKey)?;
-        Ok((ctx, body))
-    }
-
-    fn context(&self, scope: &Scope, key: &str, body: &[u8]) -> Result<IdempotencyContext> {
-        let mut ctx =
-            IdempotencyContext::builder(scope.clone(), key).wait_timeout(self.wait_timeout);
-        if let Some(ttl) = self.ttl {
-            ctx = ctx.ttl(ttl);
-        }
-        if let Some(lease) = self.lease {
-            ctx = ctx.lease(lease);
-        }
-        if self.fingerprints {
-            ctx = ctx.fingerprint(body_fingerprint(body));
-        }
-        ctx.build()
-    }
-}
-
-pub(crate) fn dead_letters_of(queue: &str) -> String {
-    format!("{queue}.dead")
-}
-
 impl<T> fmt::Debug for ConsumerBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsumerBuilder").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("queue", &self.queue)
-            .field("dead_letters", &self.dead_letters)
-            .field("prefetch", &self.prefetch())
-            .field("concurrency", &self.concurrency)
-            .finish_non_exhaustive()
     }
 }

@@ -6,17 +6,10 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use retryproof_core::listener::Reason;
 
-use crate::delivery::Message;
+use crate::delivery::{EXCHANGE, FAILURES, Message, OUTAGES, ROUTING_KEY};
 
-/// How often the work of this message has failed so far.
-pub(crate) const FAILURES: &str = "retryproof-failures";
-/// How often in a row the store was away for this message.
-pub(crate) const OUTAGES: &str = "retryproof-outages";
 /// Why a message became a dead letter; see [`Reason::as_str`].
 const REASON: &str = "retryproof-why";
-/// The exchange and the routing key of the first publish.
-pub(crate) const EXCHANGE: &str = "retryproof-exchange";
-pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 
 /// The properties of a copy of `message` for another queue.
 ///

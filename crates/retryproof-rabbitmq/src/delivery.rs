@@ -12,7 +12,13 @@ use serde::de::DeserializeOwned;
 use retryproof_core::IdempotencyContext;
 use retryproof_core::listener::Poison;
 
-use crate::dead_letter::{EXCHANGE, FAILURES, OUTAGES, ROUTING_KEY};
+/// How often the work of this message has failed so far.
+pub(crate) const FAILURES: &str = "retryproof-failures";
+/// How often in a row the store was away for this message.
+pub(crate) const OUTAGES: &str = "retryproof-outages";
+/// The exchange and the routing key of the first publish.
+pub(crate) const EXCHANGE: &str = "retryproof-exchange";
+pub(crate) const ROUTING_KEY: &str = "retryproof-routing-key";
 
 /// A message with the context of its call; see [`Consumer::run_with`](crate::Consumer::run_with).
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use retryproof_core::Scope;
 use retryproof_core::listener::{Backoff, Reason, Verdict, VerdictCounters, verdict_of};
 
 use crate::answer::{BrokerReplies, MAX_HOLD, is_failed_attempt};
-use crate::config::{Decode, Settings};
+use crate::config::settings::{Decode, Settings};
 use crate::delivery::{Incoming, Message};
 use crate::receive::connection::ConnectionLost;
 

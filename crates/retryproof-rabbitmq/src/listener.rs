@@ -13,7 +13,8 @@ use retryproof_core::{Error, ErrorKind, IdempotencyEngine, IntoScope, Lease, Res
 
 use crate::answer::BrokerReplies;
 use crate::answer::wait_queue::RequeuePublisher;
-use crate::config::{ConsumerBuilder, Decode, Settings};
+use crate::config::ConsumerBuilder;
+use crate::config::settings::{Decode, Settings};
 use crate::delivery::Incoming;
 use crate::error::connection_lost;
 use crate::handle::{HandlerContext, StorePause};

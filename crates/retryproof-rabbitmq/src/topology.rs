@@ -8,7 +8,6 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 
 use retryproof_core::Result;
 
-use crate::config::dead_letters_of;
 use crate::receive::connection::{BrokerConnection, with_timeout};
 use crate::receive::url::{BrokerUrl, RootCertificates};
 
@@ -119,4 +118,9 @@ pub(crate) async fn declare(
 
 fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text))
+}
+
+/// The default queue for the dead letters of `queue`.
+pub(crate) fn dead_letters_of(queue: &str) -> String {
+    format!("{queue}.dead")
 }
