@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Makes the lease end so many ms from now, if the caller is the recorded owner, in time or late (RUN-1, RUN-3).
--- KEYS: the record. ARGV: owner, lease in ms. Answers 1 done, 0 lost, 3 not ours to read.
+-- Extends the lease from now if the caller is the recorded owner, in time or late (RUN-1, RUN-3).
+-- KEYS: the record. ARGV: owner, lease in ms.
+-- Returns 1 applied, 0 not the owner, 3 not a value that this store writes.
 local head = redis.call('GETRANGE', KEYS[1], '0', '50')
 if head == '' then
   return 0

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- SPDX-License-Identifier: MIT OR Apache-2.0
--- Gives the lease up, if the caller is the recorded owner (RUN-4). What stays is the last token, for a while (ACQ-10): every read
--- takes it for an absent record.
--- KEYS: the record, which names the channel too. ARGV: owner, owner of the residue, ms that it stays, its grace and fingerprint.
--- Answers 1 done, 2 nothing to release, 0 lost, 3 not ours to read.
+-- Releases the lease if the caller is the recorded owner (RUN-4). The released record keeps the last
+-- token for a while (ACQ-10) and counts as absent.
+-- KEYS: the record, whose key is also the channel. ARGV: owner, owner of a released record, its ttl in
+-- ms, its grace and fingerprint.
+-- Returns 1 applied, 2 nothing to release, 0 not the owner, 3 not a value that this store writes.
 local head = redis.call('GETRANGE', KEYS[1], '0', '50')
 if head == '' then
   return 2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RedisConfig`]: which server, which prefix, how many replicas to wait for.
+//! [`RedisConfig`]: the server, the prefix, and how many replicas to wait for.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ mod url;
 
 /// The default prefix of keys and channels.
 pub(crate) const DEFAULT_PREFIX: &str = "retryproof";
-/// What Redis takes as one value, unless it was configured otherwise.
+/// The largest value of Redis by default.
 pub(crate) const BULK_LIMIT: usize = 512 << 20;
 
 /// A host and its port.
@@ -27,14 +27,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where the primary is, or who knows.
+/// The primary, or the sentinels that know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Single(Address),
     Sentinel { nodes: Vec<Address>, service: String },
 }
 
-/// What a [`RedisStore`](crate::RedisStore) connects with. `Debug` shows no password.
+/// The configuration of a [`RedisStore`](crate::RedisStore). `Debug` shows no password.
 ///
 /// ```
 /// use retryproof_redis::RedisConfig;
@@ -55,7 +55,7 @@ pub struct RedisConfig {
     pub(crate) sentinel_password: Option<String>,
     pub(crate) db: u32,
     pub(crate) prefix: String,
-    pub(crate) wait: Option<(u32, Duration)>,
+    pub(crate) wait_replicas: Option<(u32, Duration)>,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) max_value: Option<usize>,
@@ -70,19 +70,19 @@ impl RedisConfig {
     /// - `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],HOST[:PORT]…/SERVICE[/DB]`;
     ///   `rediss+sentinel://` for TLS.
     ///
-    /// User, password and service are percent-decoded. Behind a `?` may follow, joined by `&`:
+    /// User, password and service are percent-decoded. Parameters follow after a `?`, joined by `&`:
     /// `prefix=NAME`, `wait=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
     /// `sentinel-password=PASSWORD`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, an address or prefix that is none, an unknown
-    /// parameter; [`ErrorKind::Unsupported`] for TLS without the feature. No message shows the URL
-    /// or a part of it but the parameter's name.
+    /// [`ErrorKind::Config`] for an unknown scheme or parameter, an invalid address or an invalid
+    /// prefix; [`ErrorKind::Unsupported`] for TLS without the feature. Of the URL, messages show
+    /// only the name of a parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         url::parse(url)
     }
 
-    /// The defaults on one server.
+    /// The defaults, for one server.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self::on(Target::Single(Address { host: host.into(), port }))
@@ -98,7 +98,7 @@ impl RedisConfig {
             sentinel_password: None,
             db: 0,
             prefix: DEFAULT_PREFIX.to_owned(),
-            wait: None,
+            wait_replicas: None,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(2),
             max_value: None,
@@ -107,21 +107,21 @@ impl RedisConfig {
         }
     }
 
-    /// Names the user of the server's access list. Default: the server's `default` user.
+    /// Sets the user of the server's access list. Default: the server's `default` user.
     #[must_use]
     pub fn with_user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// The password of the user.
+    /// Sets the password of the user.
     #[must_use]
     pub fn with_password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// The login of the sentinels, which is apart from that of the servers. Default: none.
+    /// Sets the login of the sentinels, which is independent of that of the servers. Default: none.
     #[must_use]
     pub fn with_sentinel_login(
         mut self,
@@ -133,57 +133,57 @@ impl RedisConfig {
         self
     }
 
-    /// The number of the database. Default 0.
+    /// Sets the number of the database. Default 0.
     #[must_use]
     pub fn with_db(mut self, db: u32) -> Self {
         self.db = db;
         self
     }
 
-    /// What keys and channels begin with. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3),
-    /// which is checked when the store connects. Default `retryproof`.
+    /// Sets the prefix of all keys and channels. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` (STO-3);
+    /// connecting checks that. Default `retryproof`.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Has grants and completions wait until `replicas` have them, each for at most `timeout`
-    /// (`WAIT`), so that a fail-over forgets less. Falling short is `Unavailable`. They go over a
-    /// connection of their own, one after the other, and an acquire looks first: two round trips
-    /// then. At most 1,000 replicas, for 1 ms to one day, which is checked when the store connects;
-    /// 0 replicas are no wait. Default: none.
+    /// Makes grants and completions wait until `replicas` have them, each for at most `timeout`
+    /// (`WAIT`), so that a fail-over forgets less. With too few replicas the call is `Unavailable`.
+    /// Such calls go over a separate connection, one after the other, and an acquire reads the
+    /// record first: two round trips. At most 1,000 replicas, for 1 ms to one day, which connecting
+    /// checks; 0 replicas turn the wait off. Default: none.
     #[must_use]
     pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
-        self.wait = (replicas > 0).then_some((replicas, timeout));
+        self.wait_replicas = (replicas > 0).then_some((replicas, timeout));
         self
     }
 
-    /// How long a connection may take to be made. Default 1 s.
+    /// Sets how long opening a connection may take. Default 1 s.
     #[must_use]
-    pub fn with_connect_timeout(mut self, most: Duration) -> Self {
-        self.connect_timeout = most;
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
-    /// How long a server may take to answer, before the call fails as `Unavailable` and the next
-    /// one tries another connection. Default 2 s, below the engine's default `operation-timeout`
-    /// (STO-5).
+    /// Sets how long a server may take to answer. After that the call fails as `Unavailable`, and
+    /// the next one opens a new connection. Default 2 s, below the engine's default
+    /// `operation-timeout` (STO-5).
     #[must_use]
-    pub fn with_response_timeout(mut self, most: Duration) -> Self {
-        self.response_timeout = most;
+    pub fn with_response_timeout(mut self, timeout: Duration) -> Self {
+        self.response_timeout = timeout;
         self
     }
 
-    /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound:
-    /// what the server takes (`proto-max-bulk-len`, 512 MiB unless it says otherwise), less 4 KiB.
+    /// Sets the largest value in bytes that a completion may store (CMP-9). Default and upper bound:
+    /// the server's limit (`proto-max-bulk-len`, by default 512 MiB), less 4 KiB.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = Some(bytes);
         self
     }
 
-    /// The certificates, in PEM, of whoever signed the servers'. Default: the host's.
+    /// Sets the CA certificates, in PEM, for the servers' certificates. Default: those of the host.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -191,21 +191,21 @@ impl RedisConfig {
         self
     }
 
-    /// Whether TLS is spoken, as `rediss://` does. It needs the feature `tls`, which is checked
-    /// when the store connects. Default off.
+    /// Turns TLS on, as `rediss://` does. It needs the feature `tls`; connecting checks that. Default
+    /// off.
     #[must_use]
     pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = tls;
         self
     }
 
-    /// What can be told without a server.
+    /// Checks everything that needs no server.
     pub(crate) fn check(&self) -> Result<()> {
         if self.tls && !cfg!(feature = "tls") {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "`rediss` needs TLS, which this build is without: turn on the feature `tls` of \
-                 retryproof-redis",
+                "this build of retryproof-redis has no TLS, which `rediss` needs; enable its cargo \
+                 feature `tls`",
             ));
         }
         if !is_store_name(&self.prefix) {
@@ -215,7 +215,7 @@ impl RedisConfig {
             )
             .with("prefix", format_args!("{:?}", self.prefix)));
         }
-        let Some((replicas, time)) = self.wait else { return Ok(()) };
+        let Some((replicas, time)) = self.wait_replicas else { return Ok(()) };
         if usize::try_from(replicas).map_or(true, |replicas| !REPLICA_BOUNDS.contains(&replicas)) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -224,7 +224,7 @@ impl RedisConfig {
             .with("wait", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
-        // The server takes a time of 0 as "for ever".
+        // For the server a time of 0 means no limit.
         if !PAUSE_BOUNDS.contains(&time) {
             return Err(Error::new(
                 ErrorKind::Config,
@@ -239,9 +239,9 @@ impl RedisConfig {
         Ok(())
     }
 
-    /// How long to wait for `WAIT`, beyond an answer's time.
+    /// The time for `WAIT`, in addition to that of an answer.
     pub(crate) fn wait_timeout(&self) -> Duration {
-        self.wait.map_or(Duration::ZERO, |(_, timeout)| timeout)
+        self.wait_replicas.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 }
 
@@ -254,7 +254,7 @@ impl fmt::Debug for RedisConfig {
             .field("password", &self.password.as_ref().map(|_| ".."))
             .field("db", &self.db)
             .field("prefix", &self.prefix)
-            .field("wait", &self.wait)
+            .field("wait", &self.wait_replicas)
             .finish_non_exhaustive()
     }
 }

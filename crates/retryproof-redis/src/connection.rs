@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Dialer`]: makes one connection and sees whom it reaches: no cluster, no sentinel, no replica,
-//! no server that is too old.
+//! [`Connector`]: opens one connection and checks the server. [`Connection`] sends one request.
 
 use std::io;
 use std::sync::Arc;
@@ -12,48 +11,57 @@ use redis::io::tcp::{
     socket2::{SockRef, TcpKeepalive},
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, RedisConnectionInfo, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisResult, Value,
 };
-use retryproof_core::{Error, ErrorKind, Result};
+use retryproof_core::Result;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::{Address, RedisConfig};
-use crate::connection::coalesce::{BOUNDARY, Crowd, Gather};
-use crate::error::{CLUSTER, Failure};
+use crate::error::Failure;
 use crate::statement::Scripts;
 
-pub(crate) mod coalesce;
+mod coalesce;
+mod handshake;
+
+use coalesce::{CallsInFlight, CoalescingSocket, WRITE_BOUNDARY};
 
 /// How many calls may wait for the connection's task before their callers do.
-const QUEUE: usize = 1_024;
-/// When the kernel gives up on bytes that the other side does not acknowledge: a cut wire is
-/// noticed in about that time.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(3);
+const MAX_QUEUED: usize = 1_024;
+/// After this time without an acknowledgement the kernel ends the connection: a cut line is noticed
+/// in about that time.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a connection is for.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
     /// Calls.
     Calls,
-    /// Calls that wait for replicas, so for longer.
-    Waiting,
-    /// Pushed messages, which go here.
+    /// Calls that wait for replicas, and so take longer.
+    CallsWithWait,
+    /// Pushed messages, with the channel that receives them.
     Messages(UnboundedSender<PushInfo>),
 }
 
-/// A connection. The drop of it ends its task, and the clones of its driver with that.
-pub(crate) struct Conn {
+/// What is sent at once.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    One(&'a Cmd),
+    /// Several commands, whose answers come as one array.
+    Batch(&'a Pipeline),
+}
+
+/// A connection. Its drop ends its task, and with that every clone of the driver.
+pub(crate) struct Connection {
     pub(crate) driver: MultiplexedConnection,
-    /// Who calls over it enters here.
-    pub(crate) crowd: Arc<Crowd>,
-    /// `None`: the driver's clones share a task of its own.
+    calls: Arc<CallsInFlight>,
+    /// `None` where the driver runs the task.
     _task: Option<Task>,
 }
 
-/// A task; the drop ends it.
+/// A task that ends on drop.
 pub(crate) struct Task(pub(crate) AbortHandle);
 
 impl Drop for Task {
@@ -62,14 +70,28 @@ impl Drop for Task {
     }
 }
 
-/// Makes connections as the configuration says.
+impl Connection {
+    /// Sends a request and waits for the answer.
+    pub(crate) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
+        let _in_flight = self.calls.enter();
+        let mut driver = self.driver.clone();
+        match request {
+            Request::One(cmd) => driver.send_packed_command(cmd).await,
+            Request::Batch(batch) => {
+                driver.send_packed_commands(batch, 0, batch.len()).await.map(Value::Array)
+            }
+        }
+    }
+}
+
+/// Opens connections as the configuration says.
 #[derive(Debug)]
-pub(crate) struct Dialer {
+pub(crate) struct Connector {
     config: RedisConfig,
     scripts: Scripts,
 }
 
-impl Dialer {
+impl Connector {
     pub(crate) fn new(config: RedisConfig) -> Self {
         Self { config, scripts: Scripts::new() }
     }
@@ -82,19 +104,27 @@ impl Dialer {
         &self.scripts
     }
 
-    /// Connects to a server, and refuses what is none that we can use.
-    pub(crate) async fn server(&self, at: &Address, purpose: &Purpose) -> Result<Conn> {
+    /// Connects to a server, and refuses one that the store cannot use.
+    pub(crate) async fn connect_server(
+        &self,
+        at: &Address,
+        purpose: &Purpose,
+    ) -> Result<Connection> {
         let login = login(self.config.user.as_deref(), self.config.password.as_deref());
-        let reached = async {
-            let mut conn = self.connect(at, login, purpose).await?;
-            self.greet(&mut conn.driver).await?;
-            Ok(conn)
+        let connected = async {
+            let mut connection = self.connect(at, login, purpose).await?;
+            handshake::greet(&mut connection.driver, self.config.db, &self.scripts).await?;
+            Ok(connection)
         };
-        reached.await.map_err(|failure: Failure| failure.into_error().with("server", at))
+        connected.await.map_err(|failure: Failure| failure.into_error().with("server", at))
     }
 
     /// Connects to a sentinel.
-    pub(crate) async fn sentinel(&self, at: &Address, purpose: &Purpose) -> Result<Conn> {
+    pub(crate) async fn connect_sentinel(
+        &self,
+        at: &Address,
+        purpose: &Purpose,
+    ) -> Result<Connection> {
         let login =
             login(self.config.sentinel_user.as_deref(), self.config.sentinel_password.as_deref());
         self.connect(at, login, purpose)
@@ -107,58 +137,61 @@ impl Dialer {
         at: &Address,
         login: RedisConnectionInfo,
         purpose: &Purpose,
-    ) -> Result<Conn, Failure> {
+    ) -> Result<Connection, Failure> {
         let mut options = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.config.connect_timeout))
-            .set_write_backpressure_boundary(BOUNDARY)
-            .set_pipeline_buffer_size(QUEUE);
-        let (login, patience) = match purpose {
-            Purpose::Calls => (login, self.config.response_timeout),
-            Purpose::Waiting => (login, self.config.response_timeout + self.config.wait_timeout()),
+            .set_write_backpressure_boundary(WRITE_BOUNDARY)
+            .set_pipeline_buffer_size(MAX_QUEUED);
+        let response_timeout = self.config.response_timeout;
+        let (login, timeout) = match purpose {
+            Purpose::Calls => (login, response_timeout),
+            Purpose::CallsWithWait => (login, response_timeout + self.config.wait_timeout()),
             Purpose::Messages(to) => {
                 options = options.set_push_sender(to.clone());
-                (login.set_protocol(ProtocolVersion::RESP3), self.config.response_timeout)
+                (login.set_protocol(ProtocolVersion::RESP3), response_timeout)
             }
         };
-        let options = options.set_response_timeout(Some(patience));
-        let made = async {
+        let options = options.set_response_timeout(Some(timeout));
+        let connected = async {
             if self.config.tls {
                 self.over_tls(at, login, &options).await
             } else {
-                let made = tokio::time::timeout(
+                let connecting = tokio::time::timeout(
                     self.config.connect_timeout,
                     over_tcp(at, &login, options),
                 );
-                made.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+                connecting
+                    .await
+                    .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             }
         };
-        made.await.map_err(Failure::Connection)
+        connected.await.map_err(Failure::Connection)
     }
 
-    /// The driver's own connection: it alone knows its TLS.
+    /// A connection of the driver, which offers TLS only on those.
     async fn over_tls(
         &self,
         at: &Address,
         login: RedisConnectionInfo,
         options: &AsyncConnectionConfig,
-    ) -> RedisResult<Conn> {
+    ) -> RedisResult<Connection> {
         let (host, port) = (at.host.clone(), at.port);
-        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(probes());
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive());
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
-        let settings = settings.set_user_timeout(UNACKNOWLEDGED);
+        let settings = settings.set_user_timeout(UNACKNOWLEDGED_TIMEOUT);
         let info = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
             .into_connection_info()?
             .set_tcp_settings(settings)
             .set_redis_settings(login);
         let driver =
             self.client(info)?.get_multiplexed_async_connection_with_config(options).await?;
-        Ok(Conn { driver, crowd: Arc::default(), _task: None })
+        Ok(Connection { driver, calls: Arc::default(), _task: None })
     }
 
     #[cfg(feature = "tls")]
     fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
-        // The driver takes the process's provider, and has none of its own: where the application
-        // has chosen none, ours.
+        // The driver uses the crypto provider of the process. Install one if the application has
+        // not.
         if self.config.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -176,93 +209,47 @@ impl Dialer {
     fn client(&self, info: redis::ConnectionInfo) -> redis::RedisResult<Client> {
         Client::open(info)
     }
-
-    /// One flight: the database, who are you, the scripts.
-    async fn greet(&self, conn: &mut MultiplexedConnection) -> Result<(), Failure> {
-        let mut flight = redis::pipe();
-        let db = self.config.db;
-        flight.cmd("SELECT").arg(db).cmd("HELLO").cmd("ROLE");
-        for script in self.scripts.all() {
-            flight.add_command(script.load());
-        }
-        let mut answers = conn
-            .send_packed_commands(&flight, 0, 7)
-            .await
-            .map_err(Failure::Connection)?
-            .into_iter();
-        let mut next = || answers.next().unwrap_or(Value::Nil);
-        let (select, hello, role) = (next(), next(), next());
-        judge_hello(&hello)?;
-        if let Value::ServerError(error) = &select {
-            return Err(match error.code() {
-                "ERR" => Error::new(ErrorKind::Config, "the server has no database of that number")
-                    .with("database", db)
-                    .into(),
-                _ => Failure::Server(error.clone()),
-            });
-        }
-        judge_role(&role)?;
-        for loaded in answers {
-            if let Value::ServerError(error) = loaded {
-                // A server before 7.0 does not know the first line of the scripts. One that hides
-                // its version in HELLO is told by it.
-                if error.code() == "ERR"
-                    && error.details().is_some_and(|said| said.contains("compiling"))
-                {
-                    return Err(unsupported(TOO_OLD));
-                }
-                return Err(Failure::Server(error));
-            }
-        }
-        Ok(())
-    }
 }
 
-fn probes() -> TcpKeepalive {
-    TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(UNACKNOWLEDGED)
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(UNACKNOWLEDGED_TIMEOUT)
 }
 
-/// Over a socket of our own, which [gathers](Gather) what is sent.
+/// A connection over a [`CoalescingSocket`].
 async fn over_tcp(
     at: &Address,
     login: &RedisConnectionInfo,
     options: AsyncConnectionConfig,
-) -> RedisResult<Conn> {
-    let socket = dial(at).await?;
+) -> RedisResult<Connection> {
+    let socket = connect_any(at).await?;
     socket.set_nodelay(true)?;
-    let set = SockRef::from(&socket);
-    set.set_tcp_keepalive(&probes())?;
+    let settings = SockRef::from(&socket);
+    settings.set_tcp_keepalive(&keepalive())?;
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
-    set.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-    let crowd = Arc::<Crowd>::default();
-    let gather = Gather::new(socket, Arc::clone(&crowd));
-    let (driver, task) = MultiplexedConnection::new_with_config(login, gather, options).await?;
+    settings.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
+    let calls = Arc::<CallsInFlight>::default();
+    let socket = CoalescingSocket::new(socket, Arc::clone(&calls));
+    let (driver, task) = MultiplexedConnection::new_with_config(login, socket, options).await?;
     let task = tokio::spawn(task).abort_handle();
-    Ok(Conn { driver, crowd, _task: Some(Task(task)) })
+    Ok(Connection { driver, calls, _task: Some(Task(task)) })
 }
 
-/// All addresses of the host at once, as the driver does: one that drops what comes does not hold
-/// the others up.
-async fn dial(at: &Address) -> io::Result<TcpStream> {
-    let mut dialing = JoinSet::new();
+/// Connects to all addresses of the host at once, as the driver does, and takes the first: an
+/// address that drops packets does not delay the others.
+async fn connect_any(at: &Address) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
     for addr in tokio::net::lookup_host((at.host.as_str(), at.port)).await? {
-        dialing.spawn(TcpStream::connect(addr));
+        attempts.spawn(TcpStream::connect(addr));
     }
     let mut failure = None;
-    while let Some(dialed) = dialing.join_next().await {
-        match dialed.map_err(io::Error::from).flatten() {
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt.map_err(io::Error::from).flatten() {
             Ok(socket) => return Ok(socket),
             Err(error) => failure = Some(error),
         }
     }
     Err(failure
         .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
-}
-
-const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";
-
-fn unsupported(message: &'static str) -> Failure {
-    Error::new(ErrorKind::Unsupported, message).into()
 }
 
 fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
@@ -274,85 +261,4 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
         login = login.set_password(password);
     }
     login
-}
-
-/// The value of a name in the answer to HELLO, which is a list or, in RESP3, a map.
-fn told<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
-    let bytes = |value: &'a Value| match value {
-        Value::BulkString(bytes) => Some(bytes.as_slice()),
-        Value::SimpleString(text) => Some(text.as_bytes()),
-        _ => None,
-    };
-    match hello {
-        Value::Array(list) => list
-            .chunks_exact(2)
-            .find(|pair| bytes(&pair[0]) == Some(name.as_bytes()))
-            .and_then(|pair| bytes(&pair[1])),
-        Value::Map(map) => map
-            .iter()
-            .find(|(key, _)| bytes(key) == Some(name.as_bytes()))
-            .and_then(|(_, value)| bytes(value)),
-        _ => None,
-    }
-}
-
-/// A user without the right to ask gets no verdict: the calls will tell.
-fn judge_hello(hello: &Value) -> Result<(), Failure> {
-    match hello {
-        Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {
-            return Err(Failure::Server(error.clone()));
-        }
-        hello if told(hello, "mode") == Some(b"cluster") => return Err(unsupported(CLUSTER)),
-        hello if told(hello, "mode") == Some(b"sentinel") => {
-            return Err(unsupported(
-                "the server is a sentinel; write `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
-            ));
-        }
-        _ => {}
-    }
-    let version = told(hello, "version").and_then(|version| std::str::from_utf8(version).ok());
-    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    match (major, version) {
-        (Some(major), Some(version)) if major < 7 => {
-            Err(Error::new(ErrorKind::Unsupported, TOO_OLD).with("version", version).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn judge_role(role: &Value) -> Result<(), Failure> {
-    let Value::Array(role) = role else { return Ok(()) };
-    match role.first() {
-        Some(Value::BulkString(role)) if role == b"slave" || role == b"replica" => {
-            Err(Failure::Ours(replica()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn replica() -> Error {
-    Error::unavailable(
-        "the server is a replica and takes no writes; after a fail-over, give the URL of the \
-         sentinels, or of the primary",
-    )
-}
-
-/// A setting of the server, where the user may read it.
-pub(crate) fn ask_setting(name: &str) -> Cmd {
-    let mut cmd = Cmd::new();
-    cmd.arg("CONFIG").arg("GET").arg(name);
-    cmd
-}
-
-/// The answer to [`ask_setting`].
-pub(crate) fn setting(answer: &Value) -> Option<&str> {
-    let value = match answer {
-        Value::Array(pair) => pair.get(1)?,
-        Value::Map(map) => &map.first()?.1,
-        _ => return None,
-    };
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
 }

@@ -1,38 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Failure`]: what went wrong between us and a server, and the one place where it becomes an
-//! error of ours.
+//! [`Failure`]: why a call got no answer, and what helps. This is the only place that translates it
+//! into an error.
 //!
-//! A server's words go nowhere but through [`classify`]: "unknown command" repeats the arguments,
-//! so a raw key (ID-4).
+//! No text of the server reaches an error except through [`classify`]: "unknown command" repeats the
+//! arguments, and so a raw key (ID-4).
 
 use redis::{RedisError, ServerError};
 use std::error::Error as _;
 
 use retryproof_core::{Error, ErrorKind};
 
-/// Why a call brought no answer.
+/// Why a call got no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The server answered with an error.
     Server(ServerError),
     /// The connection failed, or did not answer in time.
     Connection(RedisError),
-    /// No connection could be made; said already.
-    Ours(Error),
+    /// An error of the store, already translated.
+    Translated(Error),
 }
 
-/// What helps against a failure.
+/// What the caller of a command can do about its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Remedy {
-    /// Nothing that a connection could do.
+pub(crate) enum Recovery {
+    /// Repeat the call on a new connection: owner ids make that safe (ACQ-9, CMP-3).
+    RetryOnNewConnection,
+    /// The time of this call is used up: the next one opens a new connection.
+    ReconnectForNextCall,
+    /// The server refuses writes for lack of memory, replicas or disk space; it can still be read.
+    ReadOnly,
+    /// Nothing: report the error.
     None,
-    /// Another connection, and the call once more: owner ids make that safe (ACQ-9, CMP-3).
-    Resend,
-    /// Another connection, for the next call: the time of this one is used up.
-    Reconnect,
 }
 
 impl Failure {
+    /// The code of the server's error, else empty.
     pub(crate) fn code(&self) -> &str {
         match self {
             Self::Server(error) => error.code(),
@@ -40,50 +43,46 @@ impl Failure {
         }
     }
 
-    pub(crate) fn remedy(&self) -> Remedy {
+    pub(crate) fn recovery(&self) -> Recovery {
         match self {
             Self::Server(error) => match error.code() {
-                // The server is no primary any more, or not yet.
-                "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" => Remedy::Resend,
-                // The connection has lost its login.
-                "NOAUTH" => Remedy::Resend,
-                _ => Remedy::None,
+                // The server is not the primary any more, or not yet; or the connection has lost
+                // its login.
+                "READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH" => {
+                    Recovery::RetryOnNewConnection
+                }
+                "OOM" | "NOREPLICAS" | "MISCONF" => Recovery::ReadOnly,
+                _ => Recovery::None,
             },
-            Self::Connection(error) if error.is_timeout() => Remedy::Reconnect,
-            Self::Connection(_) => Remedy::Resend,
-            Self::Ours(_) => Remedy::None,
+            Self::Connection(error) if error.is_timeout() => Recovery::ReconnectForNextCall,
+            Self::Connection(_) => Recovery::RetryOnNewConnection,
+            Self::Translated(_) => Recovery::None,
         }
-    }
-
-    /// Whether the server refuses writes for want of memory, replicas or disk, but would answer a
-    /// read.
-    pub(crate) fn refuses_writes(&self) -> bool {
-        matches!(self.code(), "OOM" | "NOREPLICAS" | "MISCONF")
     }
 
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Server(error) => of_server(&error),
             Self::Connection(error) => of_connection(error),
-            Self::Ours(error) => error,
+            Self::Translated(error) => error,
         }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Ours(error)
+        Self::Translated(error)
     }
 }
 
-/// The class of a server's error, and the way out.
+/// The kind of a server's error, and a message that says what to do.
 fn classify(code: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Corrupt, Full, Unavailable, Unexpected, Unsupported};
     match code {
         "OOM" => (
             Full,
-            "the server's memory is used up (`maxmemory`): raise it, or shorten the ttl; known \
-             keys are still replayed",
+            "the server's memory is full (`maxmemory`): raise it, or shorten the ttl; known keys \
+             are still replayed",
         ),
         "NOREPLICAS" => (
             Unavailable,
@@ -95,17 +94,13 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
             "the server refuses writes because it cannot save to its disk; see its log; known \
              keys are still replayed",
         ),
-        "READONLY" => (
-            Unavailable,
-            "the server is a replica and takes no writes; after a fail-over, give the URL of the \
-             sentinels, or of the primary",
-        ),
+        "READONLY" => (Unavailable, REPLICA),
         "LOADING" => (Unavailable, "the server is loading its data; it answers when it is done"),
         "MASTERDOWN" => (
             Unavailable,
             "the server is a replica that has lost its primary; a fail-over may be under way",
         ),
-        "BUSY" => (Unavailable, "the server is busy with somebody's script; `SCRIPT KILL` ends it"),
+        "BUSY" => (Unavailable, "the server is busy with a long script; `SCRIPT KILL` ends it"),
         "NOAUTH" | "WRONGPASS" => {
             (Unexpected, "the server refuses the user or the password; correct them")
         }
@@ -116,42 +111,50 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
         ),
         "DENIED" => (
             Unexpected,
-            "the server is in protected mode and takes no connection from here; see its log",
+            "the server is in protected mode and accepts no connection from this host; see its log",
         ),
         "WRONGTYPE" => (
             Corrupt,
-            "the key of the record holds another type; somebody else writes under this prefix: \
+            "the key of the record holds another type; another program writes under this prefix: \
              look at it, or delete it by hand",
         ),
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => (Unsupported, CLUSTER),
         "NOSCRIPT" => (Unavailable, "the server forgets the scripts as fast as they are loaded"),
-        _ => (Unexpected, "the server refused for a reason of its own"),
+        _ => (Unexpected, UNKNOWN),
     }
 }
 
-/// Said at connect, and should a server become one later.
+/// At connect, or when a server joins a cluster later.
 pub(crate) const CLUSTER: &str = "the server is a node of a Redis Cluster, which is not \
-     supported; give a standalone server, or a Sentinel group";
+     supported; use a standalone server, or a Sentinel group";
 
-/// What 7.0 says, with a code for everything, when a script is denied a command or a key.
+/// At connect, or when a server becomes a replica later.
+pub(crate) const REPLICA: &str = "the server is a replica and accepts no writes; after a \
+     fail-over, use the URL of the sentinels, or of the primary";
+
+const UNKNOWN: &str = "the server returned an error that the store does not know; see `code` and \
+     `server_message`";
+
+/// The texts of Redis 7.0 for a command or key that a script may not use. Their code is a general
+/// one.
 const DENIED: [&str; 2] = ["The user executing the script", "ACL failure in script"];
 
 fn of_server(error: &ServerError) -> Error {
-    let denied = |said: &str| DENIED.iter().any(|begin| said.starts_with(begin));
+    let denied = |details: &str| DENIED.iter().any(|begin| details.starts_with(begin));
     let code = if error.details().is_some_and(denied) { "NOPERM" } else { error.code() };
     let (kind, message) = classify(code);
-    let built = Error::new(kind, message).with("code", code);
-    if message.ends_with("of its own") {
-        // Up to the first quotation, which may repeat what we sent.
-        let said = error.details().unwrap_or_default();
-        let said = said.split(['\'', '"', '`']).next().unwrap_or_default();
-        return built
-            .with("said", format_args!("{:?}", said.chars().take(120).collect::<String>()));
+    let translated = Error::new(kind, message).with("code", code);
+    if message != UNKNOWN {
+        return translated;
     }
-    built
+    // Up to the first quotation mark: a quotation may repeat an argument.
+    let details = error.details().unwrap_or_default();
+    let unquoted = details.split(['\'', '"', '`']).next().unwrap_or_default();
+    let server_message = unquoted.chars().take(120).collect::<String>();
+    translated.with("server_message", format_args!("{server_message:?}"))
 }
 
-/// The system's error inside the driver's, which keeps it shared.
+/// The operating system's error inside the driver's, which keeps it in an `Arc`.
 fn of_system(error: &RedisError) -> Option<&std::io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<std::sync::Arc<dyn std::error::Error + Send + Sync>>();
@@ -163,32 +166,37 @@ fn of_connection(error: RedisError) -> Error {
         let (kind, message) = classify("WRONGPASS");
         return Error::new(kind, message);
     }
-    // What its TLS says when it refuses a certificate, or hears none.
+    // A refused certificate, or a server without TLS.
     if of_system(&error).is_some_and(|inner| inner.kind() == std::io::ErrorKind::InvalidData) {
         return Error::new(
             ErrorKind::Unexpected,
-            "the server speaks no TLS, or its certificate is not one that we accept; see the source",
+            "TLS handshake failed; check that the server offers TLS and that its certificate is \
+             signed by a CA of this host or of `with_root_certificates`",
         )
         .because(error);
     }
     if error.is_timeout() {
-        return Error::unavailable("the server did not answer in time; is it up, reachable, fast?")
-            .because(error);
+        return Error::unavailable(
+            "the server did not answer in time; check that it runs and is reachable",
+        )
+        .because(error);
     }
     if error.is_connection_refusal() {
-        return Error::unavailable("no server takes connections at that address; is it up?")
-            .because(error);
+        return Error::unavailable(
+            "no server accepts connections at that address; check that it runs",
+        )
+        .because(error);
     }
     if error.is_io_error() || error.is_connection_dropped() {
         return Error::unavailable("the connection to the server failed").because(error);
     }
-    // A refused handshake: the driver's words about it repeat nothing of ours.
+    // A refused handshake: the driver's text repeats no argument.
     match error.code() {
         Some(code) if code != "ERR" => {
             let (kind, message) = classify(code);
             Error::new(kind, message).with("code", code)
         }
-        _ => Error::new(ErrorKind::Unexpected, "the server does not speak as a Redis server does")
+        _ => Error::new(ErrorKind::Unexpected, "the server does not speak the Redis protocol")
             .because(error),
     }
 }

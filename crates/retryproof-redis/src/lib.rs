@@ -5,12 +5,12 @@
 mod config;
 mod connection;
 mod error;
+mod execute;
 mod inspect;
 mod pool;
 mod record;
 mod statement;
 mod store;
-mod wait;
 mod waiters;
 
 pub use config::RedisConfig;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layout of a record: one string, read strictly. Whatever we did not write fails closed and
-//! stays where it is (CMP-8).
+//! Stored bytes to a record, strictly: a value that the store did not write is an error, and stays
+//! as it is (CMP-8). A record is one string:
 //!
 //! | bytes | |
 //! |---|---|
-//! | 3 | `rp1`: ours, version 1 |
-//! | 1 | `P` in progress, `T` in progress by a takeover (ACQ-12), `C` complete, `R` residue of a release: the last token alone, absent for everybody |
+//! | 3 | `rp1`: written by this store, version 1 |
+//! | 1 | `P` in progress, `T` in progress by a takeover (ACQ-12), `C` complete, `R` released: counts as absent and keeps the last token |
 //! | 16 | owner |
 //! | 16 | token, decimal digits |
 //! | 13 | grace in ms, decimal digits: how long the record outlives its lease (CMP-2, STO-4); the lease has `PTTL - grace` left |
@@ -13,7 +13,7 @@
 //! | 0..=64 | fingerprint |
 //! | rest | the value's envelope, when complete |
 //!
-//! The scripts in `scripts/` read and write the same header.
+//! The scripts in `scripts` read and write the same header.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ use retryproof_core::{
 
 /// Bytes before the fingerprint.
 pub(crate) const HEADER: usize = 51;
-const MINE: &[u8] = b"rp1";
+const MAGIC: &[u8] = b"rp1";
 
-/// Where a record stands, as its header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RecordPhase {
     InProgress,
     Complete,
-    Residue,
+    /// The record counts as absent and keeps its token (ACQ-10).
+    Released,
 }
 
 /// The part of a record before the fingerprint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Header {
-    pub(crate) state: State,
+    pub(crate) phase: RecordPhase,
     pub(crate) token: FencingToken,
     grace: u64,
     fingerprint: usize,
@@ -46,28 +46,28 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) fn read(value: &[u8]) -> Result<Self> {
         let Some(head) = value.get(..HEADER) else { return Err(unreadable("length")) };
-        if !head.starts_with(MINE) {
+        if !head.starts_with(MAGIC) {
             return Err(unreadable("version"));
         }
-        let state = match head[3] {
-            b'P' | b'T' => State::InProgress,
-            b'C' => State::Complete,
-            b'R' => State::Residue,
+        let phase = match head[3] {
+            b'P' | b'T' => RecordPhase::InProgress,
+            b'C' => RecordPhase::Complete,
+            b'R' => RecordPhase::Released,
             _ => return Err(unreadable("state")),
         };
-        let fingerprint = usize::try_from(digits(&head[49..51], "fingerprint")?)
+        let fingerprint = usize::try_from(decimal(&head[49..51], "fingerprint")?)
             .ok()
             .filter(|&length| length <= MAX_FINGERPRINT_BYTES)
             .ok_or_else(|| unreadable("fingerprint"))?;
         Ok(Self {
-            state,
-            token: FencingToken::new(digits(&head[20..36], "token")?),
-            grace: digits(&head[36..49], "grace")?,
+            phase,
+            token: FencingToken::new(decimal(&head[20..36], "token")?),
+            grace: decimal(&head[36..49], "grace")?,
             fingerprint,
         })
     }
 
-    /// What is left of the lease, when the key has `pttl` ms to live; `None` when it is over.
+    /// What is left of the lease if the key has `pttl` ms to live; `None` once it has ended.
     pub(crate) fn remaining(&self, pttl: i64) -> Option<Duration> {
         let left = u64::try_from(pttl).ok()?.checked_sub(self.grace)?;
         (left > 0).then(|| Duration::from_millis(left))
@@ -77,15 +77,15 @@ impl Header {
         self.fingerprint > 0
     }
 
-    /// Bytes before the envelope.
-    pub(crate) fn body_at(&self) -> usize {
+    /// Where the envelope of the value begins.
+    pub(crate) fn value_at(&self) -> usize {
         HEADER + self.fingerprint
     }
 }
 
-/// The result in a complete record, unopened and not copied.
-pub(crate) fn result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
-    let at = header.body_at();
+/// The value of a complete record, unopened and not copied.
+pub(crate) fn stored_result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
+    let at = header.value_at();
     let Some(fingerprint) = value.get(HEADER..at) else { return Err(unreadable("fingerprint")) };
     let fingerprint = match fingerprint {
         [] => None,
@@ -94,7 +94,7 @@ pub(crate) fn result(header: &Header, value: Vec<u8>) -> Result<StoredResult> {
     Ok(StoredResult::new(Blob::from(value).skip(at), fingerprint))
 }
 
-/// What stands behind the token: grace and fingerprint.
+/// The part of a header after the token: grace and fingerprint.
 pub(crate) fn tail(grace: u64, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
     let mut tail = Vec::with_capacity(15 + MAX_FINGERPRINT_BYTES);
     add_tail(&mut tail, grace, fingerprint);
@@ -108,8 +108,8 @@ fn add_tail(to: &mut Vec<u8>, grace: u64, fingerprint: Option<&Fingerprint>) {
     to.extend_from_slice(bytes);
 }
 
-/// The one argument of the granting script: all that a new record needs but its token.
-pub(crate) fn asked(
+/// The only argument of the acquire script: a new record without its token.
+pub(crate) fn acquire_argument(
     px: u64,
     owner: OwnerId,
     grace: u64,
@@ -117,15 +117,15 @@ pub(crate) fn asked(
 ) -> Vec<u8> {
     let all = padded::<20>(px);
     let px = &all[all.iter().position(|&digit| digit != b'0').unwrap_or(19)..];
-    let mut asked = Vec::with_capacity(64 + MAX_FINGERPRINT_BYTES);
-    asked.push(u8::try_from(px.len()).unwrap_or(0));
-    asked.extend_from_slice(px);
-    asked.extend_from_slice(owner.as_bytes());
-    add_tail(&mut asked, grace, fingerprint);
-    asked
+    let mut argument = Vec::with_capacity(64 + MAX_FINGERPRINT_BYTES);
+    argument.push(u8::try_from(px.len()).unwrap_or(0));
+    argument.extend_from_slice(px);
+    argument.extend_from_slice(owner.as_bytes());
+    add_tail(&mut argument, grace, fingerprint);
+    argument
 }
 
-/// The last `N` digits, with zeros in front. By hand, as each acquire does this.
+/// The last `N` digits, zero-padded. Without the formatter, because each acquire needs it.
 fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {
@@ -135,18 +135,18 @@ fn padded<const N: usize>(mut number: u64) -> [u8; N] {
     digits
 }
 
-/// Whole milliseconds, rounded up: what Redis counts in. Nothing ends early.
+/// Whole milliseconds, the unit of Redis, rounded up so that no lease ends early.
 pub(crate) fn millis(time: Duration) -> u64 {
-    const MOST: u64 = 9_999_999_999_999;
+    const MAX: u64 = 9_999_999_999_999;
     let part = u64::from(time.subsec_nanos().div_ceil(1_000_000));
-    time.as_secs().saturating_mul(1_000).saturating_add(part).min(MOST)
+    time.as_secs().saturating_mul(1_000).saturating_add(part).min(MAX)
 }
 
-/// The owner of a residue: nobody.
-pub(crate) const NOBODY: OwnerId = OwnerId::from_bytes([0; 16]);
+/// The owner of a released record.
+pub(crate) const NO_OWNER: OwnerId = OwnerId::from_bytes([0; 16]);
 
 /// The key of a record, which is also the name of its channel: `prefix:{scope length:scope:key}`.
-/// The length keeps identities apart (ID-2), the braces would give a record one slot of a cluster.
+/// The length keeps identities distinct (ID-2). In a cluster the braces would choose the slot.
 pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     let (scope, key) = (id.scope().as_str(), id.key().expose());
     let mut out = Vec::with_capacity(prefix.len() + scope.len() + key.len() + 8);
@@ -161,7 +161,7 @@ pub(crate) fn key(prefix: &str, id: &Identity) -> Vec<u8> {
     out
 }
 
-pub(crate) fn digits(bytes: &[u8], field: &'static str) -> Result<u64> {
+pub(crate) fn decimal(bytes: &[u8], field: &'static str) -> Result<u64> {
     let next = |number: u64, byte: &u8| {
         let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
         number.checked_mul(10)?.checked_add(u64::from(digit))
@@ -171,7 +171,8 @@ pub(crate) fn digits(bytes: &[u8], field: &'static str) -> Result<u64> {
 
 pub(crate) fn unreadable(field: &'static str) -> Error {
     Error::corrupt(
-        "the key of the record holds what this version does not write; look at it, or delete it by hand",
+        "the key of the record holds a value that this version does not write; look at it, or \
+         delete it by hand",
     )
     .with("field", field)
 }
@@ -191,10 +192,10 @@ mod tests {
         good.extend_from_slice(b"body");
         let header = Header::read(&good).unwrap();
         assert_eq!(
-            (header.state, header.token.get(), header.has_fingerprint()),
-            (State::Complete, 42, true)
+            (header.phase, header.token.get(), header.has_fingerprint()),
+            (RecordPhase::Complete, 42, true)
         );
-        assert_eq!(result(&header, good.clone()).unwrap().fingerprint(), Some(&fingerprint));
+        assert_eq!(stored_result(&header, good.clone()).unwrap().fingerprint(), Some(&fingerprint));
         for (at, bad) in
             [(0, b'R'), (2, b'2'), (3, b'X'), (20, b'-'), (36, b' '), (49, b'9'), (50, b'x')]
         {
@@ -209,7 +210,10 @@ mod tests {
             assert!(Header::read(&good[..cut]).is_err(), "{cut} bytes");
         }
         let header = Header::read(&good).unwrap();
-        assert!(result(&header, good[..HEADER + 2].to_vec()).is_err(), "the fingerprint is cut");
+        assert!(
+            stored_result(&header, good[..HEADER + 2].to_vec()).is_err(),
+            "the fingerprint is cut"
+        );
     }
 
     #[test]
@@ -232,8 +236,8 @@ mod tests {
         assert_eq!(millis(Duration::new(7, 999_000_001)), 8_000);
         let fingerprint = Fingerprint::new(b"abc").unwrap();
         assert_eq!(tail(1_234, Some(&fingerprint)), b"000000000123403abc");
-        let opening = [&b"\x0590000"[..], NOBODY.as_bytes(), b"000000006000000"].concat();
-        assert_eq!(asked(90_000, NOBODY, 60_000, None), opening);
+        let opening = [&b"\x0590000"[..], NO_OWNER.as_bytes(), b"000000006000000"].concat();
+        assert_eq!(acquire_argument(90_000, NO_OWNER, 60_000, None), opening);
     }
 
     #[test]

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scripts, as the server knows them.
+//! Every command and script of the store, with its arguments.
 
 use std::io::Write as _;
+use std::time::Duration;
 
-use redis::{Cmd, RedisWrite, ToRedisArgs};
+use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
+use retryproof_core::OwnerId;
+use retryproof_core::store::{AcquireRequest, Completion};
 
-/// One script: sent by its digest, and in full when the server does not know that.
+use crate::record::{self, HEADER, NO_OWNER, millis, tail};
+
+/// How long a released record keeps the last token (ACQ-10): longer than a clock may step back.
+const RELEASED_TTL: Duration = Duration::from_secs(3_600);
+
+/// A script. It is called by its digest, and loaded when the server does not know the digest.
 #[derive(Debug)]
 pub(crate) struct Script {
     source: &'static str,
@@ -17,9 +25,8 @@ impl Script {
         Self { source, sha: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// The beginning of a call on one key: its arguments follow. `size` is about how many bytes
-    /// those have.
-    pub(crate) fn call(&self, key: &[u8], size: usize) -> Cmd {
+    /// The start of a call on one key; the arguments follow, in about `size` bytes.
+    fn call(&self, key: &[u8], size: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(8, 64 + key.len() + size);
         cmd.arg("EVALSHA").arg(&self.sha).arg("1").arg(key);
         cmd
@@ -32,24 +39,19 @@ impl Script {
     }
 }
 
-/// Two pieces as one argument: each argument costs the server a sixteenth of a replay.
-pub(crate) struct Joined<'a>(pub(crate) &'a [u8], pub(crate) &'a [u8]);
-
-impl ToRedisArgs for Joined<'_> {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        let mut arg = out.writer_for_next_arg();
-        // Into memory: it does not fail.
-        let _ = arg.write_all(self.0).and_then(|()| arg.write_all(self.1));
-    }
+/// One call of a script.
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) cmd: Cmd,
 }
 
-/// All of them.
+/// All scripts.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    pub(crate) acquire: Script,
-    pub(crate) complete: Script,
-    pub(crate) extend: Script,
-    pub(crate) release: Script,
+    acquire: Script,
+    complete: Script,
+    extend: Script,
+    release: Script,
 }
 
 impl Scripts {
@@ -65,4 +67,116 @@ impl Scripts {
     pub(crate) fn all(&self) -> [&Script; 4] {
         [&self.acquire, &self.complete, &self.extend, &self.release]
     }
+
+    pub(crate) fn acquire(&self, key: &[u8], req: &AcquireRequest) -> ScriptCall<'_> {
+        let (lease, grace) = (millis(req.lease), millis(req.ttl));
+        let mut cmd = self.acquire.call(key, 160);
+        let fingerprint = req.fingerprint.as_ref();
+        cmd.arg(record::acquire_argument(lease + grace, req.owner, grace, fingerprint));
+        ScriptCall { script: &self.acquire, cmd }
+    }
+
+    pub(crate) fn extend(&self, key: &[u8], owner: OwnerId, lease: Duration) -> ScriptCall<'_> {
+        let mut cmd = self.extend.call(key, 64);
+        cmd.arg(owner.as_bytes()).arg(millis(lease));
+        ScriptCall { script: &self.extend, cmd }
+    }
+
+    pub(crate) fn complete(&self, key: &[u8], owner: OwnerId, done: &Completion) -> ScriptCall<'_> {
+        let mut cmd = self.complete.call(key, done.value.len() + 160);
+        cmd.arg(owner.as_bytes())
+            .arg(millis(done.ttl))
+            .arg(Joined(&tail(0, done.fingerprint.as_ref()), &done.value));
+        ScriptCall { script: &self.complete, cmd }
+    }
+
+    pub(crate) fn release(&self, key: &[u8], owner: OwnerId) -> ScriptCall<'_> {
+        let mut cmd = self.release.call(key, 96);
+        cmd.arg(owner.as_bytes())
+            .arg(NO_OWNER.as_bytes())
+            .arg(millis(RELEASED_TTL))
+            .arg(tail(0, None));
+        ScriptCall { script: &self.release, cmd }
+    }
+}
+
+/// Two pieces as one argument: each argument costs the server a sixteenth of a replay.
+struct Joined<'a>(&'a [u8], &'a [u8]);
+
+impl ToRedisArgs for Joined<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut arg = out.writer_for_next_arg();
+        // A write into memory does not fail.
+        let _ = arg.write_all(self.0).and_then(|()| arg.write_all(self.1));
+    }
+}
+
+/// The value alone.
+pub(crate) fn get(key: &[u8]) -> Cmd {
+    let mut cmd = Cmd::with_capacity(2, key.len() + 8);
+    cmd.arg("GET").arg(key);
+    cmd
+}
+
+/// First the time to live, then the value. Whatever happens between the two, the pair was true at
+/// one instant of the call.
+pub(crate) fn pttl_and_value(key: &[u8]) -> Pipeline {
+    let mut batch = redis::pipe();
+    batch.cmd("PTTL").arg(key).cmd("GET").arg(key);
+    batch
+}
+
+/// The time to live, then the header without the value.
+pub(crate) fn pttl_and_header(key: &[u8]) -> Pipeline {
+    let mut batch = redis::pipe();
+    batch.cmd("PTTL").arg(key);
+    add_header(&mut batch, key);
+    batch
+}
+
+/// The time to live, the length and the header.
+pub(crate) fn pttl_length_and_header(key: &[u8]) -> Pipeline {
+    let mut batch = redis::pipe();
+    batch.cmd("PTTL").arg(key);
+    add_length_and_header(&mut batch, key);
+    batch
+}
+
+pub(crate) fn add_length_and_header(batch: &mut Pipeline, key: &[u8]) {
+    batch.cmd("STRLEN").arg(key);
+    add_header(batch, key);
+}
+
+fn add_header(batch: &mut Pipeline, key: &[u8]) {
+    batch.cmd("GETRANGE").arg(key).arg(0).arg(HEADER - 1);
+}
+
+/// One step of a scan over the records with a prefix.
+pub(crate) fn scan(cursor: &[u8], prefix: &str, count: usize) -> Cmd {
+    let mut cmd = Cmd::new();
+    // The prefix has only letters, digits and `_`, so it contains no pattern.
+    let pattern = format!("{prefix}:{{*");
+    cmd.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
+    cmd
+}
+
+/// Waits until replicas have the connection's last write.
+pub(crate) fn wait(replicas: u32, timeout: Duration) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("WAIT").arg(replicas).arg(millis(timeout));
+    cmd
+}
+
+/// A setting of the server.
+pub(crate) fn config_get(name: &str) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("CONFIG").arg("GET").arg(name);
+    cmd
+}
+
+/// The address of the primary, for a sentinel.
+pub(crate) fn primary_address(service: &str) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg("SENTINEL").arg("get-master-addr-by-name").arg(service);
+    cmd
 }

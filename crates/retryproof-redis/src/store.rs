@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`RedisStore`]: the contract on one key per record.
+//! [`RedisStore`]: the store contract on one key per record.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use retryproof_core::store::{
     AcquireRequest, Acquired, Completion, FencedWrite, Grant, Known, Peeked, StoreProfile,
 };
@@ -14,280 +14,186 @@ use retryproof_core::{
 };
 
 use crate::config::{BULK_LIMIT, RedisConfig};
-use crate::connection::{Purpose, ask_setting, setting};
-use crate::error::Failure;
-use crate::pool::primary::Route;
-use crate::pool::sentinel::Watches;
-use crate::pool::{Ask, Link};
-use crate::record::{self, Header, NOBODY, State, digits, millis, tail, unreadable};
-use crate::statement::{Joined, Script};
-use crate::waiters::Wake;
+use crate::connection::Request;
+use crate::error::{Failure, Recovery};
+use crate::execute::{Executor, unexpected_answer};
+use crate::pool::primary::PrimaryLocator;
+use crate::pool::sentinel_watchers::SentinelWatchers;
+use crate::record::{self, Header, RecordPhase, decimal, millis, stored_result, unreadable};
+use crate::statement::{get, pttl_and_header, pttl_and_value};
+use crate::waiters::Waiters;
 
-/// How long a release leaves the last token behind (ACQ-10): longer than a clock may step back.
-const RESIDUE: Duration = Duration::from_secs(3_600);
-/// Header, fingerprint and command beside a value.
-const OVERHEAD: usize = 4_096;
+/// Room for header, fingerprint and command beside a value.
+const VALUE_OVERHEAD: usize = 4_096;
 
 /// Records in a Redis server, or in the primary of a Sentinel group. [The crate's page](crate) says
 /// what it promises.
 #[derive(Debug)]
 pub struct RedisStore {
-    route: Arc<Route>,
-    calls: Link,
-    /// Beside it, where replicas are waited for: there each caller waits for all before it.
-    waiting: Option<Link>,
-    pub(crate) wake: Wake,
-    known: Known,
+    pub(crate) executor: Executor,
+    waiters: Waiters,
+    /// Which records this process has lately seen complete.
+    completed: Known,
     max_value: usize,
-    _watches: Watches,
+    _watchers: SentinelWatchers,
 }
 
 impl RedisStore {
-    /// Connects, and sees whether the server is one that the store can use: Redis 7.0 or newer, no
-    /// cluster, no replica. Warns when the server may evict records (STO-3).
+    /// Connects, and checks that the store can use the server: Redis 7.0 or newer, no cluster, no
+    /// replica. Warns when the server may evict records (STO-3).
     ///
-    /// It needs a runtime of tokio that goes on for as long as the store is used; in another one
-    /// the connection is made again.
+    /// It needs a tokio runtime that runs for as long as the store is used. In another runtime the
+    /// connection is opened again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a prefix or TLS that cannot be, [`ErrorKind::Unavailable`] when no
-    /// server answers, [`ErrorKind::Unsupported`] for a cluster or an old server,
-    /// [`ErrorKind::Unexpected`] for a replica, a wrong password, a missing right.
+    /// [`ErrorKind::Config`] for an invalid prefix, or TLS without the feature;
+    /// [`ErrorKind::Unavailable`] when no server answers, or only a replica;
+    /// [`ErrorKind::Unsupported`] for a cluster or an old server; [`ErrorKind::Unexpected`] for a
+    /// wrong password or a missing right.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
-        Self::connected(config).await.map_err(|error| error.during("connect"))
+        Self::try_connect(config).await.map_err(|error| error.during("connect"))
     }
 
-    async fn connected(config: RedisConfig) -> Result<Self> {
+    async fn try_connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
-        let most = config.max_value;
-        let waits = config.wait.is_some();
-        let route = Arc::new(Route::new(config));
-        let calls = Link::new(Arc::clone(&route), Purpose::Calls);
-        calls.open().await?;
-        let waiting = waits.then(|| Link::new(Arc::clone(&route), Purpose::Waiting));
-        let wake = Wake::new(Arc::clone(&route));
-        let watches = Watches::start(&route);
-        let mut store = Self {
-            route,
-            calls,
-            waiting,
-            wake,
-            known: Known::new(),
-            max_value: 0,
-            _watches: watches,
-        };
-        store.warn_of_eviction().await;
-        let limit = store.bulk_limit().await.saturating_sub(OVERHEAD);
-        store.max_value = most.map_or(limit, |most| most.min(limit));
-        Ok(store)
+        let configured = config.max_value;
+        let locator = Arc::new(PrimaryLocator::new(config));
+        let executor = Executor::connect(&locator).await?;
+        let waiters = Waiters::new(Arc::clone(&locator));
+        let watchers = SentinelWatchers::start(&locator);
+        warn_of_eviction(&executor).await;
+        let limit = bulk_limit(&executor).await.saturating_sub(VALUE_OVERHEAD);
+        Ok(Self {
+            executor,
+            waiters,
+            completed: Known::new(),
+            max_value: configured.map_or(limit, |bytes| bytes.min(limit)),
+            _watchers: watchers,
+        })
     }
 
     /// The store as an engine takes it, with the capability to inspect. It needs no purge: the
-    /// server deletes what has expired.
+    /// server deletes expired records.
     #[must_use]
     pub fn into_shared(self) -> SharedStore {
         SharedStore::builder(self).with_inspect().build()
     }
 
-    async fn warn_of_eviction(&self) {
-        let answer = self.calls.call(Ask::One(&ask_setting("maxmemory-policy"))).await;
-        if let Ok(answer) = answer
-            && let Some(policy) = setting(&answer).filter(|&policy| policy != "noeviction")
-        {
-            tracing::warn!(
-                policy,
-                "the server may evict records when its memory is full, so that actions run \
-                 again; set maxmemory-policy to noeviction"
-            );
-        }
-    }
-
-    async fn bulk_limit(&self) -> usize {
-        let answer = self.calls.call(Ask::One(&ask_setting("proto-max-bulk-len"))).await.ok();
-        answer.as_ref().and_then(setting).and_then(|bytes| bytes.parse().ok()).map_or(
-            BULK_LIMIT,
-            |bytes: usize| {
-                // A string has a limit of its own.
-                bytes.min(BULK_LIMIT)
-            },
-        )
-    }
-
-    pub(crate) fn calls(&self) -> &Link {
-        &self.calls
-    }
-
     pub(crate) fn prefix(&self) -> &str {
-        &self.route.config().prefix
+        &self.executor.config().prefix
     }
 
     pub(crate) fn key(&self, id: &Identity) -> Vec<u8> {
         record::key(self.prefix(), id)
     }
 
-    /// Runs a script in one flight. One that the server does not know is loaded on the way, once.
-    async fn run(&self, script: &Script, cmd: &Cmd) -> Result<Value, Failure> {
-        match self.calls.call(Ask::One(cmd)).await {
-            Err(failure) if failure.code() == "NOSCRIPT" => {
-                let mut flight = redis::pipe();
-                flight.add_command(script.load()).add_command(cmd.clone());
-                self.calls.call(Ask::Flight(&flight)).await.map(last)
-            }
-            answer => answer,
-        }
-    }
-
-    /// As [`run`](Self::run), and waits for the replicas where that is configured. The write and
-    /// the wait share a connection: WAIT goes by the last write of its own.
-    async fn run_and_wait(
-        &self,
-        script: &Script,
-        cmd: &Cmd,
-        has_written: impl Fn(&Value) -> bool,
-    ) -> Result<Value, Failure> {
-        let (Some(link), Some((replicas, time))) = (&self.waiting, self.route.config().wait) else {
-            return self.run(script, cmd).await;
-        };
-        let mut wait = Cmd::new();
-        wait.arg("WAIT").arg(replicas).arg(millis(time));
-        let mut flight = redis::pipe();
-        flight.add_command(cmd.clone()).add_command(wait.clone());
-        let answer = match link.call(Ask::Flight(&flight)).await {
-            Err(failure) if failure.code() == "NOSCRIPT" => {
-                let mut flight = redis::pipe();
-                flight.add_command(script.load()).add_command(cmd.clone()).add_command(wait);
-                link.call(Ask::Flight(&flight)).await?
-            }
-            answer => answer?,
-        };
-        let Value::Array(mut answers) = answer else { return Err(mixed_up().into()) };
-        let (reached, answer) = (answers.pop(), answers.pop().unwrap_or(Value::Nil));
-        match reached {
-            Some(Value::Int(reached)) if reached < i64::from(replicas) && has_written(&answer) => {
-                Err(Error::unavailable(
-                    "written, but too few replicas have confirmed it in time (`wait`)",
-                )
-                .with("confirmed", reached)
-                .with("wanted", replicas)
-                .into())
-            }
-            _ => Ok(answer),
-        }
-    }
-
-    /// What stands under the key, read in one flight. First the time to live, then the value:
-    /// whatever happens between the two, the answer was true at one instant of the call.
-    async fn read(&self, key: &[u8]) -> Result<Peeked, Failure> {
-        let mut flight = redis::pipe();
-        flight.cmd("PTTL").arg(key).cmd("GET").arg(key);
-        let (pttl, value) = pair(self.calls.call(Ask::Flight(&flight)).await?)?;
+    /// Reads a record in one round trip.
+    async fn read_record(&self, key: &[u8]) -> Result<Peeked, Failure> {
+        let (pttl, value) = self.executor.run_pair(&pttl_and_value(key)).await?;
         let Value::BulkString(value) = value else { return Ok(Peeked::Absent) };
         let header = Header::read(&value)?;
-        Ok(match header.state {
-            State::Residue => Peeked::Absent,
-            State::Complete => Peeked::Complete(record::result(&header, value)?),
-            State::InProgress => match header.remaining(pttl) {
+        Ok(match header.phase {
+            RecordPhase::Released => Peeked::Absent,
+            RecordPhase::Complete => Peeked::Complete(stored_result(&header, value)?),
+            RecordPhase::InProgress => match header.remaining(pttl) {
                 Some(remaining) => Peeked::Busy { remaining, token: header.token },
                 None => Peeked::Absent,
             },
         })
     }
 
-    /// The result of an identity that was seen complete: a bare GET.
+    /// What is left of the lease with token `seen`; `None` when it has ended or its holder has. The
+    /// value is not read.
+    async fn remaining_lease(
+        &self,
+        key: &[u8],
+        seen: FencingToken,
+    ) -> Result<Option<Duration>, Failure> {
+        let (pttl, head) = self.executor.run_pair(&pttl_and_header(key)).await?;
+        let Value::BulkString(head) = head else { return Ok(None) };
+        if head.is_empty() {
+            return Ok(None);
+        }
+        let header = Header::read(&head)?;
+        if header.phase != RecordPhase::InProgress || header.token != seen {
+            return Ok(None);
+        }
+        Ok(header.remaining(pttl))
+    }
+
+    /// The result of a record that this process has seen complete; `None` once it is not.
     async fn replay(&self, id: &Identity, key: &[u8]) -> Result<Option<StoredResult>, Failure> {
-        let mut cmd = Cmd::with_capacity(2, key.len() + 8);
-        cmd.arg("GET").arg(key);
-        if let Value::BulkString(value) = self.calls.call(Ask::One(&cmd)).await? {
+        if let Value::BulkString(value) = self.executor.run(Request::One(&get(key))).await? {
             let header = Header::read(&value)?;
-            if header.state == State::Complete {
-                return Ok(Some(record::result(&header, value)?));
+            if header.phase == RecordPhase::Complete {
+                return Ok(Some(stored_result(&header, value)?));
             }
         }
-        self.known.forget(id);
+        self.completed.forget(id);
         Ok(None)
     }
 
     async fn try_acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired, Failure> {
         let key = self.key(id);
-        if self.known.has(id)
+        if self.completed.has(id)
             && let Some(stored) = self.replay(id, &key).await?
         {
             return Ok(Acquired::Complete(stored));
         }
-        if self.waiting.is_some() {
-            // Over that connection go grants alone.
-            match self.read(&key).await? {
+        if self.executor.waits_for_replicas() {
+            // Only grants go over the connection that waits for replicas.
+            match self.read_record(&key).await? {
                 Peeked::Complete(stored) => return Ok(self.complete_as(id, stored)),
                 Peeked::Busy { .. } | Peeked::Absent => {}
             }
         }
-        let script = &self.route.dialer().scripts().acquire;
-        let (lease, grace) = (millis(req.lease), millis(req.ttl));
-        let mut cmd = script.call(&key, 160);
-        cmd.arg(record::asked(lease + grace, req.owner, grace, req.fingerprint.as_ref()));
-        let granted = |answer: &Value| matches!(answer, Value::BulkString(said) if said.starts_with(b"G") || said.starts_with(b"T"));
-        match self.run_and_wait(script, &cmd, granted).await {
-            Ok(Value::BulkString(said)) => match said.first() {
+        let call = self.executor.scripts().acquire(&key, req);
+        let granted = |answer: &Value| matches!(answer, Value::BulkString(answer) if matches!(answer.first(), Some(b'G' | b'T')));
+        match self.executor.run_script_and_wait(&call, granted).await {
+            Ok(Value::BulkString(answer)) => match answer.first() {
                 Some(b'r') => {
-                    let header = Header::read(&said)?;
-                    Ok(self.complete_as(id, record::result(&header, said)?))
+                    let header = Header::read(&answer)?;
+                    Ok(self.complete_as(id, stored_result(&header, answer)?))
                 }
                 Some(b'B') => {
-                    let (token, left) = token_and_rest(&said)?;
+                    let (token, left) = token_and_rest(&answer)?;
                     Ok(Acquired::Busy { token, remaining: Duration::from_millis(left) })
                 }
                 Some(b'G' | b'T') => {
-                    let (token, _) = token_and_rest(&said)?;
-                    Ok(Acquired::Granted(Grant::new(
-                        token,
-                        Duration::from_millis(lease),
-                        said[0] == b'T',
-                    )))
+                    let (token, _) = token_and_rest(&answer)?;
+                    let lease = Duration::from_millis(millis(req.lease));
+                    Ok(Acquired::Granted(Grant::new(token, lease, answer[0] == b'T')))
                 }
                 _ => Err(unreadable("version").into()),
             },
-            Ok(_) => Err(mixed_up().into()),
-            Err(failure) if failure.refuses_writes() => match self.read(&key).await {
-                Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
-                Ok(Peeked::Busy { remaining, token }) => Ok(Acquired::Busy { remaining, token }),
-                Ok(Peeked::Absent) | Err(_) => Err(failure),
-            },
+            Ok(_) => Err(unexpected_answer().into()),
+            // Known keys are still replayed.
+            Err(failure) if failure.recovery() == Recovery::ReadOnly => {
+                match self.read_record(&key).await {
+                    Ok(Peeked::Complete(stored)) => Ok(self.complete_as(id, stored)),
+                    Ok(Peeked::Busy { remaining, token }) => {
+                        Ok(Acquired::Busy { remaining, token })
+                    }
+                    Ok(Peeked::Absent) | Err(_) => Err(failure),
+                }
+            }
             Err(failure) => Err(failure),
         }
     }
 
     fn complete_as(&self, id: &Identity, stored: StoredResult) -> Acquired {
-        self.known.note(id, Duration::MAX);
+        self.completed.note(id, Duration::MAX);
         Acquired::Complete(stored)
-    }
-
-    async fn fenced(
-        &self,
-        operation: &'static str,
-        id: &Identity,
-        answer: Result<Value, Failure>,
-    ) -> Result<FencedWrite> {
-        match answer {
-            Ok(Value::Int(0)) => Ok(FencedWrite::NotOwner),
-            Ok(Value::Int(1)) => Ok(FencedWrite::Applied),
-            Ok(Value::Int(2)) => Ok(FencedWrite::AlreadyApplied),
-            Ok(Value::Int(_)) => Err(unreadable("version")),
-            Ok(_) => Err(mixed_up()),
-            Err(failure) => Err(failure.into_error()),
-        }
-        .map_err(|error| error.during(operation).for_identity(id))
     }
 }
 
 impl IdempotencyStore for RedisStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        let acquired = self.try_acquire(id, req).await;
-        acquired.map_err(|failure| failure.into_error().during("acquire").for_identity(id))
+        self.try_acquire(id, req).await.map_err(during("acquire", id))
     }
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        let standing = self.read(&self.key(id)).await;
-        standing.map_err(|failure| failure.into_error().during("peek").for_identity(id))
+        self.read_record(&self.key(id)).await.map_err(during("peek", id))
     }
 
     async fn wait_for_change(
@@ -299,16 +205,16 @@ impl IdempotencyStore for RedisStore {
         if at_most.is_zero() {
             return Ok(());
         }
-        let waited = self.wait(id, seen, at_most).await;
-        waited.map_err(|failure| failure.into_error().during("wait_for_change").for_identity(id))
+        let key = self.key(id);
+        let waited =
+            self.waiters.wait_for_change(&key, at_most, || self.remaining_lease(&key, seen)).await;
+        waited.map_err(during("wait_for_change", id))
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        let script = &self.route.dialer().scripts().extend;
-        let mut cmd = script.call(&self.key(id), 64);
-        cmd.arg(owner.as_bytes()).arg(millis(lease));
-        let answer = self.run(script, &cmd).await;
-        self.fenced("extend", id, answer).await
+        let call = self.executor.scripts().extend(&self.key(id), owner, lease);
+        let answer = self.executor.run_script(&call).await;
+        fenced_write(answer).map_err(during("extend", id))
     }
 
     async fn complete(
@@ -327,25 +233,19 @@ impl IdempotencyStore for RedisStore {
             .during("complete")
             .for_identity(id));
         }
-        let script = &self.route.dialer().scripts().complete;
-        let mut cmd = script.call(&self.key(id), done.value.len() + 160);
-        cmd.arg(owner.as_bytes())
-            .arg(millis(done.ttl))
-            .arg(Joined(&tail(0, done.fingerprint.as_ref()), &done.value));
+        let call = self.executor.scripts().complete(&self.key(id), owner, done);
         let written = |answer: &Value| matches!(answer, Value::Int(1 | 2));
-        let answer = self.run_and_wait(script, &cmd, written).await;
+        let answer = self.executor.run_script_and_wait(&call, written).await;
         if matches!(answer, Ok(Value::Int(1 | 2))) {
-            self.known.note(id, Duration::MAX);
+            self.completed.note(id, Duration::MAX);
         }
-        self.fenced("complete", id, answer).await
+        fenced_write(answer).map_err(during("complete", id))
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        let script = &self.route.dialer().scripts().release;
-        let mut cmd = script.call(&self.key(id), 96);
-        cmd.arg(owner.as_bytes()).arg(NOBODY.as_bytes()).arg(millis(RESIDUE)).arg(tail(0, None));
-        let answer = self.run(script, &cmd).await;
-        self.fenced("release", id, answer).await
+        let call = self.executor.scripts().release(&self.key(id), owner);
+        let answer = self.executor.run_script(&call).await;
+        fenced_write(answer).map_err(during("release", id))
     }
 
     fn profile(&self) -> StoreProfile {
@@ -360,36 +260,46 @@ impl From<RedisStore> for SharedStore {
     }
 }
 
-/// What the granting script says behind its first letter.
-fn token_and_rest(said: &[u8]) -> Result<(FencingToken, u64)> {
-    let (token, rest) = said
-        .get(1..)
-        .and_then(|said| said.split_at_checked(16))
-        .ok_or_else(|| unreadable("token"))?;
-    Ok((FencingToken::new(digits(token, "token")?), digits(rest, "token")?))
-}
-
-fn mixed_up() -> Error {
-    Error::new(
-        ErrorKind::Unexpected,
-        "the server's answer does not fit the question; is there a proxy between?",
-    )
-}
-
-/// The answer to the last command of a flight.
-fn last(answer: Value) -> Value {
-    match answer {
-        Value::Array(mut answers) => answers.pop().unwrap_or(Value::Nil),
-        other => other,
-    }
-}
-
-/// A time to live and what came with it.
-pub(crate) fn pair(answer: Value) -> Result<(i64, Value), Failure> {
-    if let Value::Array(answers) = answer
-        && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
+async fn warn_of_eviction(executor: &Executor) {
+    if let Some(policy) = executor.server_setting("maxmemory-policy").await
+        && policy != "noeviction"
     {
-        return Ok((pttl, value));
+        tracing::warn!(
+            policy,
+            "the server may evict records when its memory is full, so that actions run again; set \
+             maxmemory-policy to noeviction"
+        );
     }
-    Err(mixed_up().into())
+}
+
+/// The largest value that the server accepts: the limit of a request, and that of a string.
+async fn bulk_limit(executor: &Executor) -> usize {
+    let setting = executor.server_setting("proto-max-bulk-len").await;
+    setting
+        .and_then(|bytes| bytes.parse::<usize>().ok())
+        .map_or(BULK_LIMIT, |bytes| bytes.min(BULK_LIMIT))
+}
+
+/// The result of a script that compares the owner.
+fn fenced_write(answer: Result<Value, Failure>) -> Result<FencedWrite, Failure> {
+    match answer? {
+        Value::Int(0) => Ok(FencedWrite::NotOwner),
+        Value::Int(1) => Ok(FencedWrite::Applied),
+        Value::Int(2) => Ok(FencedWrite::AlreadyApplied),
+        Value::Int(_) => Err(unreadable("version").into()),
+        _ => Err(unexpected_answer().into()),
+    }
+}
+
+/// The token after the first letter of the acquire script's answer, and the number after it.
+fn token_and_rest(answer: &[u8]) -> Result<(FencingToken, u64)> {
+    let (token, rest) = answer
+        .get(1..)
+        .and_then(|rest| rest.split_at_checked(16))
+        .ok_or_else(|| unreadable("token"))?;
+    Ok((FencingToken::new(decimal(token, "token")?), decimal(rest, "token")?))
+}
+
+fn during<'a>(operation: &'static str, id: &'a Identity) -> impl FnOnce(Failure) -> Error + 'a {
+    move |failure| failure.into_error().during(operation).for_identity(id)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The URL form of a configuration. Nothing here shows the URL: it may hold a password (ID-4).
+//! The URL form of a configuration. No message shows the URL, which may contain a password (ID-4).
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
         let (service, _) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
             return Err(refuse(
-                "the URL of a Redis store behind Sentinel names the service: \
+                "the URL of a Redis store behind Sentinel has to name the service: \
                  `redis+sentinel://HOST:PORT/SERVICE`",
             ));
         }
@@ -56,8 +56,8 @@ pub(crate) fn parse(url: &str) -> Result<RedisConfig> {
     let db = if sentinel { path.split_once('/').map_or("", |(_, db)| db) } else { path };
     let mut config = RedisConfig::on(target).with_tls(tls);
     if !db.is_empty() {
-        config =
-            config.with_db(db.parse().map_err(|_| refuse("the database in the URL is a number"))?);
+        config = config
+            .with_db(db.parse().map_err(|_| refuse("the database in the URL has to be a number"))?);
     }
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     if !password.is_empty() {
@@ -128,7 +128,7 @@ fn address(text: &str, port: u16) -> Result<Address> {
         )
     };
     let (host, given) = match text.strip_prefix('[') {
-        // An address of IPv6 stands in brackets.
+        // An IPv6 address is in brackets.
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(refuse)?;
             (host, rest.strip_prefix(':').or(rest.is_empty().then_some("")).ok_or_else(refuse)?)
@@ -145,12 +145,13 @@ fn address(text: &str, port: u16) -> Result<Address> {
     }
 }
 
-/// Percent-decoded, so that a password may hold any character.
+/// Decodes percent-encoding, so that a password may contain any character.
 fn decoded(text: &str) -> Result<String> {
     let refuse = || {
         Error::new(
             ErrorKind::Config,
-            "a `%` in the URL of a Redis store is followed by two hex digits, of UTF-8 text",
+            "a `%` in the URL of a Redis store has to be followed by two hex digits, and the decoded \
+             text has to be UTF-8",
         )
     };
     let mut out = Vec::with_capacity(text.len());
@@ -195,7 +196,7 @@ mod tests {
             (Some("app"), Some("p@ss:w/ord"))
         );
         assert_eq!((config.db, config.prefix.as_str()), (3, "pay"));
-        assert_eq!(config.wait, Some((1, Duration::from_millis(500))));
+        assert_eq!(config.wait_replicas, Some((1, Duration::from_millis(500))));
         let config = parse("redis://:secret@h:1/").unwrap();
         assert_eq!((config.user, config.password.as_deref()), (None, Some("secret")));
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Gather`]: a socket that sends in one piece what several callers ask at about the same time.
+//! [`CoalescingSocket`]: sends commands that several callers submit at about the same time in one
+//! write.
 //!
-//! The driver's task is woken by the first command that comes, and tokio runs next whom a task has
-//! just woken: so in a crowd each command was written alone, and the system calls cost more than
-//! all the rest. When several calls are under way the task now steps back once behind the tasks
-//! that are ready; their commands join its buffer, and one write sends them all. A lone call is
-//! never held back, and no timer is involved.
+//! The first command wakes the driver's task, and tokio runs a task that was just woken next. So
+//! with many callers each command would be written alone, and the system calls would cost more than
+//! everything else. While several calls are in flight, the task yields once to the tasks that are
+//! ready: their commands join its buffer, and one write sends them all. A lone call is never
+//! delayed, and there is no timer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,70 +16,71 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// From as many calls under way on. To step back for a lone one would wake another worker of the
-/// runtime for nothing.
-const CROWD: usize = 2;
-/// So many bytes are worth a write of their own.
-const ENOUGH: usize = 32 * 1_024;
-/// More than [`ENOUGH`], so that the driver's buffer asks for a write by itself only where none is
-/// put off.
-pub(crate) const BOUNDARY: usize = 64 * 1_024;
+/// The task yields from this many calls in flight. Yielding for a lone call would only wake another
+/// worker of the runtime.
+const MIN_CALLS: usize = 2;
+/// A buffer with this many bytes is written at once.
+const FULL_WRITE: usize = 32 * 1_024;
+/// At this size the driver's buffer requests a write. It is larger than [`FULL_WRITE`], so that the
+/// request never meets a delayed write.
+pub(super) const WRITE_BOUNDARY: usize = 64 * 1_024;
 
-/// How many calls are under way on a connection.
+/// How many calls are in flight on a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(AtomicUsize);
+pub(super) struct CallsInFlight(AtomicUsize);
 
 /// One of them, until it is dropped.
-pub(crate) struct Present<'a>(&'a AtomicUsize);
+pub(super) struct CallInFlight<'a>(&'a AtomicUsize);
 
-impl Crowd {
-    pub(crate) fn enter(&self) -> Present<'_> {
+impl CallsInFlight {
+    pub(super) fn enter(&self) -> CallInFlight<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Present(&self.0)
+        CallInFlight(&self.0)
     }
 
-    fn is_there(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= CROWD
+    fn are_several(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= MIN_CALLS
     }
 }
 
-impl Drop for Present<'_> {
+impl Drop for CallInFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The socket, and whether this batch has waited for others.
+/// A socket whose writes may yield once.
 #[derive(Debug)]
-pub(crate) struct Gather<S> {
+pub(super) struct CoalescingSocket<S> {
     socket: S,
-    crowd: Arc<Crowd>,
-    waited: bool,
+    calls: Arc<CallsInFlight>,
+    /// Whether the current batch has yielded.
+    yielded: bool,
 }
 
-impl<S> Gather<S> {
-    pub(crate) fn new(socket: S, crowd: Arc<Crowd>) -> Self {
-        Self { socket, crowd, waited: false }
+impl<S> CoalescingSocket<S> {
+    pub(super) fn new(socket: S, calls: Arc<CallsInFlight>) -> Self {
+        Self { socket, calls, yielded: false }
     }
 
-    /// Whether to write now. If not, the task is ready again behind all that are.
-    fn poll_turn(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
-        if self.waited || bytes >= ENOUGH || !self.crowd.is_there() {
+    /// Ready to write, or pending once, with the task queued behind those that are ready.
+    fn poll_yield(&mut self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
+        if self.yielded || bytes >= FULL_WRITE || !self.calls.are_several() {
             return Poll::Ready(());
         }
-        self.waited = true;
+        self.yielded = true;
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescingSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        std::task::ready!(self.poll_turn(cx, bytes.len()));
+        std::task::ready!(self.poll_yield(cx, bytes.len()));
         Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
 
@@ -88,7 +90,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        std::task::ready!(self.poll_turn(cx, bytes));
+        std::task::ready!(self.poll_yield(cx, bytes));
         Pin::new(&mut self.socket).poll_write_vectored(cx, pieces)
     }
 
@@ -96,9 +98,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Called when the buffer is empty: the batch is out.
+    /// Called when the buffer is empty: the batch has been sent.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.waited = false;
+        self.yielded = false;
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
@@ -107,7 +109,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gather<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CoalescingSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -146,29 +148,29 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_gathered_once_and_a_lone_call_is_not_held_back() {
-        let crowd = Arc::new(Crowd::default());
-        let mut gather = Gather::new(Wire::default(), Arc::clone(&crowd));
+    fn several_calls_share_a_write_and_a_lone_call_is_not_delayed() {
+        let calls = Arc::new(CallsInFlight::default());
+        let mut socket = CoalescingSocket::new(Wire::default(), Arc::clone(&calls));
         let cx = &mut Context::from_waker(Waker::noop());
-        let mut write = |gather: &mut Gather<Wire>, bytes: usize| {
-            Pin::new(gather).poll_write(cx, &vec![0; bytes]).is_ready()
+        let mut write = |socket: &mut CoalescingSocket<Wire>, bytes: usize| {
+            Pin::new(socket).poll_write(cx, &vec![0; bytes]).is_ready()
         };
-        let alone = crowd.enter();
-        assert!(write(&mut gather, 10));
-        let more: Vec<_> = (1..CROWD).map(|_| crowd.enter()).collect();
-        assert!(!write(&mut gather, 10), "others may join");
-        assert!(write(&mut gather, 30), "once");
-        assert!(write(&mut gather, 5), "the rest of the same batch");
+        let alone = calls.enter();
+        assert!(write(&mut socket, 10));
+        let more: Vec<_> = (1..MIN_CALLS).map(|_| calls.enter()).collect();
+        assert!(!write(&mut socket, 10), "others may join");
+        assert!(write(&mut socket, 30), "once");
+        assert!(write(&mut socket, 5), "the rest of the same batch");
         assert!(
-            Pin::new(&mut gather).poll_flush(&mut Context::from_waker(Waker::noop())).is_ready()
+            Pin::new(&mut socket).poll_flush(&mut Context::from_waker(Waker::noop())).is_ready()
         );
-        assert!(write(&mut gather, ENOUGH), "enough for a write");
-        assert!(!write(&mut gather, 10), "the next batch");
+        assert!(write(&mut socket, FULL_WRITE), "a full write");
+        assert!(!write(&mut socket, 10), "the next batch");
         drop(more);
-        gather.waited = false;
-        assert!(write(&mut gather, 10), "the crowd has gone");
+        socket.yielded = false;
+        assert!(write(&mut socket, 10), "a lone call");
         drop(alone);
-        assert_eq!(crowd.0.load(Ordering::Relaxed), 0);
-        assert_eq!(gather.socket.0, [10, 30, 5, ENOUGH, 10]);
+        assert_eq!(calls.0.load(Ordering::Relaxed), 0);
+        assert_eq!(socket.socket.0, [10, 30, 5, FULL_WRITE, 10]);
     }
 }

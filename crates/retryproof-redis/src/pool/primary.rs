@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Route`]: where the primary is now, and whether it has moved.
+//! [`PrimaryLocator`]: where the primary is now, and whether it has moved.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -7,50 +7,51 @@ use parking_lot::Mutex;
 use retryproof_core::Result;
 use tokio::sync::Notify;
 
-use super::sentinel;
+use super::sentinel::ask_primary;
 use crate::config::{Address, RedisConfig, Target};
-use crate::connection::{Conn, Dialer, Purpose};
+use crate::connection::{Connection, Connector, Purpose};
 
-/// The way to the primary, shared by all connections of a store.
+/// Finds the primary for all connections of a store.
 #[derive(Debug)]
-pub(crate) struct Route {
-    dialer: Dialer,
+pub(crate) struct PrimaryLocator {
+    connector: Connector,
     /// How often the primary has moved.
     epoch: AtomicU64,
     moves: Notify,
-    belief: Mutex<Belief>,
-    /// Which sentinel answered last: the first to be asked.
-    pub(crate) last_sentinel: AtomicUsize,
+    known: Mutex<KnownPrimary>,
+    /// The sentinel that answered last; it is asked first.
+    pub(super) last_sentinel: AtomicUsize,
 }
 
-/// Where the primary is, as far as we were told.
+/// The last report of where the primary is.
 #[derive(Debug, Default)]
-struct Belief {
-    primary: Option<Address>,
-    /// How often we were told, of the same place too.
-    told: u64,
+struct KnownPrimary {
+    address: Option<Address>,
+    /// How many reports there were, those of the same address included.
+    reports: u64,
 }
 
-impl Route {
+impl PrimaryLocator {
     pub(crate) fn new(config: RedisConfig) -> Self {
         Self {
-            dialer: Dialer::new(config),
+            connector: Connector::new(config),
             epoch: AtomicU64::new(0),
             moves: Notify::new(),
-            belief: Mutex::default(),
+            known: Mutex::default(),
             last_sentinel: AtomicUsize::new(0),
         }
     }
 
-    pub(crate) fn dialer(&self) -> &Dialer {
-        &self.dialer
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
-        self.dialer.config()
+        self.connector.config()
     }
 
-    pub(crate) fn may_move(&self) -> bool {
+    /// Whether the primary can move: only behind Sentinel.
+    pub(crate) fn can_move(&self) -> bool {
         matches!(self.config().target, Target::Sentinel { .. })
     }
 
@@ -58,49 +59,49 @@ impl Route {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Says where the primary is. If that was not known, every connection made before is out of use
-    /// at once.
-    pub(crate) fn has_moved(&self, to: Address) {
-        let from = self.believe(&mut self.belief.lock(), &to);
-        say(from.as_ref(), &to);
+    /// A sentinel announced the primary at `to`. If that is a new address, every connection that
+    /// was opened before is out of use at once.
+    pub(super) fn announced(&self, to: Address) {
+        let from = self.record(&mut self.known.lock(), &to);
+        log_move(from.as_ref(), &to);
     }
 
-    /// Where it was until now.
-    fn believe(&self, belief: &mut Belief, at: &Address) -> Option<Address> {
-        belief.told += 1;
-        // Each sentinel tells of a move.
-        if belief.primary.as_ref() == Some(at) {
+    /// Records a report; the previous address if the primary has moved.
+    fn record(&self, known: &mut KnownPrimary, at: &Address) -> Option<Address> {
+        known.reports += 1;
+        // Every sentinel announces a move.
+        if known.address.as_ref() == Some(at) {
             return None;
         }
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.moves.notify_waiters();
-        belief.primary.replace(at.clone())
+        known.address.replace(at.clone())
     }
 
-    fn told(&self) -> u64 {
-        self.belief.lock().told
+    fn reports(&self) -> u64 {
+        self.known.lock().reports
     }
 
-    /// Whether a connection to `at` is one to the primary: then the epoch that it belongs to,
-    /// raised if the others led elsewhere. `told` was read before the sentinels were asked: what
-    /// came in since then is newer than their answer, and wins.
-    fn reached(&self, at: &Address, told: u64) -> Option<u64> {
+    /// The epoch of a connection that reached `at`; `None` if the primary is elsewhere by now.
+    /// `reports` was read before the sentinels were asked: a report since then is newer than their
+    /// answer, and wins.
+    fn reached(&self, at: &Address, reports: u64) -> Option<u64> {
         let (from, epoch) = {
-            let mut belief = self.belief.lock();
-            if belief.told != told && belief.primary.as_ref() != Some(at) {
+            let mut known = self.known.lock();
+            if known.reports != reports && known.address.as_ref() != Some(at) {
                 return None;
             }
-            // Still under the lock: a move from here on raises it above what the connection gets.
-            (self.believe(&mut belief, at), self.epoch())
+            // Under the lock: a later move raises the epoch above that of the connection.
+            (self.record(&mut known, at), self.epoch())
         };
-        say(from.as_ref(), at);
+        log_move(from.as_ref(), at);
         Some(epoch)
     }
 
     /// Ends when the primary has moved since `epoch`.
     pub(crate) async fn moved(&self, epoch: u64) {
         loop {
-            // Registered before the look, so that no move is lost between them.
+            // Registered before the epoch is read, so that no move is lost between the two.
             let moves = self.moves.notified();
             if self.epoch() != epoch {
                 return;
@@ -109,45 +110,51 @@ impl Route {
         }
     }
 
-    /// A connection to the primary, and how often that had moved before.
-    pub(crate) async fn open(&self, purpose: &Purpose) -> Result<(Conn, u64)> {
+    /// A connection to the primary, and its epoch.
+    pub(crate) async fn connect(&self, purpose: &Purpose) -> Result<(Connection, u64)> {
         match &self.config().target {
-            Target::Single(at) => Ok((self.dialer.server(at, purpose).await?, self.epoch())),
-            // Each further round follows news of another place that came in during the last one.
+            Target::Single(at) => {
+                Ok((self.connector.connect_server(at, purpose).await?, self.epoch()))
+            }
+            // Each further round follows a report of another address during the last one.
             Target::Sentinel { nodes, service } => loop {
-                let (told, epoch) = (self.told(), self.epoch());
-                let dialed = async {
-                    let at = sentinel::primary(self, nodes, service).await?;
-                    let conn = self.dialer.server(&at, purpose).await?;
-                    Result::Ok((at, conn))
+                let (reports, epoch) = (self.reports(), self.epoch());
+                let connected = async {
+                    let at = self.ask(nodes, service).await?;
+                    let connection = self.connector.connect_server(&at, purpose).await?;
+                    Result::Ok((at, connection))
                 };
-                let (at, conn) = tokio::select! {
+                let (at, connection) = tokio::select! {
                     biased;
-                    dialed = dialed => dialed?,
-                    // What is dialed may be the old primary, which may hang.
+                    connected = connected => connected?,
+                    // The address may be that of the old primary, which may not answer.
                     () = self.moved(epoch) => continue,
                 };
-                if let Some(epoch) = self.reached(&at, told) {
-                    return Ok((conn, epoch));
+                if let Some(epoch) = self.reached(&at, reports) {
+                    return Ok((connection, epoch));
                 }
             },
         }
     }
 
-    /// Asks the sentinels, should the primary not be where one of them says.
-    pub(crate) async fn check(&self, said: &Address) {
+    /// Asks the sentinels if the known primary is not at `named`, which one of them named.
+    pub(super) async fn check(&self, named: &Address) {
         let Target::Sentinel { nodes, service } = &self.config().target else { return };
-        if self.belief.lock().primary.as_ref() == Some(said) {
+        if self.known.lock().address.as_ref() == Some(named) {
             return;
         }
-        let told = self.told();
-        if let Ok(at) = sentinel::primary(self, nodes, service).await {
-            self.reached(&at, told);
+        let reports = self.reports();
+        if let Ok(at) = self.ask(nodes, service).await {
+            self.reached(&at, reports);
         }
+    }
+
+    async fn ask(&self, nodes: &[Address], service: &str) -> Result<Address> {
+        ask_primary(&self.connector, nodes, service, &self.last_sentinel).await
     }
 }
 
-fn say(from: Option<&Address>, to: &Address) {
+fn log_move(from: Option<&Address>, to: &Address) {
     if let Some(from) = from {
         tracing::warn!(%from, %to, "the primary has moved");
     }
@@ -161,48 +168,48 @@ mod tests {
         Address { host: "10.0.0.1".to_owned(), port }
     }
 
-    fn route() -> Route {
-        Route::new(RedisConfig::new("10.0.0.1", 1))
+    fn locator() -> PrimaryLocator {
+        PrimaryLocator::new(RedisConfig::new("10.0.0.1", 1))
     }
 
     #[test]
     fn acq_2_sto_1_a_connection_to_another_primary_is_a_move() {
-        let route = route();
-        let shared = route.reached(&at(1), route.told());
-        assert_eq!(shared, Some(route.epoch()), "in use");
+        let locator = locator();
+        let shared = locator.reached(&at(1), locator.reports());
+        assert_eq!(shared, Some(locator.epoch()), "in use");
         assert_eq!(
-            route.reached(&at(1), route.told()),
+            locator.reached(&at(1), locator.reports()),
             shared,
-            "another one to the same place is none"
+            "another connection to the same address is no move"
         );
-        // The sentinels name B to whoever asks, before they announce it.
-        let other = route.reached(&at(2), route.told());
-        assert_eq!(other, Some(route.epoch()), "in use");
-        assert!(shared < other, "the one to the old primary is out of use");
-        route.has_moved(at(2));
-        assert_eq!(other, Some(route.epoch()), "the announcement is no other move");
+        // The sentinels name B when asked, before they announce it.
+        let other = locator.reached(&at(2), locator.reports());
+        assert_eq!(other, Some(locator.epoch()), "in use");
+        assert!(shared < other, "the connection to the old primary is out of use");
+        locator.announced(at(2));
+        assert_eq!(other, Some(locator.epoch()), "the announcement is not another move");
     }
 
     #[test]
     fn acq_2_sto_1_of_answers_that_race_the_newer_one_counts() {
-        let route = route();
-        let told = route.told();
-        let first = route.reached(&at(1), told);
-        // Asked before, by another link, and answered as it was then or as it is since.
-        assert_eq!(route.reached(&at(1), told), first);
-        assert_eq!(route.reached(&at(2), told), None, "asks again");
-        assert_eq!(first, Some(route.epoch()));
+        let locator = locator();
+        let reports = locator.reports();
+        let first = locator.reached(&at(1), reports);
+        // Another shared connection asked before, and got the old or the new answer.
+        assert_eq!(locator.reached(&at(1), reports), first);
+        assert_eq!(locator.reached(&at(2), reports), None, "it asks again");
+        assert_eq!(first, Some(locator.epoch()));
 
-        // Asked; then all announce the move; then the old one is reached.
-        let told = route.told();
-        route.has_moved(at(2));
-        let moved = route.epoch();
-        assert_eq!(route.reached(&at(1), told), None);
-        assert_eq!(route.reached(&at(2), told), Some(moved));
-        // As well when the announcement was of what was known already.
-        let told = route.told();
-        route.has_moved(at(2));
-        assert_eq!(route.reached(&at(1), told), None);
-        assert_eq!(route.epoch(), moved);
+        // It asks; then all announce the move; then it reaches the old primary.
+        let reports = locator.reports();
+        locator.announced(at(2));
+        let moved = locator.epoch();
+        assert_eq!(locator.reached(&at(1), reports), None);
+        assert_eq!(locator.reached(&at(2), reports), Some(moved));
+        // The same if the announcement repeats a known address.
+        let reports = locator.reports();
+        locator.announced(at(2));
+        assert_eq!(locator.reached(&at(1), reports), None);
+        assert_eq!(locator.epoch(), moved);
     }
 }

@@ -174,7 +174,7 @@ async fn sto_5_a_missing_right_is_named() {
     assert_eq!(more.stats().await.expect("counted").records, 1);
     assert!(more.get(&a).await.expect("inspected").is_some());
     let error = more.acquire(&id(CANARY), &request(owner)).await.expect_err("there is no replica");
-    is(&error, ErrorKind::Unavailable, "wanted = 1");
+    is(&error, ErrorKind::Unavailable, "expected = 1");
 
     for without in ["+script|load", "+evalsha", "+set", "+time", "~acl:*"] {
         // A user is shown as little as a key.

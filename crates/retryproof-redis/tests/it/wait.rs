@@ -78,12 +78,12 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     let error =
         store.acquire(&id(CANARY), &request(OwnerId::new())).await.expect_err("nobody confirms");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
+    assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     assert_masked(&error);
     for _ in 0..2 {
         let error =
             store.complete(&held, owner, &completion(CANARY)).await.expect_err("nobody confirms");
-        assert!(error.to_string().contains("confirmed = 0, wanted = 1"), "{error}");
+        assert!(error.to_string().contains("confirmed = 0, expected = 1"), "{error}");
     }
     // Replays and beats do not stand in that queue.
     let started = Instant::now();

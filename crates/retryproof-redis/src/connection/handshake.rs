@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The first batch on a connection: selects the database, checks the server, loads the scripts. It
+//! refuses a cluster, a sentinel, a replica and a server that is too old.
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use retryproof_core::{Error, ErrorKind};
+
+use crate::error::{CLUSTER, Failure, REPLICA};
+use crate::statement::Scripts;
+
+const TOO_OLD: &str = "the server is older than Redis 7.0, whose scripts the store needs";
+
+/// One round trip.
+pub(super) async fn greet(
+    driver: &mut MultiplexedConnection,
+    db: u32,
+    scripts: &Scripts,
+) -> Result<(), Failure> {
+    let mut batch = redis::pipe();
+    batch.cmd("SELECT").arg(db).cmd("HELLO").cmd("ROLE");
+    for script in scripts.all() {
+        batch.add_command(script.load());
+    }
+    let mut answers =
+        driver.send_packed_commands(&batch, 0, 7).await.map_err(Failure::Connection)?.into_iter();
+    let mut next = || answers.next().unwrap_or(Value::Nil);
+    let (select, hello, role) = (next(), next(), next());
+    check_hello(&hello)?;
+    if let Value::ServerError(error) = &select {
+        return Err(match error.code() {
+            "ERR" => Error::new(ErrorKind::Config, "the server has no database with this number")
+                .with("database", db)
+                .into(),
+            _ => Failure::Server(error.clone()),
+        });
+    }
+    check_role(&role)?;
+    for loaded in answers {
+        if let Value::ServerError(error) = loaded {
+            // A server before 7.0 does not understand the first line of the scripts. That
+            // recognises one that hides its version in HELLO.
+            if error.code() == "ERR"
+                && error.details().is_some_and(|details| details.contains("compiling"))
+            {
+                return Err(unsupported(TOO_OLD));
+            }
+            return Err(Failure::Server(error));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(message: &'static str) -> Failure {
+    Error::new(ErrorKind::Unsupported, message).into()
+}
+
+/// A field of the answer to HELLO, which is a list or, in RESP3, a map.
+fn hello_field<'a>(hello: &'a Value, name: &str) -> Option<&'a [u8]> {
+    let bytes = |value: &'a Value| match value {
+        Value::BulkString(bytes) => Some(bytes.as_slice()),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    };
+    match hello {
+        Value::Array(list) => list
+            .chunks_exact(2)
+            .find(|pair| bytes(&pair[0]) == Some(name.as_bytes()))
+            .and_then(|pair| bytes(&pair[1])),
+        Value::Map(map) => map
+            .iter()
+            .find(|(key, _)| bytes(key) == Some(name.as_bytes()))
+            .and_then(|(_, value)| bytes(value)),
+        _ => None,
+    }
+}
+
+/// A user without the right to HELLO passes: the first call shows whether the server fits.
+fn check_hello(hello: &Value) -> Result<(), Failure> {
+    match hello {
+        Value::ServerError(error) if !matches!(error.code(), "NOPERM" | "ERR") => {
+            return Err(Failure::Server(error.clone()));
+        }
+        hello if hello_field(hello, "mode") == Some(b"cluster") => {
+            return Err(unsupported(CLUSTER));
+        }
+        hello if hello_field(hello, "mode") == Some(b"sentinel") => {
+            return Err(unsupported(
+                "the server is a sentinel; write `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`",
+            ));
+        }
+        _ => {}
+    }
+    let version =
+        hello_field(hello, "version").and_then(|version| std::str::from_utf8(version).ok());
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match (major, version) {
+        (Some(major), Some(version)) if major < 7 => {
+            Err(Error::new(ErrorKind::Unsupported, TOO_OLD).with("version", version).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_role(role: &Value) -> Result<(), Failure> {
+    let Value::Array(role) = role else { return Ok(()) };
+    match role.first() {
+        Some(Value::BulkString(role)) if role == b"slave" || role == b"replica" => {
+            Err(Error::unavailable(REPLICA).into())
+        }
+        _ => Ok(()),
+    }
+}

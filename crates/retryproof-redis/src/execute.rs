@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Executor`]: one operation on the primary, sent once more where that helps.
+
+use std::sync::Arc;
+
+use redis::{Pipeline, Value};
+use retryproof_core::{Error, ErrorKind, Result};
+
+use crate::config::RedisConfig;
+use crate::connection::{Purpose, Request};
+use crate::error::{Failure, Recovery};
+use crate::pool::primary::PrimaryLocator;
+use crate::pool::{OpenConnection, SharedConnection};
+use crate::statement::{ScriptCall, Scripts, config_get, wait};
+
+#[derive(Debug)]
+pub(crate) struct Executor {
+    locator: Arc<PrimaryLocator>,
+    calls: SharedConnection,
+    /// For calls that wait for replicas: on this connection each call waits for those before it.
+    calls_with_wait: Option<SharedConnection>,
+}
+
+impl Executor {
+    /// Opens the first connection.
+    pub(crate) async fn connect(locator: &Arc<PrimaryLocator>) -> Result<Self> {
+        let shared = |purpose| SharedConnection::new(Arc::clone(locator), purpose);
+        let calls = shared(Purpose::Calls);
+        calls.open().await?;
+        let waits = locator.config().wait_replicas.is_some();
+        let calls_with_wait = waits.then(|| shared(Purpose::CallsWithWait));
+        Ok(Self { locator: Arc::clone(locator), calls, calls_with_wait })
+    }
+
+    pub(crate) fn config(&self) -> &RedisConfig {
+        self.locator.config()
+    }
+
+    pub(crate) fn scripts(&self) -> &Scripts {
+        self.locator.connector().scripts()
+    }
+
+    pub(crate) fn waits_for_replicas(&self) -> bool {
+        self.calls_with_wait.is_some()
+    }
+
+    /// Sends a request and waits for the answer. After a failure that a new connection can cure,
+    /// the request is sent once more.
+    pub(crate) async fn run(&self, request: Request<'_>) -> Result<Value, Failure> {
+        self.run_on(&self.calls, request).await
+    }
+
+    /// Runs a batch whose first answer is a time to live, and the second what belongs to it.
+    pub(crate) async fn run_pair(&self, batch: &Pipeline) -> Result<(i64, Value), Failure> {
+        if let Value::Array(answers) = self.run(Request::Batch(batch)).await?
+            && let Ok([Value::Int(pttl), value]) = <[Value; 2]>::try_from(answers)
+        {
+            return Ok((pttl, value));
+        }
+        Err(unexpected_answer().into())
+    }
+
+    /// Runs a script in one round trip. If the server does not know the script, it is loaded in a
+    /// second one.
+    pub(crate) async fn run_script(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
+        match self.run(Request::One(&call.cmd)).await {
+            Err(failure) if failure.code() == "NOSCRIPT" => {
+                let mut batch = redis::pipe();
+                batch.add_command(call.script.load()).add_command(call.cmd.clone());
+                match self.run(Request::Batch(&batch)).await? {
+                    Value::Array(mut answers) => Ok(answers.pop().unwrap_or(Value::Nil)),
+                    other => Ok(other),
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// As [`run_script`](Self::run_script), and waits for the replicas if that is configured. The
+    /// script and WAIT share a connection, because WAIT is about the last write of its own.
+    pub(crate) async fn run_script_and_wait(
+        &self,
+        call: &ScriptCall<'_>,
+        has_written: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Failure> {
+        let (Some(shared), Some((replicas, timeout))) =
+            (&self.calls_with_wait, self.config().wait_replicas)
+        else {
+            return self.run_script(call).await;
+        };
+        let wait = wait(replicas, timeout);
+        let mut batch = redis::pipe();
+        batch.add_command(call.cmd.clone()).add_command(wait.clone());
+        let answer = match self.run_on(shared, Request::Batch(&batch)).await {
+            Err(failure) if failure.code() == "NOSCRIPT" => {
+                let mut batch = redis::pipe();
+                batch
+                    .add_command(call.script.load())
+                    .add_command(call.cmd.clone())
+                    .add_command(wait);
+                self.run_on(shared, Request::Batch(&batch)).await?
+            }
+            answer => answer?,
+        };
+        let Value::Array(mut answers) = answer else { return Err(unexpected_answer().into()) };
+        let (reached, answer) = (answers.pop(), answers.pop().unwrap_or(Value::Nil));
+        match reached {
+            Some(Value::Int(reached)) if reached < i64::from(replicas) && has_written(&answer) => {
+                Err(Error::unavailable(
+                    "written, but too few replicas confirmed it in time (`wait`)",
+                )
+                .with("confirmed", reached)
+                .with("expected", replicas)
+                .into())
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// A setting of the server, if the user may read it.
+    pub(crate) async fn server_setting(&self, name: &str) -> Option<String> {
+        let answer = self.run(Request::One(&config_get(name))).await.ok()?;
+        let value = match &answer {
+            Value::Array(pair) => pair.get(1)?,
+            Value::Map(map) => &map.first()?.1,
+            _ => return None,
+        };
+        match value {
+            Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    async fn run_on(
+        &self,
+        shared: &SharedConnection,
+        request: Request<'_>,
+    ) -> Result<Value, Failure> {
+        let mut open = shared.acquire().await?;
+        let mut retried = false;
+        loop {
+            let failure = match self.exchange(&open, request).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match failure.recovery() {
+                Recovery::None | Recovery::ReadOnly => return Err(failure),
+                Recovery::ReconnectForNextCall => {
+                    shared.invalidate(&open);
+                    return Err(failure);
+                }
+                Recovery::RetryOnNewConnection => {
+                    shared.invalidate(&open);
+                    if retried {
+                        return Err(failure);
+                    }
+                    retried = true;
+                    open = shared.acquire().await?;
+                }
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        open: &OpenConnection,
+        request: Request<'_>,
+    ) -> Result<Value, Failure> {
+        let sent = open.connection.send(request);
+        let answer = if self.locator.can_move() {
+            tokio::select! {
+                biased;
+                answer = sent => answer,
+                // The primary has moved: an answer of the old one would be lost with it.
+                () = self.locator.moved(open.epoch) => {
+                    Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
+                }
+            }
+        } else {
+            sent.await
+        };
+        match answer.map_err(Failure::Connection)? {
+            Value::ServerError(error) => Err(Failure::Server(error)),
+            // The first error among the answers is that of the batch.
+            Value::Array(answers) if matches!(request, Request::Batch(_)) => {
+                match answers.iter().find_map(|answer| match answer {
+                    Value::ServerError(error) => Some(error.clone()),
+                    _ => None,
+                }) {
+                    Some(error) => Err(Failure::Server(error)),
+                    None => Ok(Value::Array(answers)),
+                }
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+pub(crate) fn unexpected_answer() -> Error {
+    Error::new(
+        ErrorKind::Unexpected,
+        "the server's answer does not fit the command; check for a proxy in between",
+    )
+}

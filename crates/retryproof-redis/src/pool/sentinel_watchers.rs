@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`SentinelWatchers`]: one watcher for each sentinel, so that a fail-over is followed at once.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::primary::PrimaryLocator;
+use super::sentinel::address;
+use crate::config::{Address, Target};
+use crate::connection::{Connection, Purpose, Request};
+use crate::statement::primary_address;
+
+/// The pause before a lost sentinel is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const MOVED: &str = "+switch-master";
+
+/// The watchers' tasks, which end on drop.
+#[derive(Debug, Default)]
+pub(crate) struct SentinelWatchers(Vec<AbortHandle>);
+
+impl SentinelWatchers {
+    /// Starts one task for each sentinel. The tasks also end with the runtime; then a move is
+    /// noticed by the broken connection.
+    pub(crate) fn start(locator: &Arc<PrimaryLocator>) -> Self {
+        let Target::Sentinel { nodes, service } = &locator.config().target else {
+            return Self::default();
+        };
+        let task =
+            |at| tokio::spawn(watch(Arc::downgrade(locator), at, service.clone())).abort_handle();
+        Self((0..nodes.len()).map(task).collect())
+    }
+}
+
+impl Drop for SentinelWatchers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+async fn watch(locator: Weak<PrimaryLocator>, at: usize, service: String) {
+    // The address that this sentinel named last.
+    let mut named = None;
+    loop {
+        let (to, pushed) = mpsc::unbounded_channel();
+        let connection = {
+            let Some(locator) = locator.upgrade() else { return };
+            let Target::Sentinel { nodes, .. } = &locator.config().target else { return };
+            locator.connector().connect_sentinel(&nodes[at], &Purpose::Messages(to)).await
+        };
+        if let Ok(connection) = connection {
+            let _ = listen(&locator, at, &service, connection, pushed, &mut named).await;
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Subscribes, then asks for the address, then receives announcements: the answer shows a move
+/// before the subscription. Ends with the connection.
+///
+/// An answer counts as a fail-over only if it differs from the previous answer of the same
+/// sentinel. The first answer does not count, because the sentinel may be behind or cut off from
+/// the others: then all sentinels are asked, beginning with the one that answered last, as for
+/// every connection. So a sentinel that stays with the old primary cannot bring the store back to
+/// it each time its watcher reconnects, to be corrected by the others each time: a sentinel moves
+/// the store only as often as its answer changes, and it changes only in a fail-over.
+async fn listen(
+    locator: &Weak<PrimaryLocator>,
+    at: usize,
+    service: &str,
+    mut connection: Connection,
+    mut pushed: mpsc::UnboundedReceiver<PushInfo>,
+    named: &mut Option<Address>,
+) -> RedisResult<()> {
+    connection.driver.subscribe(MOVED).await?;
+    let answer = connection.send(Request::One(&primary_address(service))).await?;
+    if let Value::Array(pair) = answer
+        && let Some(found) = address(&pair)
+    {
+        match named.replace(found.clone()) {
+            Some(before) if before == found => {}
+            Some(_) => follow(locator, at, found),
+            None => {
+                if let Some(locator) = locator.upgrade() {
+                    locator.check(&found).await;
+                }
+            }
+        }
+    }
+    while let Some(push) = pushed.recv().await {
+        if push.kind == PushKind::Disconnection {
+            break;
+        }
+        if let Some(to) = moved_to(&push, service) {
+            *named = Some(to.clone());
+            follow(locator, at, to);
+        }
+    }
+    Ok(())
+}
+
+/// Follows a move. The next connection asks the sentinel that announced it.
+fn follow(locator: &Weak<PrimaryLocator>, at: usize, to: Address) {
+    if let Some(locator) = locator.upgrade() {
+        locator.last_sentinel.store(at, Ordering::Relaxed);
+        locator.announced(to);
+    }
+}
+
+/// The new address of the service. The message is `service old-host old-port new-host new-port`.
+fn moved_to(push: &PushInfo, service: &str) -> Option<Address> {
+    if push.kind != PushKind::Message {
+        return None;
+    }
+    let Some(Value::BulkString(payload)) = push.data.get(1) else { return None };
+    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    if words.next()? != service {
+        return None;
+    }
+    let host = words.nth(2)?.to_owned();
+    Some(Address { host, port: words.next()?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sto_1_a_move_is_read_for_the_own_service_alone() {
+        let message = |kind, text: &str| PushInfo {
+            kind,
+            data: vec![Value::BulkString(MOVED.into()), Value::BulkString(text.into())],
+        };
+        let to = moved_to(&message(PushKind::Message, "main 10.0.0.1 6379 10.0.0.2 6380"), "main");
+        assert_eq!(to, Some(Address { host: "10.0.0.2".to_owned(), port: 6380 }));
+        assert_eq!(
+            moved_to(&message(PushKind::Message, "other 10.0.0.1 6379 10.0.0.2 6380"), "main"),
+            None
+        );
+        assert_eq!(
+            moved_to(&message(PushKind::Subscribe, "main 10.0.0.1 6379 10.0.0.2 6380"), "main"),
+            None
+        );
+        assert_eq!(
+            moved_to(&message(PushKind::Message, "main 10.0.0.1 6379 10.0.0.2 x"), "main"),
+            None
+        );
+        assert_eq!(moved_to(&message(PushKind::Message, ""), "main"), None);
+    }
+}
