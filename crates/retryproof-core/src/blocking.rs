@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine for programs without a runtime: the same names, the same semantics, blocking.
 //!
-//! A `blocking::Engine` (feature `blocking`) brings a small runtime of its own, on which heartbeats
-//! and background work run while an action blocks its caller's thread. Inside a runtime every call
-//! is refused with a clear error, since it would stall it.
+//! A `blocking::Engine` (feature `blocking`) has a small runtime, on which heartbeats and
+//! background work run while an action blocks its caller's thread. Inside another runtime every
+//! call is refused with an error, because it would stall that runtime.
 //!
 //! ```
 //! # #[cfg(feature = "blocking")] {
@@ -23,19 +23,19 @@ thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a call of the blocking facade: then a store may do its work in
-/// place instead of handing it to a thread.
+/// Whether this thread is inside a blocking call. A store may then do its work in place instead of
+/// on another thread.
 #[must_use]
 pub fn in_blocking_context() -> bool {
     BLOCKING.get()
 }
 
 #[cfg(feature = "blocking")]
-pub use facade::{Acquisition, Call, Engine, HeldLease, run};
+pub use engine::{Acquisition, Call, Engine, HeldLease, run};
 #[cfg(feature = "blocking")]
 pub use joined::{JoinedCall, JoinedEngine, PendingCommit};
 
 #[cfg(feature = "blocking")]
-mod facade;
+mod engine;
 #[cfg(feature = "blocking")]
 mod joined;

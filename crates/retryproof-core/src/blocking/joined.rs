@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joined completion, blocking: [`JoinedEngine`], [`JoinedCall`] and [`PendingCommit`] (CMP-7).
 
-use super::facade::{Engine, HeldLease};
+use super::engine::{Engine, HeldLease};
 use crate::codec::{Codec, JsonCodec};
 use crate::context::IdempotencyContext;
 use crate::engine::{self, BlockOn, Hook, JoinError, Lease, NoHook, OnFenced};
@@ -22,8 +22,8 @@ impl Engine {
     /// As [`crate::IdempotencyEngine::joined`].
     ///
     /// # Errors
-    /// `Unsupported` when the store cannot join (memory, Redis), or not a transaction of this
-    /// database.
+    /// `Unsupported` when the store cannot join (memory, Redis), or cannot join a transaction of
+    /// this database.
     pub fn joined<D, S>(&self, source: S) -> Result<JoinedEngine<S::Tx>>
     where
         D: Dialect,
@@ -93,7 +93,7 @@ pub struct JoinedCall<T, C = JsonCodec, H = NoHook> {
 }
 
 impl<T, C, H> JoinedCall<T, C, H> {
-    /// Carries the value by another codec.
+    /// Encodes the value by another codec.
     pub fn codec<D>(self, codec: D) -> JoinedCall<T, D, H> {
         JoinedCall { engine: self.engine, call: self.call.codec(codec) }
     }
@@ -120,7 +120,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.report(action).map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    /// As [`execute`](Self::execute), and passes the lease to the action.
     ///
     /// # Errors
     /// As there.
@@ -135,7 +135,7 @@ impl<T: Send + 'static, C, H> JoinedCall<T, C, H> {
         self.run(action).map(|report| report.outcome)
     }
 
-    /// As [`execute`](Self::execute), and says what became of the record (CMP-4).
+    /// As [`execute`](Self::execute), and reports whether the result was recorded (CMP-4).
     ///
     /// # Errors
     /// As there.
@@ -206,7 +206,7 @@ impl PendingCommit {
     /// As [`crate::PendingCommit::rolled_back`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then it goes on in the background.
+    /// As there; `Unsupported` inside a runtime, and then it continues in the background.
     pub fn rolled_back(self) -> Result<()> {
         self.engine.enter()?.block_on(self.pending.rolled_back())
     }
@@ -214,7 +214,7 @@ impl PendingCommit {
     /// As [`crate::PendingCommit::in_doubt`].
     ///
     /// # Errors
-    /// As there; `Unsupported` inside a runtime, and then it goes on in the background.
+    /// As there; `Unsupported` inside a runtime, and then it continues in the background.
     pub fn in_doubt(self) -> Result<bool> {
         self.engine.enter()?.block_on(self.pending.in_doubt())
     }

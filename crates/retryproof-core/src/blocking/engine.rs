@@ -17,16 +17,15 @@ use crate::outcome::{ExecuteError, InFlight, Outcome, Report};
 use crate::payload::{Payload, StoredResult, Tombstone};
 use crate::store::SharedStore;
 
-/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are one
-/// engine.
+/// Runs a unit of work once per (scope, key), blocking its caller. Cheap to clone; clones are the
+/// same engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     engine: IdempotencyEngine,
     runtime: Arc<Owned>,
 }
 
-/// The runtime of an engine; given up without waiting, so that dropping the engine is allowed
-/// anywhere.
+/// The runtime of an engine. Its drop does not wait, so that an engine may be dropped anywhere.
 #[derive(Debug)]
 struct Owned(Option<Runtime>);
 
@@ -69,7 +68,7 @@ impl Drop for Owned {
     }
 }
 
-/// Runs `work` to its end, in a runtime of its own.
+/// Runs `work` to its end, in a runtime made for it.
 ///
 /// # Errors
 /// Those of `work`; `Unsupported` inside a runtime; `Unexpected` when the operating system gives no
@@ -105,8 +104,8 @@ impl Engine {
         Self::over(IdempotencyEngine::new(store))
     }
 
-    /// The blocking form of an engine that was built with settings of its own. Give it an engine
-    /// that no runtime uses.
+    /// The blocking form of an engine that was built with settings. No other runtime may use that
+    /// engine.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -114,8 +113,8 @@ impl Engine {
         Ok(Self { engine, runtime: Arc::new(Owned::start()?) })
     }
 
-    /// An engine that `make` makes in the runtime that the blocking form keeps: a store on a server
-    /// connects there, and its connections live for as long as the engine does.
+    /// Runs `make` in the runtime that the blocking form keeps, and takes the engine from it. A
+    /// store on a server connects there, and its connections live as long as the engine.
     ///
     /// # Errors
     /// As [`new`](Self::new), and those of `make`; `Unsupported` inside a runtime.
@@ -154,7 +153,7 @@ impl Engine {
         self.call(ctx).execute(action)
     }
 
-    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    /// As [`execute`](Self::execute), and passes the lease to the action.
     ///
     /// # Errors
     /// As [`execute`](Self::execute).
@@ -227,7 +226,7 @@ pub enum Acquisition {
     Granted(HeldLease),
     /// The work is done; here is its result.
     Complete(StoredResult),
-    /// Another caller is at work, and the wait is over.
+    /// Another caller holds the key, and the wait is over.
     InFlight(InFlight),
 }
 
@@ -294,7 +293,7 @@ pub struct Call<C = JsonCodec, H = NoHook> {
 }
 
 impl<C, H> Call<C, H> {
-    /// Carries the value by another codec.
+    /// Encodes the value by another codec.
     pub fn codec<D>(self, codec: D) -> Call<D, H> {
         Call { engine: self.engine, call: self.call.codec(codec) }
     }
@@ -325,7 +324,7 @@ impl<C, H> Call<C, H> {
         self.execute_with(|_| action())
     }
 
-    /// As [`execute`](Self::execute), with the lease in the action's hands.
+    /// As [`execute`](Self::execute), and passes the lease to the action.
     ///
     /// # Errors
     /// See [`ExecuteError`].
@@ -340,7 +339,8 @@ impl<C, H> Call<C, H> {
         self.report(action).map(|report| report.outcome)
     }
 
-    /// As [`execute_with`](Self::execute_with), and says what became of the record (CMP-4).
+    /// As [`execute_with`](Self::execute_with), and reports whether the result was recorded
+    /// (CMP-4).
     ///
     /// # Errors
     /// See [`ExecuteError`].
