@@ -10,24 +10,25 @@ use retryproof_core::clock::wall_clock_micros;
 use retryproof_core::config::is_store_name;
 use retryproof_core::{Error, ErrorKind, Result};
 
-/// The default name of the table of records; the two companions append `_meta` and `_purge` to it.
+/// The default name of the table of records. Its second table and its index append `_meta` and
+/// `_purge` to it.
 pub(crate) const DEFAULT_TABLE: &str = "retryproof_records";
 
-/// How much a commit waits for the disk.
+/// How long a commit waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Synchronous {
-    /// Every commit is on the disk before it is answered: it survives a power loss.
+    /// Every commit is on disk before it is answered, and survives a power loss.
     #[default]
     Full,
-    /// Commits survive the death of the process; a power loss may forget the last of them, so that
-    /// an action may run again.
+    /// Commits survive the death of the process. A power loss may lose the last of them, so that an
+    /// action may run again.
     Normal,
 }
 
 type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What a [`SqliteStore`](crate::SqliteStore) is opened with.
+/// The file, table and limits of a [`SqliteStore`](crate::SqliteStore).
 ///
 /// ```
 /// use retryproof_sqlite::{SqliteConfig, Synchronous};
@@ -49,7 +50,7 @@ pub struct SqliteConfig {
 }
 
 impl SqliteConfig {
-    /// The defaults on the file at `path`. A path that begins with `file:` is a SQLite URI. Network
+    /// The defaults for the file at `path`. A path that begins with `file:` is a SQLite URI. Network
     /// file systems are not supported: WAL needs shared memory, which they do not have.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
@@ -65,18 +66,18 @@ impl SqliteConfig {
         }
     }
 
-    /// Reads the URL form of a store: `sqlite:FILE`, where FILE is a path as it is (nothing is
-    /// percent-decoded), relative or absolute; `sqlite:///abs/file` means `/abs/file`. Behind a `?`
-    /// may follow `table=NAME` and `synchronous=full|normal`, joined by `&`.
+    /// Reads the URL form of a store: `sqlite:FILE`. FILE is a relative or absolute path, and is not
+    /// percent-decoded; `sqlite:///abs/file` means `/abs/file`. `?table=NAME` and
+    /// `synchronous=full|normal` may follow, joined by `&`.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (it would be another database
-    /// for each connection), or an unknown parameter.
+    /// [`ErrorKind::Config`] for another scheme, no file, `:memory:` (each connection would have a
+    /// different database), or an unknown parameter.
     pub fn from_url(url: &str) -> Result<Self> {
         let refuse = |message: &'static str| Error::new(ErrorKind::Config, message);
         let rest = url
             .strip_prefix("sqlite:")
-            .ok_or_else(|| refuse("the URL of a SQLite store has the form `sqlite:FILE`"))?;
+            .ok_or_else(|| refuse("invalid URL of a SQLite store; expected `sqlite:FILE`"))?;
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let (file, query) = rest.split_once('?').unwrap_or((rest, ""));
         if file.is_empty() {
@@ -84,7 +85,7 @@ impl SqliteConfig {
         }
         if file.contains(":memory:") {
             return Err(refuse(
-                "a SQLite store needs a file; for records that go with the process, write `memory:`",
+                "a SQLite store needs a file; for records that end with the process, write `memory:`",
             ));
         }
         let mut config = Self::new(file);
@@ -95,7 +96,7 @@ impl SqliteConfig {
                 Some(("synchronous", "normal")) => config.with_synchronous(Synchronous::Normal),
                 _ => {
                     return Err(refuse(
-                        "the URL of a SQLite store takes the parameters `table=NAME` and \
+                        "unknown parameter in the URL of a SQLite store; it accepts `table=NAME` and \
                          `synchronous=full|normal`",
                     )
                     .with("parameter", pair));
@@ -106,27 +107,26 @@ impl SqliteConfig {
         Ok(config)
     }
 
-    /// Names the table of records. It must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin with
-    /// `sqlite_` (STO-3), which is checked when the file is opened or migrated. Default
-    /// `retryproof_records`.
+    /// Names the table of records. The name must match `[A-Za-z_][A-Za-z0-9_]{0,47}` and not begin
+    /// with `sqlite_` (STO-3), which `open` and `migrate` check. Default `retryproof_records`.
     #[must_use]
     pub fn with_table_name(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// How much a commit waits for the disk. Default [`Synchronous::Full`].
+    /// How long a commit waits for the disk. Default [`Synchronous::Full`].
     #[must_use]
     pub fn with_synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;
         self
     }
 
-    /// How long a call goes on asking for a file that another connection has locked. Default 5 s,
-    /// which is also the engine's default `operation-timeout` (STO-5).
+    /// How long a call retries while another connection has locked the file. Default 5 s, which is
+    /// also the engine's default `operation-timeout` (STO-5).
     #[must_use]
-    pub fn with_busy_timeout(mut self, most: Duration) -> Self {
-        self.busy_timeout = most;
+    pub fn with_busy_timeout(mut self, timeout: Duration) -> Self {
+        self.busy_timeout = timeout;
         self
     }
 
@@ -139,7 +139,7 @@ impl SqliteConfig {
     }
 
     /// The largest value in bytes that a completion may store (CMP-9). Default and upper bound:
-    /// what SQLite takes in one row (a billion bytes, unless it was built otherwise), less 4 KiB
+    /// what SQLite accepts in one row (a billion bytes, unless it was built otherwise), minus 4 KiB
     /// for the other columns.
     #[must_use]
     pub fn with_max_value(mut self, bytes: usize) -> Self {
@@ -147,9 +147,10 @@ impl SqliteConfig {
         self
     }
 
-    /// Whether every uncontended write runs on the calling thread instead of the writer's. That
-    /// saves two thread switches, and blocks the caller for as long as the disk takes: not for the
-    /// workers of an async runtime. Calls through the blocking facade do so anyway. Default off.
+    /// Whether every uncontended write runs on the calling thread instead of the writing thread. That
+    /// saves two thread switches, and blocks the caller while it waits for the disk, so it does not
+    /// suit the workers of an async runtime. Calls through the blocking facade always do so. Default
+    /// off.
     #[must_use]
     pub fn with_in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
@@ -157,27 +158,30 @@ impl SqliteConfig {
     }
 
     /// The clock that judges expiry, in microseconds since 1970 (ACQ-7). For tests: all processes
-    /// on one file must agree on it. Default: the host's.
+    /// that use one file must have the same clock. Default: the host's.
     #[must_use]
     pub fn with_wall_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(clock);
         self
     }
 
-    /// The table's name, validated: the one dynamic part of the SQL (STO-3).
+    /// The validated table name, the only dynamic part of the SQL (STO-3).
     pub(crate) fn table(&self) -> Result<&str> {
-        let name = self.table.as_str();
-        let fits = is_store_name(name)
-            && !name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
-        if fits {
-            Ok(name)
-        } else {
-            Err(Error::new(
-                ErrorKind::Config,
-                "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47} and not begin with `sqlite_`",
-            )
-            .with("table", format_args!("{name:?}")))
-        }
+        validated(&self.table)
+    }
+}
+
+pub(crate) fn validated(name: &str) -> Result<&str> {
+    let has_reserved_prefix =
+        name.get(..7).is_some_and(|head| head.eq_ignore_ascii_case("sqlite_"));
+    if is_store_name(name) && !has_reserved_prefix {
+        Ok(name)
+    } else {
+        Err(Error::new(
+            ErrorKind::Config,
+            "the table name must match [A-Za-z_][A-Za-z0-9_]{0,47} and not begin with `sqlite_`",
+        )
+        .with("table", format_args!("{name:?}")))
     }
 }
 

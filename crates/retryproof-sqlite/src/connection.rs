@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Opening the database file: WAL, durability, and what to say when it cannot be opened.
+//! One connection to the database file: WAL, durability, errors that say why it cannot be opened, and
+//! retries while the file is locked.
 
 pub(crate) mod retry;
 
@@ -10,39 +11,40 @@ use retryproof_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::config::{SqliteConfig, Synchronous};
-use crate::connection::retry::{Patience, pause};
-use crate::error::{classify, is_busy};
+use crate::error::{classify, is_locked};
+
+use retry::{RetryDeadline, pause};
 
 /// Between two attempts to get a lock at start-up.
-const AGAIN: Duration = Duration::from_millis(2);
+const RETRY_DELAY: Duration = Duration::from_millis(2);
 
-/// Opens the file for [`migrate`](SqliteConfig::migrate), and makes it.
+/// Opens the file for [`migrate`](SqliteConfig::migrate), and creates it if there is none.
 pub(crate) fn create(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::SQLITE_OPEN_CREATE)
 }
 
-/// Opens the file for the writer. It must exist.
-pub(crate) fn open(config: &SqliteConfig) -> Result<Connection> {
+/// Opens the file for writing. It must exist.
+pub(crate) fn open_writer(config: &SqliteConfig) -> Result<Connection> {
     writable(config, OpenFlags::empty())
 }
 
-/// Opens the file for looks and replays. The writer's connection was opened before it.
+/// Opens the file for looks and replays. The writing connection must have been opened before.
 pub(crate) fn open_reader(config: &SqliteConfig) -> Result<Connection> {
     let conn = connect(config, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     Ok(conn)
 }
 
-/// Repeats `step` while somebody else holds a lock, up to `most`.
-pub(crate) fn patiently<T>(
-    most: Duration,
-    mut step: impl FnMut() -> Result<Result<T>, rusqlite::Error>,
+/// Repeats `attempt` while another connection holds a lock, for up to `timeout`.
+pub(crate) fn retry_while_locked<T>(
+    timeout: Duration,
+    mut attempt: impl FnMut() -> Result<Result<T>, rusqlite::Error>,
 ) -> Result<T> {
-    let patience = Patience::new(most);
+    let deadline = RetryDeadline::new(timeout);
     loop {
-        match step() {
+        match attempt() {
             Ok(done) => return done,
-            Err(error) if is_busy(&error) && !patience.is_over() => pause(AGAIN),
+            Err(error) if is_locked(&error) && !deadline.has_passed() => pause(RETRY_DELAY),
             Err(error) => return Err(classify(error)),
         }
     }
@@ -64,7 +66,7 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
         )
         .with("path", config.path.display()));
     }
-    // No mutex inside SQLite: each connection stands behind one of ours.
+    // No mutex inside SQLite: each connection is behind a mutex of the store.
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(&config.path, flags).map_err(|error| {
         explain(error, &config.path, access.contains(OpenFlags::SQLITE_OPEN_CREATE))
@@ -75,15 +77,16 @@ fn connect(config: &SqliteConfig, access: OpenFlags) -> Result<Connection> {
 }
 
 fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
-    // SQLite would sleep inside the call; the callers of this crate retry outside of it.
+    // Otherwise SQLite would sleep inside a call. The store retries outside of SQLite.
     conn.busy_timeout(Duration::ZERO).map_err(classify)?;
     if conn.is_readonly("main").map_err(classify)? {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the database file is read-only; let this process write to the file and to its directory",
+            "the database file is read-only; allow this process to write to the file and to its \
+             directory",
         ));
     }
-    let mode: String = patiently(config.busy_timeout, || {
+    let mode: String = retry_while_locked(config.busy_timeout, || {
         conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0)).map(Ok)
     })?;
     if !mode.eq_ignore_ascii_case("wal") {
@@ -103,7 +106,7 @@ fn prepare(conn: &Connection, config: &SqliteConfig) -> Result<()> {
     conn.execute_batch(durability).map_err(classify)
 }
 
-/// SQLite says "unable to open database file" for every reason; look for the one that helps.
+/// SQLite reports "unable to open database file" for every reason; this finds the actual one.
 fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let cannot_open =
         error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_CANTOPEN);
@@ -113,19 +116,20 @@ fn explain(error: rusqlite::Error, path: &Path, creates: bool) -> Error {
     let directory =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (kind, message) = if path.is_dir() {
-        (ErrorKind::Config, "the path of the database file names a directory; name a file in it")
+        (ErrorKind::Config, "the path of the database file is a directory; name a file in it")
     } else if matches!(directory.try_exists(), Ok(false)) {
-        (ErrorKind::Config, "the directory of the database file does not exist; make it first")
+        (ErrorKind::Config, "the directory of the database file does not exist; create it first")
     } else if !creates && matches!(path.try_exists(), Ok(false)) {
         (
             ErrorKind::Schema,
-            "there is no database file yet; call `retryproof::migrate(url)` once, which makes it \
-             (`SqliteStore::migrate()` where only this crate is used)",
+            "the database file does not exist yet; call `retryproof::migrate(url)` once, which \
+             creates it (`SqliteStore::migrate()` where only this crate is used)",
         )
     } else {
         (
             ErrorKind::Unexpected,
-            "this process may not open the database file; let it read and write the file and its directory",
+            "this process may not open the database file; allow it to read and write the file and \
+             its directory",
         )
     };
     Error::new(kind, message).because(error)

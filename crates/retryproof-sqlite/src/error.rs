@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`classify`]: the one place where a driver's error becomes one of ours.
+//! [`classify`]: turns the driver's errors into those of the library.
 
 use retryproof_core::{Error, ErrorKind};
 use rusqlite::ffi;
 
-/// A driver's error in our classes, with the way out. The driver's text stays behind it as the
-/// source: SQLite's messages name tables and columns, never bound values, and no statement of ours
-/// has a literal key in it (ID-4).
+/// A driver's error with its kind and what helps. The driver's error is kept as the source: SQLite's
+/// messages name tables and columns, never bound values, and no statement of the store contains a
+/// literal key (ID-4).
 pub(crate) fn classify(error: rusqlite::Error) -> Error {
     let (kind, message) = match error.sqlite_error() {
         Some(code) => of_code(code.extended_code, &error),
@@ -15,21 +15,20 @@ pub(crate) fn classify(error: rusqlite::Error) -> Error {
     Error::new(kind, message).because(error)
 }
 
-/// Whether somebody else holds a lock, so that the same statement may succeed a moment later.
-pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+/// Whether another connection holds a lock, so that the same statement may succeed a moment later.
+pub(crate) fn is_locked(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error().map(|code| code.extended_code & 0xff),
         Some(ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL)
     )
 }
 
-/// Whether the disk, or the page limit, is full.
+/// Whether the disk is full, or the page limit is reached.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| code.extended_code & 0xff == ffi::SQLITE_FULL)
 }
 
-/// `SQLITE_READONLY_DIRECTORY`, which the oldest bindings of our driver's range have only with a
-/// bundled SQLite.
+/// `SQLITE_READONLY_DIRECTORY`. The oldest supported bindings have it only with a bundled SQLite.
 const READONLY_DIRECTORY: i32 = ffi::SQLITE_READONLY | (6 << 8);
 
 fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) {
@@ -37,8 +36,8 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
     if extended == READONLY_DIRECTORY {
         return (
             Unexpected,
-            "the directory of the database file does not let files be made, and the journal \
-             needs one; allow it",
+            "the journal cannot be created in the directory of the database file; allow this \
+             process to create files there",
         );
     }
     match extended & 0xff {
@@ -46,24 +45,26 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
             Unavailable,
             "the database file is locked by another connection; keep write transactions on it short",
         ),
-        ffi::SQLITE_FULL => {
-            (Full, "the disk, or the database's page limit, is full; free space, or purge")
-        }
+        ffi::SQLITE_FULL => (
+            Full,
+            "the disk is full, or the database's page limit is reached; free space, or purge",
+        ),
         ffi::SQLITE_IOERR => (
             Unavailable,
             "the file system failed while the database file was in use; see the source",
         ),
         ffi::SQLITE_CANTOPEN => (
             Unavailable,
-            "the database file or its journal could not be opened; see that it is still there \
+            "the database file or its journal could not be opened; check that it still exists \
              and may be opened",
         ),
         ffi::SQLITE_NOMEM | ffi::SQLITE_INTERRUPT => {
-            (Unavailable, "SQLite gave up on the statement; see the source")
+            (Unavailable, "SQLite interrupted the statement; see the source")
         }
         ffi::SQLITE_READONLY => (
             Unexpected,
-            "the database file is read-only; let this process write to the file and to its directory",
+            "the database file is read-only; allow this process to write to the file and to its \
+             directory",
         ),
         ffi::SQLITE_PERM | ffi::SQLITE_AUTH => (
             Unexpected,
@@ -76,13 +77,13 @@ fn of_code(extended: i32, error: &rusqlite::Error) -> (ErrorKind, &'static str) 
         ffi::SQLITE_NOTADB => {
             (Corrupt, "the file is not a SQLite database, or is encrypted; name another file")
         }
-        ffi::SQLITE_TOOBIG => (TooLarge, "the value is larger than SQLite stores in one row"),
+        ffi::SQLITE_TOOBIG => (TooLarge, "the value is larger than SQLite accepts in one row"),
         ffi::SQLITE_ERROR if names_a_missing_part(error) => (
             Schema,
             "the tables of the store are missing or of another version; call \
              `retryproof::migrate(url)` (`SqliteStore::migrate()` where only this crate is used)",
         ),
-        _ => (Unexpected, "SQLite refused the statement; see the source"),
+        _ => (Unexpected, "SQLite rejected the statement; see the source"),
     }
 }
 
@@ -91,19 +92,20 @@ fn of_driver(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
         rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::FromSqlConversionFailure(..) => {
-            (ErrorKind::Corrupt, "a stored column has another type than the store writes")
+            (ErrorKind::Corrupt, "a stored column has a type that the store does not write")
         }
         rusqlite::Error::InvalidPath(_) | rusqlite::Error::NulError(_) => (
             ErrorKind::Config,
-            "the path of the database file cannot be handed to SQLite; it must be UTF-8 without a zero byte",
+            "the path of the database file is invalid for SQLite; it must be UTF-8 without a zero \
+             byte",
         ),
-        _ => (ErrorKind::Unexpected, "the SQLite driver refused the call; see the source"),
+        _ => (ErrorKind::Unexpected, "the SQLite driver rejected the call; see the source"),
     }
 }
 
-/// SQLite has no code of its own for a table or a column that is not there.
+/// SQLite has no separate error code for a missing table or column.
 fn names_a_missing_part(error: &rusqlite::Error) -> bool {
-    // Newer drivers tell such an error apart, as `SqlInputError`; its text begins alike.
+    // Newer drivers report such an error as `SqlInputError`, whose text begins the same way.
     let text = error.to_string();
     text.starts_with("no such table")
         || text.starts_with("no such column")

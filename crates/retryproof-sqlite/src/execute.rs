@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Writer`]: group commit. Callers queue their steps; one thread drains up to [`BATCH`] of them
-//! into one transaction and answers after its commit, so that many callers share one wait for the
-//! disk.
+//! [`WriteQueue`]: group commit. Callers queue transitions. One thread takes up to [`MAX_BATCH`] of
+//! them into one transaction and answers after its commit, so that many callers share one wait for
+//! the disk.
 
 pub(crate) mod leases;
 pub(crate) mod transaction;
@@ -17,211 +17,219 @@ use parking_lot::{Condvar, Mutex};
 use retryproof_core::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
-use crate::connection::retry::{Patience, pause};
+use crate::connection::retry::{RetryDeadline, pause};
 use crate::error::classify;
-use crate::execute::transaction::{Desk, Ran, copy};
-use crate::execute::transition::{Answer, Step};
-use crate::execute::write_lock::Turn;
 
-/// Most steps of one transaction.
-const BATCH: usize = 256;
-/// Between two attempts to get the write lock from another process: at first, and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
-/// How long to wait for a joined transaction of this process, before looking whether anybody still
-/// waits for us.
-const IN_LINE: Duration = Duration::from_millis(20);
-/// How long a closing store still asks for a locked file, on behalf of callers that are gone.
-const CLOSING: Duration = Duration::from_secs(1);
+use transaction::{BatchResult, WriteConnection, copy};
+use transition::{Transition, TransitionResult};
+use write_lock::FileWriteLock;
+
+/// How many transitions one transaction holds at most.
+const MAX_BATCH: usize = 256;
+/// The first and the longest delay between two attempts to get the write lock from another process.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
+/// How long to wait for a joined transaction of this process before checking which callers still
+/// wait.
+const TICKET_WAIT: Duration = Duration::from_millis(20);
+/// How long a closing store retries to write to a locked file.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue, its thread, and the connection that writes.
-pub(crate) struct Writer {
+pub(crate) struct WriteQueue {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    desk: Mutex<Desk>,
+    connection: Mutex<WriteConnection>,
     queue: Mutex<Queue>,
-    bell: Condvar,
-    turn: Turn,
+    wake_thread: Condvar,
+    write_lock: FileWriteLock,
     busy_timeout: Duration,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Request>,
-    /// The thread has drained steps that are not committed yet: nobody may overtake them in place.
-    in_hand: bool,
-    /// The thread sleeps and wants the bell.
-    asleep: bool,
-    closing: Option<Patience>,
+    /// The thread has taken transitions that are not committed yet. A write on a calling thread must
+    /// not overtake them.
+    has_uncommitted: bool,
+    /// The thread sleeps until `wake_thread`.
+    is_asleep: bool,
+    closing: Option<RetryDeadline>,
 }
 
 struct Request {
-    step: Step,
-    patience: Patience,
-    reply: oneshot::Sender<Result<Answer>>,
+    transition: Transition,
+    deadline: RetryDeadline,
+    reply: oneshot::Sender<Result<TransitionResult>>,
 }
 
-impl Writer {
-    pub(crate) fn start(desk: Desk, turn: Turn, busy_timeout: Duration) -> Result<Self> {
+impl WriteQueue {
+    pub(crate) fn start(
+        connection: WriteConnection,
+        write_lock: FileWriteLock,
+        busy_timeout: Duration,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
-            desk: Mutex::new(desk),
+            connection: Mutex::new(connection),
             queue: Mutex::default(),
-            bell: Condvar::new(),
-            turn,
+            wake_thread: Condvar::new(),
+            write_lock,
             busy_timeout,
         });
         let thread = std::thread::Builder::new()
             .name("retryproof-sqlite".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || shared.serve()
+                move || shared.run()
             })
             .map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "the thread that writes could not be started")
+                Error::new(ErrorKind::Unexpected, "the writing thread could not be started")
                     .because(error)
             })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Queues a step and waits for the commit that contains it. Dropped before the thread drained
-    /// it, an acquire never happens and any other step still does; dropped later, the step is done
-    /// or not done (ACQ-11).
-    pub(crate) async fn call(&self, step: Step) -> Result<Answer> {
+    /// Queues a transition and waits for the commit that contains it. If the future is dropped before
+    /// the thread has taken it, an acquire never happens and any other transition still does. If it
+    /// is dropped later, the transition happens or not (ACQ-11).
+    pub(crate) async fn run(&self, transition: Transition) -> Result<TransitionResult> {
         let (reply, answer) = oneshot::channel();
         {
             let mut queue = self.shared.queue.lock();
             if queue.closing.is_some() {
-                return Err(ended());
+                return Err(thread_ended());
             }
             queue.waiting.push_back(Request {
-                step,
-                patience: Patience::new(self.shared.busy_timeout),
+                transition,
+                deadline: RetryDeadline::new(self.shared.busy_timeout),
                 reply,
             });
-            if std::mem::take(&mut queue.asleep) {
-                self.shared.bell.notify_one();
+            if std::mem::take(&mut queue.is_asleep) {
+                self.shared.wake_thread.notify_one();
             }
         }
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
-    /// Runs a step on this thread, unless somebody else writes or the file is locked.
-    pub(crate) fn call_in_place(&self, step: &Step) -> Option<Result<Answer>> {
+    /// Runs a transition on this thread; `None` if another thread writes or the file is locked.
+    pub(crate) fn run_in_place(&self, transition: &Transition) -> Option<Result<TransitionResult>> {
         {
             let queue = self.shared.queue.lock();
-            if queue.in_hand || queue.closing.is_some() || !queue.waiting.is_empty() {
+            if queue.has_uncommitted || queue.closing.is_some() || !queue.waiting.is_empty() {
                 return None;
             }
         }
-        let _turn = self.shared.turn.at_once()?;
-        match self.shared.desk.try_lock()?.run(std::iter::once(step)) {
-            Ran::Done(mut answers) => {
-                self.shared.turn.leases().note(std::iter::once(step).zip(&answers));
-                answers.pop()
+        let _guard = self.shared.write_lock.try_lock()?;
+        match self.shared.connection.try_lock()?.run(std::iter::once(transition)) {
+            BatchResult::Committed(mut results) => {
+                self.shared.write_lock.leases().note(std::iter::once(transition).zip(&results));
+                results.pop()
             }
-            // The thread waits for the lock better than we do.
-            Ran::Busy(_) => None,
+            // The writing thread waits for the lock without blocking the caller.
+            BatchResult::Locked(_) => None,
         }
     }
 
-    /// Runs a pragma on the writing connection: what a full disk does cannot be had from outside.
+    /// Runs a pragma on the writing connection. A test cannot simulate a full disk from outside.
     #[cfg(test)]
     pub(crate) fn pragma(&self, sql: &str) {
-        self.shared.desk.lock().connection().execute_batch(sql).expect("a pragma");
+        self.shared.connection.lock().connection().execute_batch(sql).expect("a pragma");
     }
 
-    /// Lets waiters know of commits by other processes. Does nothing while somebody writes: that
-    /// looks by itself.
-    pub(crate) fn note_foreign_commits(&self) {
-        if let Some(mut desk) = self.shared.desk.try_lock() {
-            // A file that is locked or gone now shows at the waiter's next look.
-            let _ = desk.note_foreign_commits();
+    /// Notifies waiters of commits by other processes. It does nothing while a thread writes, because
+    /// each write checks this itself.
+    pub(crate) fn check_foreign_commits(&self) {
+        if let Some(mut connection) = self.shared.connection.try_lock() {
+            // If the file is locked or gone, the waiter's next look reports it.
+            let _ = connection.check_foreign_commits();
         }
     }
 }
 
-impl Drop for Writer {
-    /// Ends the thread after it has finished what is queued.
+impl Drop for WriteQueue {
+    /// Ends the thread after it has run all queued transitions.
     fn drop(&mut self) {
-        self.shared.queue.lock().closing = Some(Patience::new(CLOSING));
-        self.shared.bell.notify_one();
+        self.shared.queue.lock().closing = Some(RetryDeadline::new(CLOSE_TIMEOUT));
+        self.shared.wake_thread.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It ends by a panic only if SQLite's wrapper panics; its callers have been told.
+            // It panics only if the driver panics, and then its callers have got an error.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    fn serve(&self) {
-        let _leaving = Leaving(self);
+    fn run(&self) {
+        let _close = CloseOnExit(self);
         let mut batch = Vec::new();
         while self.take(&mut batch) {
             self.write(&mut batch);
         }
     }
 
-    /// Waits for steps and drains them; false when the store closes and none is left.
+    /// Waits for transitions and takes them; false when the store closes and none is left.
     fn take(&self, batch: &mut Vec<Request>) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {
             if queue.closing.is_some() {
                 return false;
             }
-            queue.asleep = true;
-            self.bell.wait(&mut queue);
+            queue.is_asleep = true;
+            self.wake_thread.wait(&mut queue);
         }
-        queue.asleep = false;
-        queue.in_hand = true;
+        queue.is_asleep = false;
+        queue.has_uncommitted = true;
         top_up(batch, &mut queue);
         true
     }
 
-    /// Commits the batch and answers it. A file locked by another process is asked for again and
-    /// again, outside of SQLite, until each caller's patience is over (STO-5).
+    /// Commits the batch and answers its callers. While another process has locked the file, it
+    /// retries, outside of SQLite, until the deadline of each caller (STO-5).
     fn write(&self, batch: &mut Vec<Request>) {
-        let (mut delay, longest) = AGAIN;
-        let mut place = None;
+        let (mut delay, longest) = RETRY_DELAY;
+        let mut ticket = None;
         loop {
-            // Nobody waits for the grant any more, so it is not made (ACQ-11).
+            // An acquire whose caller is gone is not granted (ACQ-11).
             batch.retain(|request| {
-                !matches!(request.step, Step::Acquire(..)) || !request.reply.is_closed()
+                !matches!(request.transition, Transition::Acquire(..)) || !request.reply.is_closed()
             });
             if batch.is_empty() {
-                self.queue.lock().in_hand = false;
+                self.queue.lock().has_uncommitted = false;
                 return;
             }
-            // Once in the line it stays there, whoever of the batch gives up meanwhile.
-            let turn = if place.is_none() { self.turn.at_once() } else { None };
-            let turn =
-                turn.or_else(|| place.get_or_insert_with(|| self.turn.queue()).wait(IN_LINE));
-            let Some(turn) = turn else {
-                // A joined transaction of this process has been open for that long (CMP-7).
-                self.give_up(batch, &locked());
+            // The ticket is kept although callers of the batch reach their deadlines meanwhile.
+            let guard = if ticket.is_none() { self.write_lock.try_lock() } else { None };
+            let guard = guard.or_else(|| {
+                ticket.get_or_insert_with(|| self.write_lock.queue()).wait(TICKET_WAIT)
+            });
+            let Some(guard) = guard else {
+                // A joined transaction of this process is still open (CMP-7).
+                self.answer_expired(batch, &locked_by_joined_transaction());
                 top_up(batch, &mut self.queue.lock());
                 continue;
             };
-            place = None;
+            ticket = None;
             top_up(batch, &mut self.queue.lock());
-            let ran = self.desk.lock().run(batch.iter().map(|request| &request.step));
-            if let Ran::Done(answers) = &ran {
-                self.turn.leases().note(batch.iter().map(|request| &request.step).zip(answers));
+            let ran = self.connection.lock().run(batch.iter().map(|request| &request.transition));
+            if let BatchResult::Committed(results) = &ran {
+                let transitions = batch.iter().map(|request| &request.transition);
+                self.write_lock.leases().note(transitions.zip(results));
             }
-            drop(turn);
+            drop(guard);
             match ran {
-                Ran::Done(answers) => {
-                    // Before the answers: whoever gets one may write in place at once.
-                    self.queue.lock().in_hand = false;
-                    for (request, answer) in batch.drain(..).zip(answers) {
-                        // A caller that is gone has no use for it.
-                        let _ = request.reply.send(answer);
+                BatchResult::Committed(results) => {
+                    // Before the results are sent: a caller that gets one may write in place at once.
+                    self.queue.lock().has_uncommitted = false;
+                    for (request, result) in batch.drain(..).zip(results) {
+                        // Fails if the caller is gone.
+                        let _ = request.reply.send(result);
                     }
                     return;
                 }
-                Ran::Busy(error) => {
-                    self.give_up(batch, &error);
+                BatchResult::Locked(error) => {
+                    self.answer_expired(batch, &error);
                     pause(delay);
                     delay = (delay * 2).min(longest);
                     top_up(batch, &mut self.queue.lock());
@@ -230,12 +238,12 @@ impl Shared {
         }
     }
 
-    /// Answers those whose patience is over.
-    fn give_up(&self, batch: &mut Vec<Request>, error: &rusqlite::Error) {
-        let closing = self.queue.lock().closing.is_some_and(|patience| patience.is_over());
+    /// Answers the callers whose deadline has passed.
+    fn answer_expired(&self, batch: &mut Vec<Request>, error: &rusqlite::Error) {
+        let closing = self.queue.lock().closing.is_some_and(|deadline| deadline.has_passed());
         let mut at = 0;
         while at < batch.len() {
-            if closing || batch[at].patience.is_over() {
+            if closing || batch[at].deadline.has_passed() {
                 let _ = batch.remove(at).reply.send(Err(classify(copy(error))));
             } else {
                 at += 1;
@@ -245,26 +253,26 @@ impl Shared {
 }
 
 fn top_up(batch: &mut Vec<Request>, queue: &mut Queue) {
-    let room = BATCH.saturating_sub(batch.len()).min(queue.waiting.len());
+    let room = MAX_BATCH.saturating_sub(batch.len()).min(queue.waiting.len());
     batch.extend(queue.waiting.drain(..room));
 }
 
-/// When the thread ends, however it ends, nobody may wait for it.
-struct Leaving<'a>(&'a Shared);
+/// Closes the queue when the thread ends, also by a panic, so that no caller waits for it.
+struct CloseOnExit<'a>(&'a Shared);
 
-impl Drop for Leaving<'_> {
+impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
-        queue.closing.get_or_insert(Patience::new(Duration::ZERO));
+        queue.closing.get_or_insert(RetryDeadline::new(Duration::ZERO));
         queue.waiting.clear();
     }
 }
 
-fn locked() -> rusqlite::Error {
+fn locked_by_joined_transaction() -> rusqlite::Error {
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
     rusqlite::Error::SqliteFailure(code, Some("a joined transaction is open".to_owned()))
 }
 
-fn ended() -> Error {
-    Error::unavailable("the store's writer has ended; open the store anew")
+fn thread_ended() -> Error {
+    Error::unavailable("the store's writing thread has ended; open the store again")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the store can do beyond the contract: purge and inspect.
+//! What the store can do beyond the contract: purge, `get` and `stats`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use tokio::sync::oneshot;
 
 use crate::connection;
 use crate::error::classify;
-use crate::execute::transition::{Answer, Step, mixed_up};
+use crate::execute::transition::{Transition, TransitionResult, unexpected_answer};
 use crate::record::{COMPLETE, IN_PROGRESS};
-use crate::schema::Statement;
+use crate::statement::Statement;
 use crate::store::SqliteStore;
 
-/// Most rows that one purging transaction deletes: acquires queue behind it.
-const PURGE_BATCH: usize = 200;
+/// How many rows one purging transaction deletes at most. Acquires queue behind it.
+const MAX_PURGE_BATCH: usize = 200;
 
 impl Purge for SqliteStore {
-    /// Deletes in small transactions between which others write. The file keeps its size; SQLite
-    /// uses the pages again.
+    /// Deletes in small transactions, between which others can write. The file keeps its size; SQLite
+    /// reuses the pages.
     async fn purge(&self, limit: usize) -> Result<usize> {
-        let mut gone = 0;
-        while gone < limit {
-            let batch = PURGE_BATCH.min(limit - gone);
-            let purged = match self.writer.call(Step::Purge(batch)).await {
-                Ok(Answer::Purged(purged)) => purged,
-                Ok(_) => return Err(mixed_up().during("purge")),
+        let mut deleted = 0;
+        while deleted < limit {
+            let batch = MAX_PURGE_BATCH.min(limit - deleted);
+            let purged = match self.writer.run(Transition::Purge(batch)).await {
+                Ok(TransitionResult::Purged(purged)) => purged,
+                Ok(_) => return Err(unexpected_answer().during("purge")),
                 Err(error) => return Err(error.during("purge")),
             };
-            gone += purged;
+            deleted += purged;
             if purged < batch {
                 break;
             }
         }
-        Ok(gone)
+        Ok(deleted)
     }
 }
 
@@ -44,24 +44,24 @@ impl Inspect for SqliteStore {
     async fn get(&self, id: &Identity) -> Result<Option<RecordSummary>> {
         let now = self.now();
         self.readers
-            .with(|conn| summary(conn, self.sql.of(Statement::Summary), id, now))
+            .with(|conn| summary(conn, self.statements.get(Statement::Summary), id, now))
             .map_err(|error| error.during("get").for_identity(id))
     }
 
-    /// Scans the table, on a thread and a connection of its own.
+    /// Scans the table, on a separate thread and connection.
     async fn stats(&self) -> Result<StoreStats> {
         let (reply, answer) = oneshot::channel();
-        let (config, sql) = (self.config.clone(), Arc::clone(&self.sql));
+        let (config, statements) = (self.config.clone(), Arc::clone(&self.statements));
         std::thread::Builder::new()
             .name("retryproof-stats".to_owned())
             .spawn(move || {
                 let stats = connection::open_reader(&config)
-                    .and_then(|conn| stats(&conn, sql.of(Statement::Stats)));
-                // A caller that is gone has no use for it.
+                    .and_then(|conn| stats(&conn, statements.get(Statement::Stats)));
+                // Fails if the caller is gone.
                 let _ = reply.send(stats);
             })
             .map_err(|error| {
-                Error::unavailable("no thread for the scan could be started").because(error)
+                Error::unavailable("the thread of the scan could not be started").because(error)
             })?;
         answer
             .await
@@ -97,11 +97,11 @@ fn summary(conn: &Connection, sql: &str, id: &Identity, now: i64) -> Result<Opti
             ));
         }
     };
-    let left = u64::try_from(expires_at.saturating_sub(now)).ok().filter(|&us| us > 0);
+    let remaining = u64::try_from(expires_at.saturating_sub(now)).ok().filter(|&us| us > 0);
     Ok(Some(RecordSummary::new(
         state,
         FencingToken::new(u64::try_from(token).unwrap_or(0)),
-        left.map(Duration::from_micros),
+        remaining.map(Duration::from_micros),
         usize::try_from(bytes).unwrap_or(0),
         has_fingerprint,
     )))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joining the application's transaction on the same file (CMP-7): the completion as one statement,
-//! and the driver's transactions as ports.
+//! and the driver's transactions that can run it.
 
 pub(crate) mod transaction;
 
@@ -12,19 +12,19 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Transaction, params_from_iter};
 
 use crate::error::classify;
-use crate::schema::Statement;
+use crate::statement::Statement;
 use crate::store::SqliteStore;
 
-/// SQLite's way to write SQL: marks the transactions that a [`SqliteStore`] can join.
+/// The SQL dialect of SQLite: marks the transactions that a [`SqliteStore`] can join.
 #[derive(Debug, Clone, Copy)]
-pub enum Sqlite {}
+pub enum SqliteDialect {}
 
-impl Dialect for Sqlite {
+impl Dialect for SqliteDialect {
     const NAME: &'static str = "sqlite";
 }
 
 impl Join for SqliteStore {
-    type Dialect = Sqlite;
+    type Dialect = SqliteDialect;
 
     fn completion<'a>(
         &'a self,
@@ -41,18 +41,18 @@ impl Join for SqliteStore {
             done.fingerprint.as_ref().map(|fp| fp.as_bytes()).into(),
             Param::Bytes(&done.value),
         ];
-        JoinStatement::new(self.sql.of(Statement::JoinedComplete), params)
+        JoinStatement::new(self.statements.get(Statement::JoinedComplete), params)
     }
 
     fn committed(&self, id: &Identity) {
-        self.wake.wake(std::iter::once(id));
+        self.waiters.notify_all(std::iter::once(id));
     }
 }
 
-/// For programs that own their transactions: `held.complete_in(&mut tx, value)`, from the blocking
-/// facade or on one thread, for the driver's transaction does not leave its thread. In async
-/// programs take [`SqliteTxSource`](crate::SqliteTxSource).
-impl TxPort<Sqlite> for Transaction<'_> {
+/// For programs that open their transactions themselves: `held.complete_in(&mut tx, value)`, from the
+/// blocking facade or on one thread, because the driver's transaction cannot change threads. Async
+/// programs use [`SqliteTxSource`](crate::SqliteTxSource).
+impl TxPort<SqliteDialect> for Transaction<'_> {
     fn run_statement(
         &mut self,
         sql: &str,
@@ -62,8 +62,8 @@ impl TxPort<Sqlite> for Transaction<'_> {
     }
 }
 
-/// A connection inside of a transaction that was begun by hand, with `BEGIN IMMEDIATE`.
-impl TxPort<Sqlite> for Connection {
+/// For a connection on which the application began a transaction with `BEGIN IMMEDIATE`.
+impl TxPort<SqliteDialect> for Connection {
     fn run_statement(
         &mut self,
         sql: &str,
@@ -73,13 +73,13 @@ impl TxPort<Sqlite> for Connection {
     }
 }
 
-/// The statement, in a transaction; the rows that it matched.
+/// Runs a statement in the open transaction, and returns how many rows it changed.
 pub(crate) fn run(conn: &Connection, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-    // In autocommit the record would be a commit of its own.
+    // In autocommit the record would be a separate commit.
     if conn.is_autocommit() {
         return Err(Error::new(
             ErrorKind::Unexpected,
-            "the connection is in no transaction: it was ended, by hand or by SQLite after an error",
+            "the connection has no open transaction: the action ended it, or SQLite did after an error",
         ));
     }
     let bound = params.iter().map(bind).collect::<Result<Vec<_>>>()?;
@@ -97,7 +97,7 @@ fn bind<'a>(param: &Param<'a>) -> Result<ToSqlOutput<'a>> {
         _ => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "this store binds no value of that type",
+                "this store cannot bind a value of that type",
             ));
         }
     })

@@ -8,8 +8,9 @@
 //! cargo add rusqlite@0.41 # only for transactions that the program opens itself
 //! ```
 //!
-//! It stands on rusqlite 0.37 to 0.41. In a program, `retryproof_sqlite` of the examples is
-//! `retryproof::sqlite`, and `retryproof_core` is `retryproof`.
+//! It uses rusqlite 0.37 to 0.41. A program that depends on the crate `retryproof` writes
+//! `retryproof::sqlite` for `retryproof_sqlite` of the examples, and `retryproof` for
+//! `retryproof_core`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,21 +28,21 @@
 //! ```
 //!
 //! # What it promises
-//! - **Durable.** A result that a caller was told of survives the death of the process, and with
+//! - **Durable.** A result that was returned to a caller survives the death of the process, and with
 //!   the default [`Synchronous::Full`] a power loss. With [`Synchronous::Normal`] a power loss may
-//!   forget the last commits.
-//! - **Several processes** may open one file. A duplicate in one of them gets the result of the
-//!   other within milliseconds: waiters are woken in the same process, and ask every 2 to 20 ms
-//!   whether another one has written (ACQ-4).
-//! - **Fencing tokens** of the whole file only grow, over purges, restarts and a clock that steps
-//!   back (ACQ-10).
-//! - **Nothing behind your back.** No table is made but by [`SqliteStore::migrate`],
-//!   [`SqliteConfig::migrate`] or your own migrator with [`schema_sql`] (STO-3). The tables may
-//!   live in the file of the application.
+//!   lose the last commits.
+//! - **Several processes** may open one file. A duplicate in one process gets the result of another
+//!   within milliseconds: waiters are woken in the same process, and check every 2 to 20 ms whether
+//!   another process has written (ACQ-4).
+//! - **Fencing tokens** of the whole file only grow, even after purges, restarts and when the clock
+//!   steps back (ACQ-10).
+//! - **Explicit migration.** Tables are created only by [`SqliteStore::migrate`],
+//!   [`SqliteConfig::migrate`] or by your own migrator with [`schema_sql`] (STO-3). They may be in
+//!   the database file of the application.
 //!
 //! # One commit for the writes and the record
-//! Where the application's tables are in the same file, the record can join their transaction
-//! (CMP-7): both commit, or neither.
+//! If the application's tables are in the same file, the record can join the transaction that writes
+//! them (CMP-7): both commit, or neither.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -70,26 +71,25 @@
 //! # Ok(())
 //! # }
 //! ```
-//! A program that owns its transactions holds the lease itself and says
+//! A program that opens its transactions itself acquires the lease, and calls
 //! `held.complete_in(&mut tx, value)` as the last statement of a [`rusqlite::Transaction`]; see
-//! [`HeldLease::complete_in`](retryproof_core::HeldLease::complete_in). Begin it `IMMEDIATE`, and after the
-//! lease was granted: the grant is a write to the same file, which an open transaction would hold
-//! up.
+//! [`HeldLease::complete_in`](retryproof_core::HeldLease::complete_in). Begin the transaction
+//! `IMMEDIATE`, and after the lease was granted: the grant is a write to the same file, which an open
+//! transaction would block.
 //!
 //! # Limits
-//! - A local file system only: WAL needs shared memory.
-//! - Expiry follows the host's wall clock; when that jumps, leases end early or late by as much
-//!   (tokens stay in order).
-//! - A write transaction of the application on the same file holds up every acquire, beat and
-//!   completion for its length. A lease whose beats are held up for longer than 0.4 of it is lost:
-//!   its key is taken over as soon as the file is free, while its holder still works. Transactions
-//!   that the engine opens are bounded for that reason, by a third of the shortest lease in the
-//!   file: see [`SqliteTxSource`]. Those that the application begins itself are not: keep them as
+//! - Only local file systems work, because WAL needs shared memory.
+//! - Expiry follows the host's wall clock. If it jumps, leases end early or late by the same time;
+//!   tokens stay in order.
+//! - A write transaction of the application on the same file delays every acquire, heartbeat and
+//!   completion while it is open. A lease whose heartbeats are delayed for longer than 0.4 of it is
+//!   lost: as soon as the file is free, its key is taken over, while its holder still works. So
+//!   transactions that the engine opens may last at most a third of the shortest lease in the file:
+//!   see [`SqliteTxSource`]. Transactions that the application begins are not limited: keep them as
 //!   short.
-//! - A process that is stopped in the middle of a commit (a debugger, a suspended machine) keeps
-//!   the file locked until it goes on or dies: new keys are refused as unavailable meanwhile,
-//!   replays are served.
-//! - The file does not shrink by purging; run `VACUUM` in a quiet hour if it must.
+//! - A process that is paused during a commit (a debugger, a suspended machine) keeps the file
+//!   locked until it continues or dies. Meanwhile new keys fail as unavailable, and replays work.
+//! - Purging does not shrink the file; run `VACUUM` at a quiet time if it should.
 
 mod config;
 mod connection;
@@ -100,11 +100,12 @@ mod join;
 mod pool;
 mod record;
 mod schema;
+mod statement;
 mod store;
 mod waiters;
 
 pub use config::{SqliteConfig, Synchronous};
-pub use join::Sqlite;
+pub use join::SqliteDialect;
 pub use join::transaction::{SqliteTx, SqliteTxSource};
 pub use schema::schema_sql;
 pub use store::SqliteStore;

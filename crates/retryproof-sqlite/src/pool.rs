@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Readers`]: connections that serve looks and replays on the calling thread (a cached point
-//! SELECT takes microseconds, less than handing it to another thread).
+//! [`ReadPool`]: connections for looks and replays on the calling thread. A cached point SELECT takes
+//! microseconds, less than handing it to another thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,10 +11,11 @@ use rusqlite::Connection;
 use crate::config::SqliteConfig;
 use crate::connection;
 
-/// As many as may read at once. WAL readers and the writer do not block each other.
-pub(crate) struct Readers(Box<[Mutex<Connection>]>);
+/// One connection for each simultaneous read. Readers and the writer do not block each other in WAL
+/// mode.
+pub(crate) struct ReadPool(Box<[Mutex<Connection>]>);
 
-impl Readers {
+impl ReadPool {
     pub(crate) fn open(config: &SqliteConfig) -> Result<Self> {
         (0..config.readers)
             .map(|_| connection::open_reader(config).map(Mutex::new))
@@ -22,20 +23,21 @@ impl Readers {
             .map(Self)
     }
 
-    /// Runs `read` on a free connection, the one that this thread used last if possible: its page
-    /// cache is warm.
+    /// Runs `read` on a free connection, preferably the one that this thread used last, because its
+    /// page cache is warm.
     pub(crate) fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
-        let seats = &self.0;
-        let own = seat() % seats.len();
-        let free = (own..seats.len()).chain(0..own).find_map(|at| seats[at].try_lock());
-        // All are in use for some microseconds: wait for the own one.
-        read(&free.unwrap_or_else(|| seats[own].lock()))
+        let connections = &self.0;
+        let preferred = thread_number() % connections.len();
+        let mut order = (preferred..connections.len()).chain(0..preferred);
+        let free = order.find_map(|at| connections[at].try_lock());
+        // If all are in use, wait for the preferred one. Reads take microseconds.
+        read(&free.unwrap_or_else(|| connections[preferred].lock()))
     }
 }
 
 /// A small number for each thread.
-fn seat() -> usize {
+fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static SEAT: usize = NEXT.fetch_add(1, Ordering::Relaxed));
-    SEAT.with(|seat| *seat)
+    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
 }

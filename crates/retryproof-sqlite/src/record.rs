@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A row read strictly: whatever we did not write fails closed and stays where it is (CMP-8).
+//! Rows, read strictly: a row that the store did not write is an error, and stays where it is
+//! (CMP-8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,32 +13,32 @@ use rusqlite::{Row, Statement};
 
 use crate::error::classify;
 
-/// `state` of a record whose holder is at work, or died.
+/// `state` of a record whose holder works, or died.
 pub(crate) const IN_PROGRESS: i64 = 0;
-/// `state` of a record whose work is done.
+/// `state` of a record that has a result.
 pub(crate) const COMPLETE: i64 = 1;
 
-/// What a row says, judged at one instant.
+/// A row, judged at one instant.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) owner: OwnerId,
     pub(crate) token: FencingToken,
-    pub(crate) phase: Phase,
+    pub(crate) phase: RecordPhase,
 }
 
 #[derive(Debug)]
-pub(crate) enum Phase {
-    /// In progress; `None` when the lease is over.
-    Running(Option<Duration>),
-    /// Complete; `None` when the ttl is over, or the value was not asked for.
-    Done(Option<StoredResult>),
+pub(crate) enum RecordPhase {
+    /// With what is left of the lease; `None` when it is over.
+    InProgress(Option<Duration>),
+    /// With the value; `None` when the ttl is over, or the statement does not read the value.
+    Complete(Option<StoredResult>),
 }
 
-/// Why a read gave nothing.
+/// Why a read failed.
 pub(crate) enum ReadError {
-    /// SQLite's own: may be a lock that is worth another try.
+    /// SQLite's own error, possibly a lock that is worth a retry.
     Driver(rusqlite::Error),
-    /// The row cannot be read.
+    /// The row holds a value that the store does not write.
     Record(Error),
 }
 
@@ -56,9 +57,9 @@ impl ReadError {
     }
 }
 
-/// Reads the record by its key (ID-1, ID-2) with a prepared FIND or STANDING. `now` is asked once
-/// the row is at hand: the snapshot is then never older than the instant that it is judged by.
-pub(crate) fn find(
+/// Reads the record by its key (ID-1, ID-2) with a prepared `Read` or `Peek`. `now` is called after
+/// the row was read, so that the row is never judged by an instant before its snapshot.
+pub(crate) fn read_record(
     statement: &mut Statement<'_>,
     id: &Identity,
     now: impl FnOnce() -> i64,
@@ -80,18 +81,18 @@ fn decode(row: &Row<'_>, now: i64) -> Result<Record> {
     .ok_or_else(|| unreadable("owner"))?;
     let token = integer(row, 2, "token")?;
     let token = u64::try_from(token).map(FencingToken::new).map_err(|_| unreadable("token"))?;
-    let left = integer(row, 3, "expires_at")?.saturating_sub(now);
-    let left = u64::try_from(left).ok().filter(|&us| us > 0).map(Duration::from_micros);
+    let remaining = integer(row, 3, "expires_at")?.saturating_sub(now);
+    let remaining = u64::try_from(remaining).ok().filter(|&us| us > 0).map(Duration::from_micros);
     let phase = match integer(row, 0, "state")? {
-        IN_PROGRESS => Phase::Running(left),
-        COMPLETE if left.is_some() => Phase::Done(value(row)?),
-        COMPLETE => Phase::Done(None),
+        IN_PROGRESS => RecordPhase::InProgress(remaining),
+        COMPLETE if remaining.is_some() => RecordPhase::Complete(value(row)?),
+        COMPLETE => RecordPhase::Complete(None),
         _ => return Err(unreadable("state")),
     };
     Ok(Record { owner, token, phase })
 }
 
-/// The stored value, unopened; STANDING has no such columns.
+/// The stored value, unopened; `None` for `Peek`, which does not read it.
 fn value(row: &Row<'_>) -> Result<Option<StoredResult>> {
     let Some(fingerprint) = column(row, 4) else { return Ok(None) };
     let fingerprint = match fingerprint {
@@ -118,9 +119,10 @@ fn integer(row: &Row<'_>, at: usize, name: &'static str) -> Result<i64> {
     }
 }
 
-fn unreadable(column: &'static str) -> Error {
+fn unreadable(field: &'static str) -> Error {
     Error::corrupt(
-        "the row of the record holds what this version does not write; look at it, or delete it by hand",
+        "the record holds a value that this version does not write; inspect it, or delete it by \
+         hand",
     )
-    .with("column", column)
+    .with("field", field)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteStore`]: the contract over the readers and the writer.
+//! [`SqliteStore`]: the contract. Reads run on the calling thread, writes on one thread.
 
 use std::fmt;
 use std::path::Path;
@@ -16,48 +16,49 @@ use retryproof_core::{
 use rusqlite::limits::Limit;
 
 use crate::config::SqliteConfig;
-use crate::connection;
-use crate::connection::retry::Patience;
-use crate::error::{classify, is_busy};
-use crate::execute::Writer;
-use crate::execute::transaction::Desk;
-use crate::execute::transition::{Answer, Step, mixed_up};
-use crate::execute::write_lock::Turn;
-use crate::pool::Readers;
-use crate::record::{Phase, ReadError, Record, find};
-use crate::schema::{self, Sql, Statement};
-use crate::waiters::Wake;
+use crate::connection::retry::RetryDeadline;
+use crate::connection::retry_while_locked;
+use crate::error::{classify, is_locked};
+use crate::execute::WriteQueue;
+use crate::execute::transaction::WriteConnection;
+use crate::execute::transition::{Transition, TransitionResult, unexpected_answer};
+use crate::execute::write_lock::FileWriteLock;
+use crate::pool::ReadPool;
+use crate::record::{ReadError, Record, RecordPhase, read_record};
+use crate::schema;
+use crate::statement::{Statement, StatementTexts};
+use crate::waiters::Waiters;
 
-/// Between two attempts to read a file that is locked as a whole, which WAL does for moments only.
-const AGAIN: Duration = Duration::from_millis(1);
-/// Between two questions whether another process has written: at first, and at most (ACQ-4).
-const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+/// Between two attempts to read a file that is locked as a whole, which in WAL mode is brief.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
+/// The first and the longest interval between two checks whether another process has written
+/// (ACQ-4).
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 /// Room in a row for the other columns.
 const ROW_OVERHEAD: usize = 4_096;
 
 /// Keeps records in a SQLite file, for one process or several on the same machine.
 ///
-/// Acquires that find a live record, looks and replays are served on the calling thread by a cached
-/// SELECT; they write nothing (ACQ-8). Everything else is queued to one thread that commits in
-/// groups. Expiry is judged by the host's wall clock: a jump of it moves every expiry in the file.
+/// Acquires that find a live record, looks and replays run on the calling thread with a cached
+/// SELECT; they write nothing (ACQ-8). All other operations are queued to one thread that commits in
+/// groups. The host's wall clock judges expiry: if it jumps, every expiry in the file moves.
 ///
-/// Dropping the store finishes what is queued and ends the thread; that may take as long as the
-/// disk takes.
+/// Dropping the store runs what is queued and ends the thread, which waits for the disk.
 pub struct SqliteStore {
     pub(crate) config: SqliteConfig,
-    pub(crate) sql: Arc<Sql>,
-    pub(crate) wake: Arc<Wake>,
-    pub(crate) readers: Readers,
-    pub(crate) writer: Writer,
+    pub(crate) statements: Arc<StatementTexts>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) readers: ReadPool,
+    pub(crate) writer: WriteQueue,
     max_value: usize,
 }
 
 impl SqliteStore {
-    /// Makes or updates the tables in the file at `path`, and the file: [`SqliteConfig::migrate`]
-    /// with the defaults.
+    /// Creates the file at `path` and its tables, or updates the tables:
+    /// [`SqliteConfig::migrate`] with the defaults.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`SqliteConfig::migrate`].
     pub fn migrate(path: impl AsRef<Path>) -> Result<()> {
         SqliteConfig::new(path).migrate()
     }
@@ -65,7 +66,7 @@ impl SqliteStore {
     /// Opens the file at `path` with the defaults; see [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`open_with`](Self::open_with).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(SqliteConfig::new(path))
     }
@@ -74,30 +75,32 @@ impl SqliteStore {
     /// call it at start-up.
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] when the file or the tables are missing or of another version (STO-3);
+    /// [`ErrorKind::Schema`] if the file or the tables are missing or of another version (STO-3);
     /// [`ErrorKind::Config`] for a directory that does not exist or an invalid table name;
     /// [`ErrorKind::Unexpected`] for a file that may not be read or written; [`ErrorKind::Corrupt`]
-    /// for a file that is no database; [`ErrorKind::Unsupported`] where WAL is not to be had;
-    /// [`ErrorKind::Unavailable`] when another connection keeps the file locked.
+    /// for a file that is not a database; [`ErrorKind::Unsupported`] if the file cannot use WAL;
+    /// [`ErrorKind::Unavailable`] if another connection keeps the file locked.
     pub fn open_with(config: SqliteConfig) -> Result<Self> {
-        Self::opened(config).map_err(|error| error.during("open"))
+        Self::try_open(config).map_err(|error| error.during("open"))
     }
 
-    fn opened(config: SqliteConfig) -> Result<Self> {
+    fn try_open(config: SqliteConfig) -> Result<Self> {
         let table = config.table()?;
-        let sql = Arc::new(Sql::new(table));
-        let wake = Arc::new(Wake::default());
-        let desk = Desk::new(&config, Arc::clone(&sql), Arc::clone(&wake))?;
-        connection::patiently(config.busy_timeout, || schema::check(desk.connection(), table))
+        let statements = Arc::new(StatementTexts::new(table));
+        let waiters = Arc::new(Waiters::default());
+        let writing =
+            WriteConnection::open(&config, Arc::clone(&statements), Arc::clone(&waiters))?;
+        retry_while_locked(config.busy_timeout, || schema::check(writing.connection(), table))
             .map_err(|error| error.with("file", config.path.display()))?;
-        let limit = desk.connection().limit(Limit::SQLITE_LIMIT_LENGTH).map_err(classify)?;
-        let limit = usize::try_from(limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
-        let max_value = config.max_value.map_or(limit, |most| most.min(limit));
-        let readers = Readers::open(&config)?;
-        // By the name that SQLite has for the file, which a URI does not show.
-        let turn = Turn::at(Path::new(desk.connection().path().unwrap_or_default()));
-        let writer = Writer::start(desk, turn, config.busy_timeout)?;
-        Ok(Self { config, sql, wake, readers, writer, max_value })
+        let row_limit = writing.connection().limit(Limit::SQLITE_LIMIT_LENGTH).map_err(classify)?;
+        let row_limit = usize::try_from(row_limit).unwrap_or(0).saturating_sub(ROW_OVERHEAD);
+        let max_value = config.max_value.map_or(row_limit, |bytes| bytes.min(row_limit));
+        let readers = ReadPool::open(&config)?;
+        // By SQLite's name for the file, which may differ from a URI in the configuration.
+        let write_lock =
+            FileWriteLock::of(Path::new(writing.connection().path().unwrap_or_default()));
+        let writer = WriteQueue::start(writing, write_lock, config.busy_timeout)?;
+        Ok(Self { config, statements, waiters, readers, writer, max_value })
     }
 
     /// The store as an engine takes it, with the capabilities to purge, to inspect, and to join a
@@ -107,31 +110,34 @@ impl SqliteStore {
         SharedStore::builder(self).with_purge().with_inspect().with_join().build()
     }
 
-    /// One step in one commit, on the best thread for it.
-    pub(crate) async fn write(&self, step: Step) -> Result<Answer> {
+    /// Runs a transition, on the calling thread where that is allowed and possible.
+    pub(crate) async fn write(&self, transition: Transition) -> Result<TransitionResult> {
         if (self.config.in_place || in_blocking_context())
-            && let Some(answer) = self.writer.call_in_place(&step)
+            && let Some(result) = self.writer.run_in_place(&transition)
         {
-            return answer;
+            return result;
         }
-        self.writer.call(step).await
+        self.writer.run(transition).await
     }
 
-    /// Reads a record on this thread. A locked file is asked for again, asleep on the runtime and
-    /// not inside SQLite.
-    async fn record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
-        let mut patience = None;
+    /// Reads a record on this thread. While the file is locked it retries, and sleeps on the runtime
+    /// rather than inside SQLite.
+    async fn read_record(&self, statement: Statement, id: &Identity) -> Result<Option<Record>> {
+        let mut deadline = None;
         loop {
             let read = self.readers.with(|conn| {
-                find(&mut *conn.prepare_cached(self.sql.of(statement))?, id, || self.now())
+                let statement = &mut *conn.prepare_cached(self.statements.get(statement))?;
+                read_record(statement, id, || self.now())
             });
             match read {
                 Ok(found) => return Ok(found),
-                Err(ReadError::Driver(error)) if is_busy(&error) => {
-                    if patience.get_or_insert(Patience::new(self.config.busy_timeout)).is_over() {
+                Err(ReadError::Driver(error)) if is_locked(&error) => {
+                    let deadline =
+                        deadline.get_or_insert(RetryDeadline::new(self.config.busy_timeout));
+                    if deadline.has_passed() {
                         return Err(classify(error));
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error.into_error()),
             }
@@ -142,35 +148,40 @@ impl SqliteStore {
         i64::try_from((self.config.wall_clock)()).unwrap_or(i64::MAX)
     }
 
-    /// Whether the holder with token `seen` is still at work.
-    async fn still_held(&self, id: &Identity, seen: FencingToken) -> Result<bool> {
-        Ok(matches!(
-            self.record(Statement::Peeked, id).await?,
-            Some(Record { token, phase: Phase::Running(Some(_)), .. }) if token == seen
-        ))
+    /// What is left of the lease with token `seen`; `None` when it is over.
+    async fn remaining_lease(&self, id: &Identity, seen: FencingToken) -> Result<Option<Duration>> {
+        Ok(match self.read_record(Statement::Peek, id).await? {
+            Some(Record { token, phase: RecordPhase::InProgress(remaining), .. })
+                if token == seen =>
+            {
+                remaining
+            }
+            _ => None,
+        })
     }
 
     async fn wait(&self, id: &Identity, seen: FencingToken, at_most: Duration) -> Result<()> {
-        let subscription = self.wake.subscribe(id);
-        let mut woken = std::pin::pin!(subscription.bell.notified());
+        let subscription = self.waiters.subscribe(id);
+        let mut woken = std::pin::pin!(subscription.changed.notified());
         woken.as_mut().enable();
-        // Before the look: a commit that the look does not see moves it.
-        let mut foreign = self.wake.foreign_commits();
-        if at_most.is_zero() || !self.still_held(id, seen).await? {
+        // Read before the look: a commit that the look does not see changes it.
+        let mut foreign = self.waiters.foreign_commits();
+        if at_most.is_zero() || self.remaining_lease(id, seen).await?.is_none() {
             return Ok(());
         }
         let end = tokio::time::Instant::now() + at_most;
-        let (mut poll, longest) = POLL;
+        let (mut poll, longest) = POLL_INTERVAL;
         loop {
-            let next = (tokio::time::Instant::now() + self.wake.jitter(poll)).min(end);
+            let next = (tokio::time::Instant::now() + self.waiters.jitter(poll)).min(end);
             if tokio::time::timeout_at(next, woken.as_mut()).await.is_ok() || next == end {
                 return Ok(());
             }
-            if self.wake.is_due(next) {
-                self.writer.note_foreign_commits();
+            if self.waiters.is_check_due(next) {
+                self.writer.check_foreign_commits();
             }
-            let seen_foreign = std::mem::replace(&mut foreign, self.wake.foreign_commits());
-            if seen_foreign != foreign && !self.still_held(id, seen).await? {
+            let seen_foreign = std::mem::replace(&mut foreign, self.waiters.foreign_commits());
+            let has_foreign = seen_foreign != foreign;
+            if has_foreign && self.remaining_lease(id, seen).await?.is_none() {
                 return Ok(());
             }
             poll = (poll * 2).min(longest);
@@ -186,29 +197,31 @@ impl fmt::Debug for SqliteStore {
 
 impl IdempotencyStore for SqliteStore {
     async fn acquire(&self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        let of = |error: Error| error.during("acquire").for_identity(id);
-        match self.record(Statement::Find, id).await.map_err(of)? {
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => {
+        let explain = |error: Error| error.during("acquire").for_identity(id);
+        match self.read_record(Statement::Read, id).await.map_err(explain)? {
+            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
                 return Ok(Acquired::Complete(stored));
             }
-            Some(Record { owner, token, phase: Phase::Running(Some(remaining)) })
+            Some(Record { owner, token, phase: RecordPhase::InProgress(Some(remaining)) })
                 if owner != req.owner =>
             {
                 return Ok(Acquired::Busy { remaining, token });
             }
             _ => {}
         }
-        match self.write(Step::Acquire(id.clone(), req.clone())).await.map_err(of)? {
-            Answer::Acquired(acquired) => Ok(acquired),
-            _ => Err(of(mixed_up())),
+        match self.write(Transition::Acquire(id.clone(), req.clone())).await.map_err(explain)? {
+            TransitionResult::Acquired(acquired) => Ok(acquired),
+            _ => Err(explain(unexpected_answer())),
         }
     }
 
     async fn peek(&self, id: &Identity) -> Result<Peeked> {
-        let found = self.record(Statement::Find, id).await;
+        let found = self.read_record(Statement::Read, id).await;
         Ok(match found.map_err(|error| error.during("peek").for_identity(id))? {
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => Peeked::Complete(stored),
-            Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
+            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
+                Peeked::Complete(stored)
+            }
+            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
                 Peeked::Busy { remaining, token }
             }
             _ => Peeked::Absent,
@@ -227,7 +240,7 @@ impl IdempotencyStore for SqliteStore {
     }
 
     async fn extend(&self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
-        self.fenced("extend", id, Step::Extend(id.clone(), owner, lease)).await
+        self.fenced("extend", id, Transition::Extend(id.clone(), owner, lease)).await
     }
 
     async fn complete(
@@ -246,11 +259,11 @@ impl IdempotencyStore for SqliteStore {
             .during("complete")
             .for_identity(id));
         }
-        self.fenced("complete", id, Step::Complete(id.clone(), owner, done.clone())).await
+        self.fenced("complete", id, Transition::Complete(id.clone(), owner, done.clone())).await
     }
 
     async fn release(&self, id: &Identity, owner: OwnerId) -> Result<FencedWrite> {
-        self.fenced("release", id, Step::Release(id.clone(), owner)).await
+        self.fenced("release", id, Transition::Release(id.clone(), owner)).await
     }
 
     fn profile(&self) -> StoreProfile {
@@ -263,11 +276,11 @@ impl SqliteStore {
         &self,
         operation: &'static str,
         id: &Identity,
-        step: Step,
+        transition: Transition,
     ) -> Result<FencedWrite> {
-        match self.write(step).await {
-            Ok(Answer::Fenced(fenced)) => Ok(fenced),
-            Ok(_) => Err(mixed_up()),
+        match self.write(transition).await {
+            Ok(TransitionResult::Fenced(fenced)) => Ok(fenced),
+            Ok(_) => Err(unexpected_answer()),
             Err(error) => Err(error),
         }
         .map_err(|error| error.during(operation).for_identity(id))

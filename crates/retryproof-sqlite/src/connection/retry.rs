@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long to go on asking for a lock that another process holds. It cannot tell us when it lets
-//! go, so these are the real sleeps and the real clock of this crate; nothing here judges a lease.
+//! How long to retry while another process holds a lock. That process cannot notify this one, so
+//! this file sleeps and reads the real clock. No lease is judged by it.
 #![expect(
     clippy::disallowed_methods,
-    reason = "waits for another process, which has no other sign for us"
+    reason = "waits for another process, which cannot notify this one"
 )]
 
 use std::time::{Duration, Instant};
 
-/// A bound on repeated attempts.
+/// A time limit on repeated attempts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct RetryDeadline {
     since: Instant,
-    most: Duration,
+    timeout: Duration,
 }
 
-impl Patience {
-    /// Counts from now.
-    pub(crate) fn new(most: Duration) -> Self {
-        Self { since: Instant::now(), most }
+impl RetryDeadline {
+    /// A limit that begins now.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { since: Instant::now(), timeout }
     }
 
-    /// Whether the bound has passed.
-    pub(crate) fn is_over(&self) -> bool {
-        self.since.elapsed() >= self.most
+    pub(crate) fn has_passed(&self) -> bool {
+        self.since.elapsed() >= self.timeout
     }
 }
 
-/// The instant, to count leases of this process by.
+/// The instant by which leases of this process are counted.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Sleeps on this thread.
+/// Puts this thread to sleep.
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }

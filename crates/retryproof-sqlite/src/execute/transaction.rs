@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Desk`]: the one connection that writes, and how a batch becomes one transaction.
+//! [`WriteConnection`]: the only connection of the store that writes, and how a batch becomes one
+//! transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,132 +8,144 @@ use std::time::Duration;
 use retryproof_core::{Error, Result};
 use rusqlite::{Connection, ffi};
 
+use super::transition::{Transition, TransitionResult, WriteTransaction, unexpected_answer};
 use crate::config::SqliteConfig;
 use crate::connection;
-use crate::connection::retry::{Patience, pause};
-use crate::error::{classify, is_busy, is_full};
-use crate::execute::transition::{Answer, Step, Tx, mixed_up};
-use crate::schema::Sql;
-use crate::waiters::Wake;
+use crate::connection::retry::{RetryDeadline, pause};
+use crate::error::{classify, is_full, is_locked};
+use crate::statement::StatementTexts;
+use crate::waiters::Waiters;
 
-/// How long a step of a batch that failed asks for a lock that another process has taken in
-/// between, and how often.
-const ALONE: Duration = Duration::from_secs(1);
-const AGAIN: Duration = Duration::from_millis(1);
+/// How long a transition of a failed batch retries to get a lock that another process has taken
+/// meanwhile, and how often.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The writing connection and what belongs to it.
-pub(crate) struct Desk {
+pub(crate) struct WriteConnection {
     conn: Connection,
-    sql: Arc<Sql>,
+    statements: Arc<StatementTexts>,
     wall_clock: Arc<dyn Fn() -> u64 + Send + Sync>,
-    wake: Arc<Wake>,
-    /// Last seen; it moves when a connection of another process has committed, never by our own
-    /// commits.
+    waiters: Arc<Waiters>,
+    /// As last read. It changes when a connection of another process has committed, never by a commit
+    /// of this connection.
     data_version: i64,
 }
 
-/// What a batch came to.
-pub(crate) enum Ran {
-    /// One answer for each step; whatever they wrote is committed.
-    Done(Vec<Result<Answer>>),
+/// What became of a batch.
+pub(crate) enum BatchResult {
+    /// One result for each transition; everything that they wrote is committed.
+    Committed(Vec<Result<TransitionResult>>),
     /// Another connection holds the write lock; nothing was written.
-    Busy(rusqlite::Error),
+    Locked(rusqlite::Error),
 }
 
-/// Why a transaction came to nothing as a whole; it is rolled back.
-enum Aborted {
-    /// At its beginning or its end.
-    Failed(rusqlite::Error),
-    /// By one of its steps.
-    Step(Error),
+/// Why a transaction was rolled back.
+enum TransactionError {
+    /// It could not begin or commit.
+    Driver(rusqlite::Error),
+    /// One of its transitions failed.
+    Transition(Error),
 }
 
-impl From<rusqlite::Error> for Aborted {
+impl From<rusqlite::Error> for TransactionError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Failed(error)
+        Self::Driver(error)
     }
 }
 
-impl Aborted {
+impl TransactionError {
     fn into_error(self) -> Error {
         match self {
-            Self::Failed(error) => classify(error),
-            Self::Step(error) => error,
+            Self::Driver(error) => classify(error),
+            Self::Transition(error) => error,
         }
     }
 }
 
-impl Desk {
-    pub(crate) fn new(config: &SqliteConfig, sql: Arc<Sql>, wake: Arc<Wake>) -> Result<Self> {
-        let conn = connection::open(config)?;
-        Ok(Self { conn, sql, wall_clock: Arc::clone(&config.wall_clock), wake, data_version: 0 })
+impl WriteConnection {
+    pub(crate) fn open(
+        config: &SqliteConfig,
+        statements: Arc<StatementTexts>,
+        waiters: Arc<Waiters>,
+    ) -> Result<Self> {
+        let conn = connection::open_writer(config)?;
+        let wall_clock = Arc::clone(&config.wall_clock);
+        Ok(Self { conn, statements, wall_clock, waiters, data_version: 0 })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
         &self.conn
     }
 
-    /// Runs the steps in one transaction, in order. When one of them fails, or there is no room for
-    /// all, each gets a transaction of its own, so that one does not sink the others. (A savepoint
-    /// for each step would copy every page that a batch touches, and would not help where SQLite
-    /// ends the whole transaction by itself: on a full or failing disk.)
+    /// Runs the transitions in one transaction, in order. If one of them fails, or there is no room
+    /// for all, each gets a separate transaction, so that one does not fail the others. (A savepoint
+    /// for each would copy every page that a batch touches, and would not help where SQLite ends the
+    /// whole transaction: on a full or failing disk.)
     pub(crate) fn run<'s>(
         &mut self,
-        steps: impl ExactSizeIterator<Item = &'s Step> + Clone,
-    ) -> Ran {
-        let ran = match self.transact(steps.clone()) {
-            Ok(answers) => Ran::Done(answers),
-            Err(Aborted::Failed(error)) if is_busy(&error) => Ran::Busy(error),
-            Err(aborted) if steps.len() == 1 => Ran::Done(vec![Err(aborted.into_error())]),
-            Err(Aborted::Failed(error)) if !is_full(&error) => {
-                Ran::Done(steps.clone().map(|_| Err(classify(copy(&error)))).collect())
+        transitions: impl ExactSizeIterator<Item = &'s Transition> + Clone,
+    ) -> BatchResult {
+        let ran = match self.transact(transitions.clone()) {
+            Ok(results) => BatchResult::Committed(results),
+            Err(TransactionError::Driver(error)) if is_locked(&error) => BatchResult::Locked(error),
+            Err(error) if transitions.len() == 1 => {
+                BatchResult::Committed(vec![Err(error.into_error())])
             }
-            Err(_) => Ran::Done(steps.clone().map(|step| self.alone(step)).collect()),
+            Err(TransactionError::Driver(error)) if !is_full(&error) => BatchResult::Committed(
+                transitions.clone().map(|_| Err(classify(copy(&error)))).collect(),
+            ),
+            Err(_) => BatchResult::Committed(
+                transitions.clone().map(|transition| self.run_alone(transition)).collect(),
+            ),
         };
-        if let Ran::Done(answers) = &ran {
-            self.wake.wake(
-                steps.zip(answers).filter_map(|(step, answer)| step.wakes(answer.as_ref().ok()?)),
-            );
+        if let BatchResult::Committed(results) = &ran {
+            self.waiters.notify_all(transitions.zip(results).filter_map(|(transition, result)| {
+                transition.changed_record(result.as_ref().ok()?)
+            }));
         }
         ran
     }
 
-    /// One step that failed among others, or beside one that did.
-    fn alone(&mut self, step: &Step) -> Result<Answer> {
-        let patience = Patience::new(ALONE);
+    /// Runs a transition of a failed batch in a separate transaction.
+    fn run_alone(&mut self, transition: &Transition) -> Result<TransitionResult> {
+        let deadline = RetryDeadline::new(RETRY_TIMEOUT);
         loop {
-            match self.transact(std::iter::once(step)) {
-                Ok(mut answers) => return answers.pop().unwrap_or_else(|| Err(mixed_up())),
-                Err(Aborted::Failed(error)) if is_busy(&error) && !patience.is_over() => {
-                    pause(AGAIN)
+            match self.transact(std::iter::once(transition)) {
+                Ok(mut results) => {
+                    return results.pop().unwrap_or_else(|| Err(unexpected_answer()));
                 }
-                Err(aborted) => return Err(aborted.into_error()),
+                Err(TransactionError::Driver(error))
+                    if is_locked(&error) && !deadline.has_passed() =>
+                {
+                    pause(RETRY_DELAY)
+                }
+                Err(error) => return Err(error.into_error()),
             }
         }
     }
 
-    /// Tells waiters when another process has committed since the last time (ACQ-4).
-    pub(crate) fn note_foreign_commits(&mut self) -> Result<(), rusqlite::Error> {
+    /// Notifies waiters if another process has committed since the last check (ACQ-4).
+    pub(crate) fn check_foreign_commits(&mut self) -> Result<(), rusqlite::Error> {
         let version = self
             .conn
             .prepare_cached("PRAGMA data_version")?
             .query_row([], |row| row.get::<_, i64>(0))?;
         if version != std::mem::replace(&mut self.data_version, version) {
-            self.wake.foreign_commit();
+            self.waiters.on_foreign_commit();
         }
         Ok(())
     }
 
     fn transact<'s>(
         &mut self,
-        steps: impl ExactSizeIterator<Item = &'s Step>,
-    ) -> Result<Vec<Result<Answer>>, Aborted> {
+        transitions: impl ExactSizeIterator<Item = &'s Transition>,
+    ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
         self.execute("BEGIN IMMEDIATE")?;
-        let done = self.inside(steps);
-        // SQLite may have rolled it back by itself.
+        let done = self.inside(transitions);
+        // SQLite may have rolled it back already.
         if done.is_err() && !self.conn.is_autocommit() {
-            // Nothing better is left to try: the connection refuses the next BEGIN if this fails,
-            // and says so there.
+            // If this fails too, the connection rejects the next BEGIN, which reports the error.
             let _ = self.execute("ROLLBACK");
         }
         done
@@ -140,21 +153,21 @@ impl Desk {
 
     fn inside<'s>(
         &mut self,
-        steps: impl ExactSizeIterator<Item = &'s Step>,
-    ) -> Result<Vec<Result<Answer>>, Aborted> {
-        if self.wake.is_watched() {
-            self.note_foreign_commits()?;
+        transitions: impl ExactSizeIterator<Item = &'s Transition>,
+    ) -> Result<Vec<Result<TransitionResult>>, TransactionError> {
+        if self.waiters.has_waiters() {
+            self.check_foreign_commits()?;
         }
-        // The lock is held from here on, so nobody acts on a later instant before us (ACQ-7).
+        // The lock is held from here on, so no other write uses a later instant before this one (ACQ-7).
         let now = i64::try_from((self.wall_clock)()).unwrap_or(i64::MAX);
-        let mut tx = Tx::new(&self.conn, &self.sql, now);
-        let mut answers = Vec::with_capacity(steps.len());
-        for step in steps {
-            answers.push(Ok(tx.run(step).map_err(Aborted::Step)?));
+        let mut tx = WriteTransaction::new(&self.conn, &self.statements, now);
+        let mut results = Vec::with_capacity(transitions.len());
+        for transition in transitions {
+            results.push(Ok(tx.run(transition).map_err(TransactionError::Transition)?));
         }
-        tx.seal()?;
+        tx.finish()?;
         self.execute("COMMIT")?;
-        Ok(answers)
+        Ok(results)
     }
 
     fn execute(&self, sql: &str) -> Result<(), rusqlite::Error> {
@@ -162,7 +175,7 @@ impl Desk {
     }
 }
 
-/// The same failure once more, for each caller of a batch; the driver's errors do not clone.
+/// A copy of an error for each caller of a batch; the driver's errors are not `Clone`.
 pub(crate) fn copy(error: &rusqlite::Error) -> rusqlite::Error {
     let code = error.sqlite_error().copied().unwrap_or_else(|| ffi::Error::new(ffi::SQLITE_ERROR));
     rusqlite::Error::SqliteFailure(code, Some(error.to_string()))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The transitions of a record, each run inside a write transaction that somebody else begins and
+//! The transitions of a record. Each runs inside a write transaction that its caller begins and
 //! commits.
 
 use std::time::Duration;
@@ -9,12 +9,12 @@ use retryproof_core::{Error, ErrorKind, FencingToken, Identity, OwnerId, Result}
 use rusqlite::{CachedStatement, Connection};
 
 use crate::error::classify;
-use crate::record::{Phase, ReadError, Record, find};
-use crate::schema::{Sql, Statement, fence_missing};
+use crate::record::{ReadError, Record, RecordPhase, read_record};
+use crate::statement::{Statement, StatementTexts};
 
-/// What a caller wants written.
+/// A change that a caller requests.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum Transition {
     Acquire(Identity, AcquireRequest),
     Extend(Identity, OwnerId, Duration),
     Complete(Identity, OwnerId, Completion),
@@ -23,22 +23,21 @@ pub(crate) enum Step {
     Purge(usize),
 }
 
-/// What a step came to.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum TransitionResult {
     Acquired(Acquired),
     Fenced(FencedWrite),
     Purged(usize),
 }
 
-impl Step {
-    /// The record whose waiters must hear of the step, if it did something.
-    pub(crate) fn wakes(&self, answer: &Answer) -> Option<&Identity> {
-        match (self, answer) {
-            (Self::Acquire(id, _), Answer::Acquired(Acquired::Granted(_)))
+impl Transition {
+    /// The record whose waiters must be notified, if the transition changed one.
+    pub(crate) fn changed_record(&self, result: &TransitionResult) -> Option<&Identity> {
+        match (self, result) {
+            (Self::Acquire(id, _), TransitionResult::Acquired(Acquired::Granted(_)))
             | (
                 Self::Complete(id, ..) | Self::Release(id, _),
-                Answer::Fenced(FencedWrite::Applied),
+                TransitionResult::Fenced(FencedWrite::Applied),
             ) => Some(id),
             _ => None,
         }
@@ -46,56 +45,64 @@ impl Step {
 }
 
 /// One write transaction: its statements, its instant, its tokens.
-pub(crate) struct Tx<'a> {
+pub(crate) struct WriteTransaction<'a> {
     conn: &'a Connection,
-    sql: &'a Sql,
-    /// Read after the lock was taken (ACQ-7), and the same for all steps.
+    statements: &'a StatementTexts,
+    /// Read after the lock was taken (ACQ-7), and the same for all transitions.
     now: i64,
-    /// The last token drawn, once one was; it is written before the commit (ACQ-10).
-    fence: Option<i64>,
-    /// Taken from the connection's cache once for a whole batch: a look-up there costs as much as a
-    /// small statement.
+    /// The last token that was drawn, written before the commit (ACQ-10).
+    last_token: Option<i64>,
+    /// Taken from the connection's cache once for a whole batch, because a look-up in the cache costs
+    /// as much as a small statement.
     prepared: [Option<CachedStatement<'a>>; Statement::COUNT],
 }
 
-impl<'a> Tx<'a> {
-    pub(crate) fn new(conn: &'a Connection, sql: &'a Sql, now: i64) -> Self {
-        Self { conn, sql, now, fence: None, prepared: Default::default() }
+impl<'a> WriteTransaction<'a> {
+    pub(crate) fn new(conn: &'a Connection, statements: &'a StatementTexts, now: i64) -> Self {
+        Self { conn, statements, now, last_token: None, prepared: Default::default() }
     }
 
-    pub(crate) fn run(&mut self, step: &Step) -> Result<Answer> {
-        match step {
-            Step::Acquire(id, req) => self.acquire(id, req).map(Answer::Acquired),
-            Step::Extend(id, owner, lease) => self.extend(id, *owner, *lease).map(Answer::Fenced),
-            Step::Complete(id, owner, done) => self.complete(id, *owner, done).map(Answer::Fenced),
-            Step::Release(id, owner) => self.release(id, *owner).map(Answer::Fenced),
-            Step::Purge(limit) => self.purge(*limit).map(Answer::Purged),
+    pub(crate) fn run(&mut self, transition: &Transition) -> Result<TransitionResult> {
+        match transition {
+            Transition::Acquire(id, req) => self.acquire(id, req).map(TransitionResult::Acquired),
+            Transition::Extend(id, owner, lease) => {
+                self.extend(id, *owner, *lease).map(TransitionResult::Fenced)
+            }
+            Transition::Complete(id, owner, done) => {
+                self.complete(id, *owner, done).map(TransitionResult::Fenced)
+            }
+            Transition::Release(id, owner) => {
+                self.release(id, *owner).map(TransitionResult::Fenced)
+            }
+            Transition::Purge(limit) => self.purge(*limit).map(TransitionResult::Purged),
         }
     }
 
-    /// Writes the counter for all grants of the transaction at once.
-    pub(crate) fn seal(mut self) -> Result<(), rusqlite::Error> {
-        if let Some(last) = self.fence {
+    /// Writes the token counter once for all grants of the transaction.
+    pub(crate) fn finish(mut self) -> Result<(), rusqlite::Error> {
+        if let Some(last) = self.last_token {
             self.prepared(Statement::SetFence)?.execute([last])?;
         }
         Ok(())
     }
 
     fn acquire(&mut self, id: &Identity, req: &AcquireRequest) -> Result<Acquired> {
-        // Looked at again under the lock: the reader that missed it saw an older snapshot.
-        let (token, took_over) = match self.record(id)? {
+        // Read again under the lock, because the look before it saw an older snapshot.
+        let (token, took_over) = match self.read_record(id)? {
             None => (self.draw()?, false),
-            Some(Record { phase: Phase::Done(Some(stored)), .. }) => {
+            Some(Record { phase: RecordPhase::Complete(Some(stored)), .. }) => {
                 return Ok(Acquired::Complete(stored));
             }
-            Some(Record { phase: Phase::Done(None), .. }) => (self.draw()?, false),
-            Some(Record { owner, token, phase: Phase::Running(_) }) if owner == req.owner => {
-                (token, self.taken(id)?)
+            Some(Record { phase: RecordPhase::Complete(None), .. }) => (self.draw()?, false),
+            Some(Record { owner, token, phase: RecordPhase::InProgress(_) })
+                if owner == req.owner =>
+            {
+                (token, self.took_over(id)?)
             }
-            Some(Record { token, phase: Phase::Running(Some(remaining)), .. }) => {
+            Some(Record { token, phase: RecordPhase::InProgress(Some(remaining)), .. }) => {
                 return Ok(Acquired::Busy { remaining, token });
             }
-            Some(Record { phase: Phase::Running(None), .. }) => (self.draw()?, true),
+            Some(Record { phase: RecordPhase::InProgress(None), .. }) => (self.draw()?, true),
         };
         let granted = self.execute(
             Statement::Grant,
@@ -116,17 +123,17 @@ impl<'a> Tx<'a> {
         } else {
             Err(Error::new(
                 ErrorKind::Unexpected,
-                "the row of the record changed under the write lock",
+                "the row of the record changed although the write lock is held",
             ))
         }
     }
 
-    /// How the lease of an owner that asks again was granted (ACQ-9, ACQ-12).
-    fn taken(&mut self, id: &Identity) -> Result<bool> {
+    /// Whether the lease of an owner that repeats its acquire was a takeover (ACQ-9, ACQ-12).
+    fn took_over(&mut self, id: &Identity) -> Result<bool> {
         let names = (id.scope().as_str().as_bytes(), id.key().expose().as_bytes());
-        let taken =
-            self.prepared(Statement::Taken).and_then(|sql| sql.query_row(names, |row| row.get(0)));
-        taken.map_err(classify)
+        self.prepared(Statement::TookOver)
+            .and_then(|statement| statement.query_row(names, |row| row.get(0)))
+            .map_err(classify)
     }
 
     fn extend(&mut self, id: &Identity, owner: OwnerId, lease: Duration) -> Result<FencedWrite> {
@@ -165,8 +172,8 @@ impl<'a> Tx<'a> {
             self.execute(Statement::PurgeEarlier, (scope, key, expires_at))?;
             return Ok(FencedWrite::Applied);
         }
-        Ok(match self.record(id)? {
-            Some(Record { owner: by, phase: Phase::Done(_), .. }) if by == owner => {
+        Ok(match self.read_record(id)? {
+            Some(Record { owner: by, phase: RecordPhase::Complete(_), .. }) if by == owner => {
                 FencedWrite::AlreadyApplied
             }
             _ => FencedWrite::NotOwner,
@@ -181,7 +188,7 @@ impl<'a> Tx<'a> {
         if changed == 1 {
             return Ok(FencedWrite::Applied);
         }
-        Ok(if self.record(id)?.is_none() {
+        Ok(if self.read_record(id)?.is_none() {
             FencedWrite::AlreadyApplied
         } else {
             FencedWrite::NotOwner
@@ -193,28 +200,29 @@ impl<'a> Tx<'a> {
         self.execute(Statement::Purge, (self.now, limit))
     }
 
-    /// ACQ-10: under the write lock, larger than every token that this file ever gave.
+    /// Draws a token under the write lock, larger than every earlier one of this file (ACQ-10).
     fn draw(&mut self) -> Result<FencingToken> {
-        let last = match self.fence {
+        let last = match self.last_token {
             Some(last) => last,
             None => self
                 .prepared(Statement::Fence)
                 .and_then(|statement| statement.query_row([], |row| row.get(0)))
-                .map_err(fence_missing)?,
+                .map_err(counter_error)?,
         };
         let next = last.checked_add(1).ok_or_else(|| {
             Error::corrupt(
-                "the counter of fencing tokens is at its end, where no clock brings it; restore the database",
+                "the fencing token counter has reached its maximum, so its row is damaged; restore \
+                 the database",
             )
         })?;
         let token = self.now.max(next);
-        self.fence = Some(token);
+        self.last_token = Some(token);
         Ok(FencingToken::new(u64::try_from(token).unwrap_or(0)))
     }
 
-    fn record(&mut self, id: &Identity) -> Result<Option<Record>> {
+    fn read_record(&mut self, id: &Identity) -> Result<Option<Record>> {
         let now = self.now;
-        find(self.prepared(Statement::Find).map_err(classify)?, id, || now)
+        read_record(self.prepared(Statement::Read).map_err(classify)?, id, || now)
             .map_err(ReadError::into_error)
     }
 
@@ -229,20 +237,33 @@ impl<'a> Tx<'a> {
         let slot = &mut self.prepared[statement as usize];
         match slot {
             Some(prepared) => Ok(prepared),
-            None => Ok(slot.insert(self.conn.prepare_cached(self.sql.of(statement))?)),
+            None => Ok(slot.insert(self.conn.prepare_cached(self.statements.get(statement))?)),
         }
     }
 
-    /// An instant in the future, in the file's unit.
+    /// The instant after `time`, in microseconds since 1970.
     fn after(&self, time: Duration) -> i64 {
         self.now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
     }
 }
 
-/// Steps and answers go in pairs; this is for the compiler.
-pub(crate) fn mixed_up() -> Error {
+/// The row of the token counter is part of the schema: without it no token can be drawn (ACQ-10).
+fn counter_error(error: rusqlite::Error) -> Error {
+    match error {
+        rusqlite::Error::QueryReturnedNoRows => Error::new(
+            ErrorKind::Schema,
+            "the counter of fencing tokens is missing; restore the database, or apply the \
+             shipped SQL again",
+        ),
+        other => classify(other),
+    }
+}
+
+/// Each transition has its result type; only a bug in this crate leads here.
+pub(crate) fn unexpected_answer() -> Error {
     Error::new(
         ErrorKind::Unexpected,
-        "the writer answered another step; this is a bug in retryproof-sqlite",
+        "the writing thread returned the result of another transition; this is a bug in \
+         retryproof-sqlite",
     )
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Turn`]: who of this process writes next to a file. SQLite's own lock knows no queue: a thread
-//! that writes transaction after transaction leaves it free for moments that a polling one misses.
-//! So the store's writer and the application's joined transactions (CMP-7) stand in one line. Other
-//! processes are met at the file's lock.
+//! [`FileWriteLock`]: which writer of this process writes to a file next.
+//!
+//! SQLite's file lock is not fair. A thread that writes in a loop can keep a polling thread out. So
+//! the store's writer and the application's joined transactions (CMP-7) share one queue. Other
+//! processes compete for the file's lock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,49 +17,49 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::connection::retry::Patience;
-use crate::execute::leases::Leases;
+use super::leases::Leases;
+use crate::connection::retry::RetryDeadline;
 
-/// Who writes, and what is to be lost by those who wait.
+/// The writers' queue of one file, and the leases that a long transaction would cost.
 #[derive(Default)]
-struct Line {
-    turn: Arc<tokio::sync::Mutex<()>>,
+struct FileWriters {
+    queue: Arc<tokio::sync::Mutex<()>>,
     leases: Leases,
 }
 
-/// The lines of this process, by file. A file that is written under two names has two, which costs
-/// fairness and nothing else.
-static LINES: LazyLock<Mutex<HashMap<PathBuf, Weak<Line>>>> = LazyLock::new(Mutex::default);
+/// The queues of this process, by file. A file that is written under two names has two of them,
+/// which only costs fairness.
+static FILES: LazyLock<Mutex<HashMap<PathBuf, Weak<FileWriters>>>> = LazyLock::new(Mutex::default);
 
-/// A place to queue for one file.
+/// The write lock of one file in this process.
 #[derive(Clone)]
-pub(crate) struct Turn(Arc<Line>);
+pub(crate) struct FileWriteLock(Arc<FileWriters>);
 
-/// One's turn; the next in line is called when it is dropped.
-pub(crate) type Taken = OwnedMutexGuard<()>;
+/// Permits this process to write, until it is dropped.
+pub(crate) type FileWriteGuard = OwnedMutexGuard<()>;
 
-impl Turn {
-    /// The line for a file that exists.
-    pub(crate) fn at(file: &Path) -> Self {
+impl FileWriteLock {
+    /// The lock of a file that exists.
+    pub(crate) fn of(file: &Path) -> Self {
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
-        let mut lines = LINES.lock();
-        if let Some(line) = lines.get(&file).and_then(Weak::upgrade) {
-            return Self(line);
+        let mut files = FILES.lock();
+        if let Some(writers) = files.get(&file).and_then(Weak::upgrade) {
+            return Self(writers);
         }
-        lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Line::default());
-        lines.insert(file, Arc::downgrade(&line));
-        Self(line)
+        files.retain(|_, writers| writers.strong_count() > 0);
+        let writers = Arc::new(FileWriters::default());
+        files.insert(file, Arc::downgrade(&writers));
+        Self(writers)
     }
 
-    /// One's turn if nobody writes or waits.
-    pub(crate) fn at_once(&self) -> Option<Taken> {
-        Arc::clone(&self.0.turn).try_lock_owned().ok()
+    /// Takes the lock if no writer has it or waits for it.
+    pub(crate) fn try_lock(&self) -> Option<FileWriteGuard> {
+        Arc::clone(&self.0.queue).try_lock_owned().ok()
     }
 
-    /// Queues, asleep on the runtime.
-    pub(crate) async fn wait(&self) -> Taken {
-        Arc::clone(&self.0.turn).lock_owned().await
+    /// Queues for the lock on the async runtime.
+    pub(crate) async fn lock(&self) -> FileWriteGuard {
+        Arc::clone(&self.0.queue).lock_owned().await
     }
 
     /// The leases that this process holds in the file.
@@ -66,36 +67,36 @@ impl Turn {
         &self.0.leases
     }
 
-    /// Queues, for this thread.
-    pub(crate) fn queue(&self) -> Place {
+    /// Queues this thread for the lock.
+    pub(crate) fn queue(&self) -> LockTicket {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let turn = self.clone();
-        Place { waiting: Box::pin(async move { turn.wait().await }), waker }
+        let lock = self.clone();
+        LockTicket { waiting: Box::pin(async move { lock.lock().await }), waker }
     }
 }
 
-/// A place in the line, kept for as long as it lives. Whoever gives it up to look after something,
-/// and then queues anew, may be overtaken for ever.
-pub(crate) struct Place {
-    waiting: Pin<Box<dyn Future<Output = Taken>>>,
+/// A place in the queue. Keep the ticket while waiting; a caller that drops it and queues again can
+/// starve.
+pub(crate) struct LockTicket {
+    waiting: Pin<Box<dyn Future<Output = FileWriteGuard>>>,
     waker: Waker,
 }
 
-impl Place {
-    /// Sleeps on the thread that queued until it is its turn, and for no longer than `most`; keeps
-    /// the place if that was not enough.
-    pub(crate) fn wait(&mut self, most: Duration) -> Option<Taken> {
-        let patience = Patience::new(most);
+impl LockTicket {
+    /// Puts the thread that queued to sleep until it gets the lock, for at most `timeout`. The
+    /// ticket stays valid after a timeout.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Option<FileWriteGuard> {
+        let deadline = RetryDeadline::new(timeout);
         loop {
-            if let Poll::Ready(taken) =
+            if let Poll::Ready(guard) =
                 self.waiting.as_mut().poll(&mut Context::from_waker(&self.waker))
             {
-                return Some(taken);
+                return Some(guard);
             }
-            if patience.is_over() {
+            if deadline.has_passed() {
                 return None;
             }
-            std::thread::park_timeout(most);
+            std::thread::park_timeout(timeout);
         }
     }
 }

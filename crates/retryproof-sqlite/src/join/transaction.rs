@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). One
-//! commits only as the transaction that was opened, and only before it has cost another key its
-//! lease.
+//! [`SqliteTxSource`] and [`SqliteTx`]: transactions that the engine opens and ends (CMP-7). A
+//! transaction commits only if it is still the one that was opened, and only before it could cost
+//! another key its lease.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -18,57 +18,56 @@ use rusqlite::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::{SqliteDialect, run};
 use crate::config::SqliteConfig;
 use crate::connection;
-use crate::connection::retry::{Patience, pause};
-use crate::error::{classify, is_busy};
-use crate::execute::write_lock::{Taken, Turn};
-use crate::join::{Sqlite, run};
+use crate::connection::retry::{RetryDeadline, pause};
+use crate::error::{classify, is_locked};
+use crate::execute::write_lock::{FileWriteGuard, FileWriteLock};
 
-/// Between two attempts to get the write lock from another process, or to commit beside a reader of
-/// one.
-const AGAIN: Duration = Duration::from_millis(1);
+/// Between two attempts to get the write lock from another process, or to commit while one reads.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A transaction may be open for this part of the shortest lease. Beats come at half of it, and it
-/// survives an outage of 0.4 (RUN-1); the rest is for the commit.
-const PART: u32 = 3;
+/// A transaction may be open for a third of the shortest lease. Heartbeats come at half of a lease,
+/// which survives an outage of 0.4 (RUN-1); the rest is left for the commit.
+const LEASE_DIVISOR: u32 = 3;
 
 /// Opens write transactions on the file of the store, for
-/// [`IdempotencyEngine::joined`](retryproof_core::IdempotencyEngine::joined). Cheap to clone.
+/// [`IdempotencyEngine::joined`](retryproof_core::IdempotencyEngine::joined). Cloning is cheap.
 ///
-/// It has one connection: SQLite lets one transaction write at a time. Those that want one queue
-/// for it, together with the store's own writer, so that none starves.
+/// It has one connection, because SQLite allows one write transaction at a time. Callers share one
+/// queue with the store's writer, so each gets its turn.
 ///
-/// **An open transaction holds up every acquire, beat and completion of the file.** A lease whose
-/// beats are held up for longer than 0.4 of it is lost, and when the file is free again its key is
-/// taken over while its holder still works. So a transaction may be open for a third of the
-/// shortest lease that this process holds in the file at its begin, its own included; then it is
-/// rolled back, the call fails as `Unavailable`, and the key is free. An action that is async is
-/// dropped at that moment; one that blocks, or an HTTP handler, finds out at its end. Do the slow
-/// things (calls to others) before the first statement, or give longer leases. Leases that *other*
-/// processes hold in the file are not known here: where they are shorter, say so by
-/// [`with_longest`](Self::with_longest).
+/// **An open transaction delays every acquire, heartbeat and completion of the file.** A lease whose
+/// heartbeats are delayed for longer than 0.4 of it is lost: as soon as the file is free, its key is
+/// taken over, while its holder still works. So a transaction may be open for a third of the
+/// shortest lease that this process holds in the file when the transaction begins, its own
+/// included. Then it is rolled back, the call fails as `Unavailable`, and the key is free. An async
+/// action is dropped at that moment; an action that blocks, or an HTTP handler, gets the error at
+/// its end. Do slow things (calls to other services) before the first statement, or use longer
+/// leases. Leases that *other* processes hold in the file are not known here: if they are shorter,
+/// set [`with_longest`](Self::with_longest).
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
-    seal: Arc<Seal>,
-    turn: Turn,
+    state: Arc<TransactionState>,
+    write_lock: FileWriteLock,
     busy_timeout: Duration,
     longest: Duration,
 }
 
-/// What the hooks of the connection say of its transaction. SQLite ends one by itself on some
-/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`: what it writes
-/// after that would be commits of its own, without the record.
+/// The state of the connection's transaction, kept by its hooks. SQLite ends a transaction on some
+/// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Later writes would be
+/// separate commits, without the record.
 #[derive(Debug, Default)]
-struct Seal {
-    /// The engine commits. At any other time a commit is turned into a roll-back.
+struct TransactionState {
+    /// The engine commits now. At any other time a commit is turned into a roll-back.
     committing: AtomicBool,
-    /// The transaction that was opened is gone.
-    broken: AtomicBool,
+    /// The transaction that was opened has ended.
+    ended: AtomicBool,
 }
 
-/// The older versions of the driver answer nothing when a hook is installed.
+/// Older versions of the driver return nothing when a hook is installed.
 trait Installed {
     fn installed(self) -> Result<()>;
 }
@@ -86,8 +85,8 @@ impl Installed for Result<(), rusqlite::Error> {
 }
 
 impl SqliteTxSource {
-    /// A connection of its own on the file at `path`, as durable as a store with the defaults: see
-    /// [`SqliteConfig`].
+    /// Opens a separate connection to the file at `path`, as durable as a store with the defaults:
+    /// see [`SqliteConfig`].
     ///
     /// # Errors
     /// Those of [`SqliteStore::open`](crate::SqliteStore::open).
@@ -95,37 +94,36 @@ impl SqliteTxSource {
         Self::open_with(&SqliteConfig::new(path))
     }
 
-    /// A connection of its own, on the file and with the durability and the busy time-out of
-    /// `config`.
+    /// Opens a separate connection with the file, the durability and the busy timeout of `config`.
     ///
     /// # Errors
     /// Those of [`SqliteStore::open_with`](crate::SqliteStore::open_with).
     pub fn open_with(config: &SqliteConfig) -> Result<Self> {
-        let conn = connection::open(config).map_err(|error| error.during("open"))?;
+        let conn = connection::open_writer(config).map_err(|error| error.during("open"))?;
         Self::new(conn, config.busy_timeout)
     }
 
     /// Takes a connection that the application has opened and set up: functions, pragmas, attached
     /// files. Its `synchronous` decides how durable a joined commit is, record included. Its busy
-    /// time-out is set to zero; no call sleeps inside SQLite. Its commit hook and its roll-back
-    /// hook are replaced.
+    /// timeout is set to zero, so that no call sleeps inside SQLite. Its commit hook and its
+    /// roll-back hook are replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a connection without a file, or one that cannot write.
+    /// [`ErrorKind::Config`] for a connection without a file, or one that is read-only.
     pub fn over(conn: Connection) -> Result<Self> {
         if conn.path().is_none_or(str::is_empty) || conn.is_readonly("main").map_err(classify)? {
             return Err(Error::new(
                 ErrorKind::Config,
-                "joined transactions want a writable connection on the file of the store",
+                "joined transactions need a writable connection to the file of the store",
             ));
         }
         conn.busy_timeout(Duration::ZERO).map_err(classify)?;
         Self::new(conn, SqliteConfig::new("").busy_timeout)
     }
 
-    /// How long a transaction may be open at most, where the leases of this process allow for more.
-    /// Default: 10 s, a third of the default lease. Set it to a third of the shortest lease that
-    /// any other process uses on the file.
+    /// How long a transaction may be open at most, even if the leases of this process allow more.
+    /// Default 10 s, a third of the default lease. Set it to a third of the shortest lease that
+    /// any other process uses in the file.
     #[must_use]
     pub fn with_longest(mut self, longest: Duration) -> Self {
         self.longest = longest;
@@ -133,57 +131,58 @@ impl SqliteTxSource {
     }
 
     fn new(mut conn: Connection, busy_timeout: Duration) -> Result<Self> {
-        let turn = Turn::at(Path::new(conn.path().unwrap_or_default()));
-        let seal = Arc::new(Seal::default());
-        let (committed, rolled_back) = (Arc::clone(&seal), Arc::clone(&seal));
+        let write_lock = FileWriteLock::of(Path::new(conn.path().unwrap_or_default()));
+        let state = Arc::new(TransactionState::default());
+        let (committed, rolled_back) = (Arc::clone(&state), Arc::clone(&state));
         conn.commit_hook(Some(move || {
             let refused = !committed.committing.load(Ordering::Acquire);
-            committed.broken.fetch_or(refused, Ordering::AcqRel);
+            committed.ended.fetch_or(refused, Ordering::AcqRel);
             refused
         }))
         .installed()?;
-        conn.rollback_hook(Some(move || rolled_back.broken.store(true, Ordering::Release)))
+        conn.rollback_hook(Some(move || rolled_back.ended.store(true, Ordering::Release)))
             .installed()?;
         let conn = Arc::new(Mutex::new(conn));
-        Ok(Self { conn, seal, turn, busy_timeout, longest: Duration::from_secs(10) })
+        let longest = Duration::from_secs(10);
+        Ok(Self { conn, state, write_lock, busy_timeout, longest })
     }
 }
 
-impl TxSource<Sqlite> for SqliteTxSource {
+impl TxSource<SqliteDialect> for SqliteTxSource {
     type Tx = SqliteTx;
 
-    /// `BEGIN IMMEDIATE`: the write lock is held from here on, so that no statement of the
-    /// transaction fails for want of it.
+    /// Sends `BEGIN IMMEDIATE`: the write lock is held from here on, so that no statement of the
+    /// transaction has to wait for it.
     async fn begin(&self) -> Result<SqliteTx> {
         let conn = Arc::clone(&self.conn).lock_owned().await;
-        let turn = self.turn.wait().await;
+        let guard = self.write_lock.lock().await;
         let mut tx = SqliteTx {
             conn,
-            seal: Arc::clone(&self.seal),
+            state: Arc::clone(&self.state),
             busy_timeout: self.busy_timeout,
-            open: (Patience::new(self.longest), self.longest),
-            _turn: turn,
+            limit: (RetryDeadline::new(self.longest), self.longest),
+            _guard: guard,
         };
-        // Left over by a roll-back that failed.
-        tx.end();
-        let patience = Patience::new(self.busy_timeout);
+        // A transaction is left over if an earlier roll-back failed.
+        tx.roll_back();
+        let deadline = RetryDeadline::new(self.busy_timeout);
         loop {
             match tx.conn.execute_batch("BEGIN IMMEDIATE") {
                 Ok(()) => break,
-                Err(error) if is_busy(&error) && !patience.is_over() => {
-                    tokio::time::sleep(AGAIN).await
+                Err(error) if is_locked(&error) && !deadline.has_passed() => {
+                    tokio::time::sleep(RETRY_DELAY).await
                 }
                 Err(error) => return Err(classify(error)),
             }
         }
-        tx.seal.broken.store(false, Ordering::Release);
-        // With the lock held no lease is granted, so none becomes shorter.
-        let most = self
-            .turn
+        tx.state.ended.store(false, Ordering::Release);
+        // While the lock is held no lease is granted, so none becomes shorter.
+        let limit = self
+            .write_lock
             .leases()
             .shortest()
-            .map_or(self.longest, |lease| self.longest.min(lease / PART));
-        tx.open = (Patience::new(most), most);
+            .map_or(self.longest, |lease| self.longest.min(lease / LEASE_DIVISOR));
+        tx.limit = (RetryDeadline::new(limit), limit);
         Ok(tx)
     }
 }
@@ -194,84 +193,86 @@ impl fmt::Debug for SqliteTxSource {
     }
 }
 
-/// An open write transaction; a [`Connection`] to write with. Dropped, it is rolled back. Its end
-/// is the engine's: a `COMMIT` that an action sends is turned into a roll-back, and so is every
-/// write after SQLite has rolled the transaction back by itself, on an error that the action did
+/// An open write transaction. It dereferences to the [`Connection`] to write with. Dropped, it is
+/// rolled back.
+///
+/// Only the engine may end it. A `COMMIT` that an action sends is turned into a roll-back. So is
+/// every write after SQLite has rolled the transaction back because of an error that the action did
 /// not return.
 ///
-/// Its calls block, but not for the disk: that is the commit's wait, which does not stall a
-/// runtime.
+/// Its calls block, but do not wait for the disk. The commit waits for the disk, without blocking a
+/// thread of the runtime.
 pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
-    seal: Arc<Seal>,
+    state: Arc<TransactionState>,
     busy_timeout: Duration,
-    /// For how long it may be open.
-    open: (Patience, Duration),
-    /// Given on after the connection.
-    _turn: Taken,
+    /// How long it may be open.
+    limit: (RetryDeadline, Duration),
+    /// Dropped after the connection.
+    _guard: FileWriteGuard,
 }
 
 impl SqliteTx {
     fn commit(&self) -> Result<()> {
-        let patience = Patience::new(self.busy_timeout);
+        let deadline = RetryDeadline::new(self.busy_timeout);
         loop {
-            self.still_open()?;
-            if self.open.0.is_over() {
-                self.end();
+            self.check_open()?;
+            if self.limit.0.has_passed() {
+                self.roll_back();
                 return Err(Error::unavailable(
                     "the transaction was open for longer than a third of the shortest lease in \
-                     the file, whose beats it held up; open it later, or give longer leases",
+                     the file, whose heartbeats it delayed; open it later, or use longer leases",
                 )
-                .with("limit", format_args!("{:?}", self.open.1)));
+                .with("limit", format_args!("{:?}", self.limit.1)));
             }
-            self.seal.committing.store(true, Ordering::Release);
+            self.state.committing.store(true, Ordering::Release);
             let done = self.conn.execute_batch("COMMIT");
-            self.seal.committing.store(false, Ordering::Release);
+            self.state.committing.store(false, Ordering::Release);
             match done {
                 Ok(()) => return Ok(()),
-                Err(error) if is_busy(&error) && !patience.is_over() => pause(AGAIN),
+                Err(error) if is_locked(&error) && !deadline.has_passed() => pause(RETRY_DELAY),
                 Err(error) => {
-                    self.end();
+                    self.roll_back();
                     return Err(classify(error));
                 }
             }
         }
     }
 
-    /// Whether it is the transaction that was opened.
-    fn still_open(&self) -> Result<()> {
-        if self.seal.broken.load(Ordering::Acquire) || self.conn.is_autocommit() {
+    /// Fails if the transaction that was opened has ended.
+    fn check_open(&self) -> Result<()> {
+        if self.state.ended.load(Ordering::Acquire) || self.conn.is_autocommit() {
             return Err(Error::new(
                 ErrorKind::Unexpected,
                 "the transaction is no longer open: a statement of the action ended it, or \
-                 SQLite rolled it back after an error; let the action return such an error",
+                 SQLite rolled it back after an error; return such errors from the action",
             ));
         }
         Ok(())
     }
 
-    /// Rolls back what is open.
-    fn end(&self) {
+    /// Rolls back an open transaction.
+    fn roll_back(&self) {
         if !self.conn.is_autocommit() {
-            // If this fails, the next to begin tries again, or fails and says so.
+            // If this fails, the next `begin` tries again, or fails and reports the error.
             let _ = self.conn.execute_batch("ROLLBACK");
         }
     }
 }
 
-impl TxPort<Sqlite> for SqliteTx {
+impl TxPort<SqliteDialect> for SqliteTx {
     fn run_statement(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
     ) -> impl Future<Output = Result<u64>> + Send {
-        ready(self.still_open().and_then(|()| run(&self.conn, sql, params)))
+        ready(self.check_open().and_then(|()| run(&self.conn, sql, params)))
     }
 }
 
-impl OwnedTx<Sqlite> for SqliteTx {
+impl OwnedTx<SqliteDialect> for SqliteTx {
     fn open_at_most(&self) -> Option<Duration> {
-        Some(self.open.1)
+        Some(self.limit.1)
     }
 
     async fn commit_tx(self) -> Result<()> {
@@ -281,12 +282,12 @@ impl OwnedTx<Sqlite> for SqliteTx {
         // It waits for the disk.
         let committing = tokio::task::spawn_blocking(move || self.commit());
         committing.await.unwrap_or_else(|gone| {
-            Err(Error::unavailable("the runtime went away during the commit").because(gone))
+            Err(Error::unavailable("the runtime was shut down during the commit").because(gone))
         })
     }
 
     async fn roll_back_tx(self) -> Result<()> {
-        self.end();
+        self.roll_back();
         if self.conn.is_autocommit() {
             return Ok(());
         }
@@ -296,7 +297,7 @@ impl OwnedTx<Sqlite> for SqliteTx {
 
 impl Drop for SqliteTx {
     fn drop(&mut self) {
-        self.end();
+        self.roll_back();
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What needs a hand on the writing connection: a full disk, a file that turns read-only, and what
-//! statements touch.
+//! Tests that need access to the writing connection: a full disk, a file that becomes read-only, and
+//! the query plans of the statements.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -110,7 +110,7 @@ async fn sto_1_one_that_finds_no_room_does_not_sink_its_batch() {
     let (small, large) = (id("small"), id("large"));
     let (a, b) = (granted(&store, &small).await, granted(&store, &large).await);
     store.writer.pragma("PRAGMA max_page_count = 1");
-    // While somebody else holds the lock, both are drained into one batch.
+    // While another connection holds the lock, both end up in one batch.
     let lock = rusqlite::Connection::open(&store.config.path).expect("opened");
     lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let (huge, tiny) = (done(100_000), done(10));
@@ -149,11 +149,11 @@ async fn sto_5_a_file_that_turns_read_only_refuses_writes_and_replays_on() {
     assert_eq!(store.stats().await.expect("counted").records, 2);
 }
 
-/// What SQLite says of a statement, one instruction or step a line.
+/// What SQLite explains of a statement: one instruction or step on each line.
 fn explain(store: &SqliteStore, how: &str, statement: Statement) -> Vec<String> {
     store.readers.with(|conn| {
         let mut prepared =
-            conn.prepare(&format!("{how} {}", store.sql.of(statement))).expect("explained");
+            conn.prepare(&format!("{how} {}", store.statements.get(statement))).expect("explained");
         let columns = prepared.column_count();
         let mut rows = prepared.raw_query();
         let mut lines = Vec::new();

@@ -15,7 +15,7 @@ use retryproof_core::{
     IdempotencyEngine, IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload,
     Result, blocking,
 };
-use retryproof_sqlite::{Sqlite, SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof_sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, SqliteTxSource};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::time::Instant;
 
@@ -170,7 +170,7 @@ async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_a
     /// Somebody takes over before it opens a transaction.
     struct Late(SqliteTxSource, SqliteStore, Wall, OwnerId);
 
-    impl TxSource<Sqlite> for Late {
+    impl TxSource<SqliteDialect> for Late {
         type Tx = SqliteTx;
 
         async fn begin(&self) -> Result<SqliteTx> {
@@ -372,7 +372,7 @@ async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
     struct Deaf(SqliteTxSource);
     struct DeafTx(SqliteTx);
 
-    impl TxSource<Sqlite> for Deaf {
+    impl TxSource<SqliteDialect> for Deaf {
         type Tx = DeafTx;
 
         async fn begin(&self) -> Result<DeafTx> {
@@ -380,13 +380,13 @@ async fn cmp_7_sqlite_a_commit_whose_answer_was_lost_is_read_by_owner() {
         }
     }
 
-    impl TxPort<Sqlite> for DeafTx {
+    impl TxPort<SqliteDialect> for DeafTx {
         async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
             self.0.run_statement(sql, params).await
         }
     }
 
-    impl OwnedTx<Sqlite> for DeafTx {
+    impl OwnedTx<SqliteDialect> for DeafTx {
         async fn commit_tx(self) -> Result<()> {
             self.0.commit_tx().await?;
             Err(Error::unavailable("the answer was lost"))

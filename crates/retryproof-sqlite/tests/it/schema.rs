@@ -114,8 +114,9 @@ fn sto_3_older_and_newer_schemas_are_refused() {
 #[tokio::test]
 async fn sto_3_shipped_sql_serves_another_migrator() {
     let dir = Dir::new();
+    let sql = schema_sql("retryproof_records").expect("a valid name");
     dir.stranger()
-        .execute_batch(&format!("PRAGMA journal_mode = WAL; BEGIN; {} COMMIT;", schema_sql()))
+        .execute_batch(&format!("PRAGMA journal_mode = WAL; BEGIN; {sql} COMMIT;"))
         .expect("the shipped SQL runs");
     let store = SqliteStore::open(dir.file()).expect("the store opens");
     execute(&store, &id("k"), "result").await;
@@ -142,7 +143,7 @@ async fn sto_3_two_tables_in_one_file_do_not_meet() {
         let config = SqliteConfig::new(dir.file()).with_table_name(name);
         let kinds = (
             config.migrate().map_err(|e| e.kind()),
-            config.schema_sql().map_err(|e| e.kind()).map(drop),
+            schema_sql(name).map_err(|e| e.kind()).map(drop),
         );
         assert_eq!(kinds, (Err(ErrorKind::Config), Err(ErrorKind::Config)), "{name:?}");
         assert_eq!(

@@ -18,7 +18,7 @@ use axum::routing::post;
 use retryproof::http::axum::GuardedTxRejection;
 use retryproof::http::{AnswerFate, GuardedTx, IdempotencyFilter, OpenTx, Policy, TxError};
 use retryproof::observe::{Counters, Counts};
-use retryproof::sqlite::{Sqlite, SqliteConfig, SqliteStore, SqliteTx, SqliteTxSource};
+use retryproof::sqlite::{SqliteConfig, SqliteDialect, SqliteStore, SqliteTx, SqliteTxSource};
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{
     CompletionFailurePolicy, Error, ErrorKind, IdempotencyConfig, IdempotencyEngine, JoinedEngine,
@@ -64,7 +64,7 @@ const NO_STATEMENT: usize = 4;
 /// The lease is lost: the statement finds no row.
 const NO_ROW: usize = 5;
 
-impl TxSource<Sqlite> for Source {
+impl TxSource<SqliteDialect> for Source {
     type Tx = Tx;
 
     async fn begin(&self) -> retryproof::Result<Tx> {
@@ -75,7 +75,7 @@ impl TxSource<Sqlite> for Source {
     }
 }
 
-impl TxPort<Sqlite> for Tx {
+impl TxPort<SqliteDialect> for Tx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> retryproof::Result<u64> {
         match self.1 {
             NO_STATEMENT => Err(Error::new(ErrorKind::Unexpected, "refused")),
@@ -92,7 +92,7 @@ impl TxPort<Sqlite> for Tx {
     }
 }
 
-impl OwnedTx<Sqlite> for Tx {
+impl OwnedTx<SqliteDialect> for Tx {
     async fn commit_tx(self) -> retryproof::Result<()> {
         match self.1 {
             NO_COMMIT => Err(Error::unavailable("it was not committed")),

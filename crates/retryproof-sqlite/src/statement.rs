@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every statement as constant text, with its bind order.
+//!
+//! Bound values are blobs and integers only. Times are microseconds, bound from the host's clock
+//! after the lock is held (ACQ-7).
+
+use crate::config::DEFAULT_TABLE;
+
+/// The statements. In [`text`](Self::text), each is preceded by the rules that it serves, its bind
+/// order, and the columns of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Statement {
+    Read,
+    Peek,
+    Grant,
+    TookOver,
+    Extend,
+    Complete,
+    PurgeEarlier,
+    JoinedComplete,
+    Release,
+    Purge,
+    Fence,
+    SetFence,
+    Summary,
+    Stats,
+}
+
+impl Statement {
+    pub(crate) const COUNT: usize = Self::Stats as usize + 1;
+
+    pub(crate) const ALL: [Self; Self::COUNT] = [
+        Self::Read,
+        Self::Peek,
+        Self::Grant,
+        Self::TookOver,
+        Self::Extend,
+        Self::Complete,
+        Self::PurgeEarlier,
+        Self::JoinedComplete,
+        Self::Release,
+        Self::Purge,
+        Self::Fence,
+        Self::SetFence,
+        Self::Summary,
+        Self::Stats,
+    ];
+
+    const fn text(self) -> &'static str {
+        match self {
+            // ACQ-8: point look-up. 1 scope, 2 key -> state, owner, token, expires_at, fp, result.
+            Self::Read => {
+                "SELECT state,owner,token,expires_at,fp,result FROM retryproof_records WHERE \
+                 scope=?1 AND key=?2"
+            }
+            // ACQ-4: the same without the value, for waiters. 1 scope, 2 key -> state, owner,
+            // token, expires_at.
+            Self::Peek => {
+                "SELECT state,owner,token,expires_at FROM retryproof_records WHERE scope=?1 AND key=?2"
+            }
+            // ACQ-2, ACQ-7, ACQ-9: a new lease, a takeover or a repeated acquire of the owner. The
+            // statement that writes also compares the clock. 1 scope, 2 key, 3 owner, 4 token, 5 expires_at, 6 purge_after, 7
+            // fp, 8 now, 9 taken.
+            Self::Grant => {
+                "INSERT INTO retryproof_records \
+                 (scope,key,state,owner,token,taken,expires_at,purge_after,fp,result) VALUES \
+                 (?1,?2,0,?3,?4,?9,?5,?6,?7,NULL) ON CONFLICT (scope,key) DO UPDATE SET \
+                 state=0,owner=excluded.owner,token=excluded.token,taken=excluded.taken,expires_at=excluded.expires_at,purge_after=excluded.purge_after,fp=excluded.fp,result=NULL WHERE expires_at<=?8 OR (state=0 AND owner=excluded.owner)"
+            }
+            // ACQ-12: for a repeated acquire of the owner. 1 scope, 2 key -> taken.
+            Self::TookOver => "SELECT taken FROM retryproof_records WHERE scope=?1 AND key=?2",
+            // RUN-1, CMP-2: fenced by owner, never by time. 1 scope, 2 key, 3 owner, 4 expires_at.
+            Self::Extend => {
+                "UPDATE retryproof_records SET expires_at=?4 WHERE scope=?1 AND key=?2 AND \
+                 state=0 AND owner=?3"
+            }
+            // CMP-1, CMP-2. 1 scope, 2 key, 3 owner, 4 expires_at, 5 fp, 6 result.
+            Self::Complete => {
+                "UPDATE retryproof_records SET state=1,expires_at=?4,fp=?5,result=?6 \
+                 WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // STO-4: only if the completion's ttl ends before that of the acquire. 1 scope, 2 key, 3 purge_after.
+            Self::PurgeEarlier => {
+                "UPDATE retryproof_records SET purge_after=?3 WHERE scope=?1 AND key=?2 AND purge_after>?3"
+            }
+            // CMP-7: Complete and PurgeEarlier as one statement, for the application's transaction.
+            // Binds as Complete.
+            Self::JoinedComplete => {
+                "UPDATE retryproof_records SET \
+                 state=1,expires_at=?4,purge_after=min(purge_after,?4),fp=?5,result=?6 WHERE \
+                 scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // RUN-4. 1 scope, 2 key, 3 owner.
+            Self::Release => {
+                "DELETE FROM retryproof_records WHERE scope=?1 AND key=?2 AND state=0 AND owner=?3"
+            }
+            // STO-4; a state that the store never wrote stays (CMP-8). 1 now, 2 limit.
+            Self::Purge => {
+                "DELETE FROM retryproof_records WHERE rowid IN (SELECT rowid FROM retryproof_records \
+                 WHERE purge_after<=?1 AND expires_at<=?1 AND state IN (0,1) LIMIT ?2)"
+            }
+            // ACQ-10: the last token that was drawn.
+            Self::Fence => "SELECT value FROM retryproof_records_meta WHERE name='fence'",
+            // ACQ-10: written once for all grants of a transaction. 1 token.
+            Self::SetFence => "UPDATE retryproof_records_meta SET value=?1 WHERE name='fence'",
+            // For an operator. 1 scope, 2 key -> state, token, expires_at, bytes, has fp.
+            Self::Summary => {
+                "SELECT state,token,expires_at,ifnull(length(result),0),fp IS NOT NULL \
+                 FROM retryproof_records WHERE scope=?1 AND key=?2"
+            }
+            // For an operator; a scan. The constant estimates the fixed columns and the index entries.
+            Self::Stats => {
+                "SELECT count(*),ifnull(sum(state=0),0),ifnull(sum(2*length(scope)+2*length(key)+80\
+                 +ifnull(length(fp),0)+ifnull(length(result),0)),0) FROM retryproof_records"
+            }
+        }
+    }
+}
+
+/// The texts of the statements for one table.
+#[derive(Debug)]
+pub(crate) struct StatementTexts([String; Statement::COUNT]);
+
+impl StatementTexts {
+    /// The texts for a validated table name.
+    pub(crate) fn new(table: &str) -> Self {
+        Self(Statement::ALL.map(|statement| statement.text().replace(DEFAULT_TABLE, table)))
+    }
+
+    pub(crate) fn get(&self, statement: Statement) -> &str {
+        &self.0[statement as usize]
+    }
+}
