@@ -50,7 +50,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<QueuedTransition>,
     /// The thread has taken transitions that are not committed yet. A write on a calling thread must
     /// not overtake them.
     has_uncommitted: bool,
@@ -59,7 +59,7 @@ struct Queue {
     closing: Option<RetryDeadline>,
 }
 
-struct Request {
+struct QueuedTransition {
     transition: Transition,
     deadline: RetryDeadline,
     reply: oneshot::Sender<Result<TransitionResult>>,
@@ -101,7 +101,7 @@ impl WriteQueue {
             if queue.closing.is_some() {
                 return Err(thread_ended());
             }
-            queue.waiting.push_back(Request {
+            queue.waiting.push_back(QueuedTransition {
                 transition,
                 deadline: RetryDeadline::new(self.shared.busy_timeout),
                 reply,
@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// Waits for transitions and takes them; false when the store closes and none is left.
-    fn take(&self, batch: &mut Vec<Request>) -> bool {
+    fn take(&self, batch: &mut Vec<QueuedTransition>) -> bool {
         let mut queue = self.queue.lock();
         while queue.waiting.is_empty() {
             if queue.closing.is_some() {
@@ -187,13 +187,13 @@ impl Shared {
 
     /// Commits the batch and answers its callers. While another process has locked the file, it
     /// retries, outside of SQLite, until the deadline of each caller (STO-5).
-    fn write(&self, batch: &mut Vec<Request>) {
+    fn write(&self, batch: &mut Vec<QueuedTransition>) {
         let (mut delay, longest) = RETRY_DELAY;
         let mut ticket = None;
         loop {
             // An acquire whose caller is gone is not granted (ACQ-11).
-            batch.retain(|request| {
-                !matches!(request.transition, Transition::Acquire(..)) || !request.reply.is_closed()
+            batch.retain(|queued| {
+                !matches!(queued.transition, Transition::Acquire(..)) || !queued.reply.is_closed()
             });
             if batch.is_empty() {
                 self.queue.lock().has_uncommitted = false;
@@ -212,9 +212,9 @@ impl Shared {
             };
             ticket = None;
             top_up(batch, &mut self.queue.lock());
-            let ran = self.connection.lock().run(batch.iter().map(|request| &request.transition));
+            let ran = self.connection.lock().run(batch.iter().map(|queued| &queued.transition));
             if let BatchResult::Committed(results) = &ran {
-                let transitions = batch.iter().map(|request| &request.transition);
+                let transitions = batch.iter().map(|queued| &queued.transition);
                 self.write_lock.leases().note(transitions.zip(results));
             }
             drop(guard);
@@ -222,9 +222,9 @@ impl Shared {
                 BatchResult::Committed(results) => {
                     // Before the results are sent: a caller that gets one may write in place at once.
                     self.queue.lock().has_uncommitted = false;
-                    for (request, result) in batch.drain(..).zip(results) {
+                    for (queued, result) in batch.drain(..).zip(results) {
                         // Fails if the caller is gone.
-                        let _ = request.reply.send(result);
+                        let _ = queued.reply.send(result);
                     }
                     return;
                 }
@@ -239,7 +239,7 @@ impl Shared {
     }
 
     /// Answers the callers whose deadline has passed.
-    fn answer_expired(&self, batch: &mut Vec<Request>, error: &rusqlite::Error) {
+    fn answer_expired(&self, batch: &mut Vec<QueuedTransition>, error: &rusqlite::Error) {
         let closing = self.queue.lock().closing.is_some_and(|deadline| deadline.has_passed());
         let mut at = 0;
         while at < batch.len() {
@@ -252,7 +252,7 @@ impl Shared {
     }
 }
 
-fn top_up(batch: &mut Vec<Request>, queue: &mut Queue) {
+fn top_up(batch: &mut Vec<QueuedTransition>, queue: &mut Queue) {
     let room = MAX_BATCH.saturating_sub(batch.len()).min(queue.waiting.len());
     batch.extend(queue.waiting.drain(..room));
 }

@@ -50,17 +50,17 @@ const LEASE_DIVISOR: u32 = 3;
 #[derive(Clone)]
 pub struct SqliteTxSource {
     conn: Arc<Mutex<Connection>>,
-    state: Arc<TransactionState>,
+    state: Arc<HookState>,
     write_lock: FileWriteLock,
     busy_timeout: Duration,
     longest: Duration,
 }
 
-/// The state of the connection's transaction, kept by its hooks. SQLite ends a transaction on some
+/// What the hooks of the connection recorded of its transaction. SQLite ends a transaction on some
 /// errors (a full disk, `INSERT OR ROLLBACK`), and an action may send `COMMIT`. Later writes would be
 /// separate commits, without the record.
 #[derive(Debug, Default)]
-struct TransactionState {
+struct HookState {
     /// The engine commits now. At any other time a commit is turned into a roll-back.
     committing: AtomicBool,
     /// The transaction that was opened has ended.
@@ -132,7 +132,7 @@ impl SqliteTxSource {
 
     fn new(mut conn: Connection, busy_timeout: Duration) -> Result<Self> {
         let write_lock = FileWriteLock::of(Path::new(conn.path().unwrap_or_default()));
-        let state = Arc::new(TransactionState::default());
+        let state = Arc::new(HookState::default());
         let (committed, rolled_back) = (Arc::clone(&state), Arc::clone(&state));
         conn.commit_hook(Some(move || {
             let refused = !committed.committing.load(Ordering::Acquire);
@@ -204,7 +204,7 @@ impl fmt::Debug for SqliteTxSource {
 /// thread of the runtime.
 pub struct SqliteTx {
     conn: OwnedMutexGuard<Connection>,
-    state: Arc<TransactionState>,
+    state: Arc<HookState>,
     busy_timeout: Duration,
     /// How long it may be open.
     limit: (RetryDeadline, Duration),
