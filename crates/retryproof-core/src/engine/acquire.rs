@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An acquire, from the call to its end: granted, complete, or in flight (ACQ-1 to ACQ-13).
 //!
-//! A first pass asks the store once. Only a caller that finds the key busy goes on to
+//! A first pass calls the store once. Only a caller that finds the key busy continues with
 //! [`wait`](self::wait), where the callers of one identity share one wait.
 
 use std::future::poll_fn;

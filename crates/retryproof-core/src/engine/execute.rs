@@ -224,7 +224,7 @@ pub(super) struct DropGuard {
     /// Whether the action was polled.
     polled: bool,
     on_drop: OnDrop,
-    /// What observers are told when a drop frees the key.
+    /// The phase that observers get when a drop frees the key.
     freed_as: Phase,
 }
 
@@ -271,7 +271,7 @@ where
     let returned = match guard.held.as_ref().map(|held| held.lease().clone()) {
         Some(lease) => match catch_panic(|| action(lease)) {
             Ok(running) => catch_panic_of(pin!(running)).await,
-            // The closure may do work of its own before it returns the future.
+            // The closure may run code, and panic, before it returns the future.
             Err(panic) => Err(panic),
         },
         None => return Err(ExecuteError::LeaseLost),

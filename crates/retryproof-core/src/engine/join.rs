@@ -26,7 +26,7 @@ use crate::store::{Dialect, DynJoin, FencedWrite, TxPort};
 /// The heartbeat has ended, and the record's row is locked until the transaction ends: commit soon,
 /// then call [`committed`](Self::committed).
 ///
-/// Dropped, it asks the store in the background, by owner, what became of the transaction: a record
+/// Dropped, it finds out in the background, by owner, what became of the transaction: a record
 /// that was committed stays, and a key whose transaction was rolled back is freed (CMP-7). So a
 /// future that is dropped between the two leaves nothing wrong behind; only the waiters of this
 /// process may get the result a little later.
@@ -273,8 +273,8 @@ impl PendingCommit {
         false
     }
 
-    /// As [`lost`](Self::lost), while the transaction is still open, so that the store cannot be
-    /// asked yet.
+    /// As [`lost`](Self::lost), while the transaction is still open, so that the store
+    /// cannot be queried yet.
     fn lost_soon(mut self) {
         if let Some(open) = self.open.take() {
             let state = &open.lease.0;

@@ -70,9 +70,10 @@ impl<T: Send + 'static> JoinedEngine<T> {
     /// See [`ExecuteError`]. `Store` when no transaction could be opened: nothing ran, and the key
     /// is free. `Action`: the action's own error, rolled back, and the key is free. `LeaseLost`:
     /// the completion was refused, and rolled back (CMP-2). `Completion`: the commit failed,
-    /// whatever the policy; its [`error`](crate::CompletionError::error) says whether it was rolled
-    /// back or is in doubt. Also `Completion`, with an error that is `Unavailable`: the transaction
-    /// was open for longer than [its store allows](OwnedTx::open_at_most) and was rolled back.
+    /// whatever the policy; its [`error`](crate::CompletionError::error) shows whether it was
+    /// rolled back or is in doubt. Also `Completion`, with an error that is `Unavailable`: the
+    /// transaction was open for longer than [its store allows](OwnedTx::open_at_most) and was
+    /// rolled back.
     ///
     /// # Panics
     /// A panic of the action resumes after the transaction was rolled back and the key was freed.

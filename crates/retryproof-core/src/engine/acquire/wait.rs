@@ -22,7 +22,7 @@ use crate::store::Peeked;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// The shortest wait: a holder may be over while a lock still keeps others from taking over, and
-/// without a pause the store would be asked in a hot loop.
+/// without a pause the store would be called in a hot loop.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl AcquireLoop<'_> {

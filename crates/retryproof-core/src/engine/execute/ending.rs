@@ -30,7 +30,7 @@ pub(in crate::engine) trait Recorder {
     async fn undo(self);
 }
 
-/// Records in a call of its own, after the action's effects.
+/// Records in a separate store call, after the action's effects.
 pub(super) struct Alone;
 
 impl Recorder for Alone {
