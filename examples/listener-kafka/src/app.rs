@@ -26,7 +26,7 @@ const EVENT_ID: &str = "event-id";
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Receipts and records in one file, so that both are one commit.
+/// The file of receipts and records, so that both are one commit.
 pub(crate) fn engine(db: &Path) -> Result<JoinedEngine<SqliteTx>, BoxError> {
     drop(receipts::open(db)?);
     SqliteStore::migrate(db)?;
@@ -59,7 +59,7 @@ pub(crate) fn book(
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to somebody else. Slow things come before the first
+                    // Stands for a call to another service. Slow work comes before the first
                     // statement.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     Ok(receipts::book(tx, &paid)?)
@@ -72,7 +72,7 @@ pub(crate) fn book(
     }
 }
 
-/// Books receipts until Ctrl-C, or SIGTERM, which is how a service or a container is stopped.
+/// Books receipts until Ctrl-C, or SIGTERM from a service manager or a container runtime.
 pub(crate) async fn listen(brokers: &str, topic: &str, db: &Path) -> Result<(), BoxError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -106,7 +106,7 @@ pub(crate) async fn publish(brokers: &str, topic: &str, orders: usize) -> Result
             let order = format!("order-{}-{n}", std::process::id());
             let body = serde_json::to_vec(&OrderPaid { order: order.clone(), amount: 100 })?;
             let headers = OwnedHeaders::new().insert(Header { key: EVENT_ID, value: Some(&order) });
-            // Kafka's own key: which customer's partition the order belongs to.
+            // Kafka's own key chooses the partition: one for each customer.
             let customer = format!("customer-{}", n % 16);
             let record = FutureRecord::to(topic).key(&customer).payload(&body).headers(headers);
             producer.send(record, Timeout::Never).await.map_err(|(error, _)| error)?;

@@ -21,17 +21,17 @@ use crate::{BoxError, app, receipts};
 const PATIENCE: Duration = Duration::from_secs(120);
 const PARTITIONS: i32 = 4;
 
-/// What the members did, together.
+/// What all members did.
 #[derive(Debug, Default)]
 struct Seen {
     /// How often each message was handled, by partition and offset.
     handled: Mutex<HashMap<(i32, i64), usize>>,
     completed: AtomicUsize,
-    /// Messages that a dying member has booked and will never answer.
+    /// Messages that a killed member has booked and will never answer.
     unanswered: AtomicUsize,
 }
 
-/// A member of the group, in this process.
+/// A member of the group in this process.
 struct Member {
     task: JoinHandle<retryproof::Result<()>>,
     counters: Arc<VerdictCounters>,
@@ -39,8 +39,8 @@ struct Member {
 }
 
 impl Member {
-    /// Answers nothing any more. Waits until its clients are closed, after which nobody else
-    /// counts: one that closes while the mock cluster ends would wait for it for ever.
+    /// Kills the member: it answers nothing more. Waits until its clients are closed, because a client
+    /// that closes while the mock cluster ends would wait for it for ever.
     async fn die(self) -> Arc<VerdictCounters> {
         self.task.abort();
         drop(self.task.await);
@@ -50,7 +50,7 @@ impl Member {
     }
 }
 
-/// Plays the demo. `false` when a promise did not hold.
+/// Runs the demo. Returns `false` if a promise was broken.
 pub(crate) async fn run(
     orders: usize,
     deaths: usize,
@@ -96,7 +96,7 @@ async fn play(
     let mut members = Vec::new();
     for death in 0..deaths {
         let member = join(brokers, topic, &engine, &seen)?;
-        // A share of the messages later, it dies, between the completion of a message and its
+        // After its share of the messages, the member dies between a completion and the message's
         // offset.
         let share = orders * 2 * (death + 1) / (deaths + 2);
         within(|| seen.completed.load(Ordering::SeqCst) >= share).await?;
@@ -107,7 +107,7 @@ async fn play(
     }
     let last = join(brokers, topic, &engine, &seen)?;
     within(|| lock(&seen).len() >= orders * 2).await?;
-    // Whatever is open is answered before it ends.
+    // All open messages are answered before the end.
     sleep(Duration::from_secs(2)).await;
     members.push(last.die().await);
 

@@ -4,7 +4,7 @@
 //! - `listener-kafka listen --brokers HOST:PORT`: a member of the consumer group. Run several; they
 //!   share the partitions.
 //! - `listener-kafka publish --brokers HOST:PORT`: publishes paid orders, each of them twice.
-//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside of this
+//! - `listener-kafka demo` (the default): both, on librdkafka's own mock cluster inside this
 //!   process, with members that die.
 
 mod app;

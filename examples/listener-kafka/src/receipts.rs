@@ -17,8 +17,8 @@ pub(crate) struct OrderPaid {
     pub(crate) amount: i64,
 }
 
-/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the
-/// listener's promise.
+/// Creates the file and the table. The table has no unique key, so it would show an order that was
+/// booked twice; the listener prevents that.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(30))?;
@@ -31,7 +31,7 @@ pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Books one receipt in whatever transaction the connection is in; its number.
+/// Books one receipt in the connection's current transaction. Returns its number.
 pub(crate) fn book(connection: &Connection, paid: &OrderPaid) -> rusqlite::Result<i64> {
     connection
         .prepare_cached("INSERT INTO receipts (paid, amount) VALUES (?, ?)")?

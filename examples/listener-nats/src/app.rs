@@ -17,23 +17,22 @@ use tracing_subscriber::EnvFilter;
 use crate::BoxError;
 use crate::invoices::{self, OrderPaid};
 
-/// The header that says which event a message is, in whatever stream and however often it was
-/// published.
+/// The header with the event id, which is the same in every stream and on every publish of an event.
 pub(crate) const EVENT_ID: &str = "Event-Id";
 /// The consumer's name.
 pub(crate) const CONSUMER: &str = "invoices";
 
-/// Where paid orders are published.
+/// The subject of paid orders.
 pub(crate) fn subject(name: &str) -> String {
     format!("{name}.paid")
 }
 
-/// The stream of the messages that could not be handled, and their subject.
+/// The stream and the subject of the dead letters.
 pub(crate) fn dead(name: &str) -> (String, String) {
     (format!("{name}-dead"), format!("dead.{name}"))
 }
 
-/// Makes the streams where they are missing.
+/// Creates the streams that do not exist.
 pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxError> {
     let (dead_stream, dead_subject) = dead(name);
     for (stream, subject) in [(name, format!("{name}.>")), (&dead_stream, dead_subject)] {
@@ -47,14 +46,14 @@ pub(crate) async fn streams(jetstream: &Context, name: &str) -> Result<(), BoxEr
     Ok(())
 }
 
-/// Makes the consumer where it is missing.
+/// Creates the consumer if it does not exist.
 pub(crate) async fn consumer(jetstream: &Context, name: &str) -> Result<PullConsumer, BoxError> {
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
         // How long the server waits for a silent consumer. Long work does not need a longer one.
         ack_wait: Duration::from_secs(5),
         // No `max_deliver`: the server drops a message whose consumer is killed in the last
-        // delivery. The listener gives up instead.
+        // delivery. `max_deliveries` of the listener is the limit instead.
         ..pull::Config::default()
     };
     Ok(jetstream.get_stream(name).await?.get_or_create_consumer(CONSUMER, config).await?)
@@ -107,7 +106,7 @@ pub(crate) async fn listen(
             let paid: OrderPaid = delivery.json()?;
             let booked = engine
                 .execute(delivery.context()?, async |tx: &mut SqliteTx| -> Result<i64, BoxError> {
-                    // Stands for a call to somebody else, such as a tax service. Slow things come
+                    // Stands for a call to another service, such as one for taxes. Slow work comes
                     // before the first statement.
                     tokio::time::sleep(Duration::from_millis(3)).await;
                     Ok(invoices::book(tx, &paid)?)
@@ -128,7 +127,7 @@ pub(crate) async fn listen(
     Ok(())
 }
 
-/// Ready at Ctrl-C, and at the SIGTERM that service managers and container runtimes send.
+/// Resolves at Ctrl-C, and at the SIGTERM that service managers and container runtimes send.
 #[cfg(unix)]
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -142,7 +141,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Ready at Ctrl-C.
+/// Resolves at Ctrl-C.
 #[cfg(not(unix))]
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })

@@ -17,11 +17,11 @@ pub(crate) struct OrderPaid {
     pub(crate) amount: i64,
 }
 
-/// Makes the table, and the file. Nothing in it keeps an order from being booked twice: that is the
-/// listener's promise.
+/// Creates the file and the table. The table has no unique key, so it would show an order that was
+/// booked twice; the listener prevents that.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
-    // Several consumers write to the file; each has it for one commit.
+    // Several consumers write to the file, one commit at a time.
     connection.busy_timeout(Duration::from_secs(30))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.execute(
@@ -36,7 +36,7 @@ pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Books one invoice in whatever transaction the connection is in; its number.
+/// Books one invoice in the connection's current transaction. Returns its number.
 pub(crate) fn book(connection: &Connection, paid: &OrderPaid) -> rusqlite::Result<i64> {
     connection
         .prepare_cached("INSERT INTO invoices (paid, amount, process) VALUES (?, ?, ?)")?

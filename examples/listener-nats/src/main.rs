@@ -3,8 +3,8 @@
 //!
 //! - `listener-nats` (or `listener-nats listen`): the consumer. Run several; they share the work.
 //! - `listener-nats publish`: publishes paid orders, each of them twice.
-//! - `listener-nats storm`: consumers killed and connections cut while thousands of orders arrive
-//!   twice, and an account at the end.
+//! - `listener-nats storm`: kills consumers and cuts connections while thousands of orders arrive
+//!   twice, then accounts for every order.
 
 mod app;
 mod invoices;

@@ -20,16 +20,16 @@ use crate::{BoxError, app, invoices};
 use account::Account;
 use ear::Ear;
 
-/// How long the orders take to arrive, for each kill or cut.
+/// The time between two kills or cuts.
 const FOR_EACH: Duration = Duration::from_millis(1_000);
-/// In bursts, so that a kill meets many messages at once.
+/// Orders arrive in bursts, so that a kill affects many messages at once.
 const BURST: usize = 50;
-/// How long a killed consumer's orders are kept from the others.
+/// The lease: how long the orders of a killed consumer stay in flight.
 const LEASE: &str = "2";
-/// For the last messages to be answered.
+/// How long the last messages may take to be answered.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What to play.
+/// The settings of a storm.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) orders: usize,
@@ -77,7 +77,7 @@ impl Workers {
         Ok(())
     }
 
-    /// SIGKILL, and another one in its place.
+    /// Kills a consumer with SIGKILL and starts another one.
     async fn kill(&mut self, which: usize) -> Result<(), BoxError> {
         let at = which % self.running.len();
         self.all_live()?;
@@ -87,7 +87,7 @@ impl Workers {
     }
 }
 
-/// Plays the storm. `false` when a promise did not hold.
+/// Runs the storm. Returns `false` if a promise was broken.
 pub(crate) async fn run(plan: Plan, url: &str) -> Result<bool, BoxError> {
     let run: String =
         OwnerId::new().as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -134,7 +134,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     let (mut killed, mut cut) = (0, 0);
     let turns = plan.kills + plan.cuts;
     for turn in 0..turns {
-        // In the middle of a burst: when messages have just been answered.
+        // In the middle of a burst, just after some messages were answered.
         let heard = ear.answers();
         let patience = sleep(FOR_EACH * 10);
         tokio::select! {
@@ -177,7 +177,7 @@ async fn play(plan: &Plan, url: &str, name: &str, folder: &Path) -> Result<bool,
     Ok(account.holds() && done.is_ok())
 }
 
-/// Each order twice: its copy follows at once, or a burst later.
+/// Publishes each order twice: the copy follows at once, or a burst later.
 async fn publish_all(
     jetstream: Context,
     name: String,

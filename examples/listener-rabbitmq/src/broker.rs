@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The broker: where it is, what is declared there, and the publisher's side.
+//! The broker: its URL, its exchange and queues, and the publisher.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub(crate) fn exchange(shop: &Shop) -> String {
 /// Key and body.
 pub(crate) type Message = (Option<String>, Vec<u8>);
 
-/// A connection for publishing and looking.
+/// A connection for publishing and inspecting.
 pub(crate) struct Broker {
     connection: Connection,
     channel: Channel,
@@ -113,7 +113,7 @@ impl Broker {
         Ok(())
     }
 
-    /// How many messages wait in a queue; none in one that is not there.
+    /// The number of messages that wait in a queue; zero if the queue does not exist.
     pub(crate) async fn ready(&self, queue: &str) -> Result<u32, BoxError> {
         let channel = self.connection.create_channel().await?;
         let look = QueueDeclareOptions::default().passive();
@@ -135,7 +135,7 @@ impl Broker {
         Ok(all)
     }
 
-    /// Takes all that is in a queue: bodies, and why they are dead letters.
+    /// Takes all messages of a queue, each with the reason for which it is a dead letter.
     pub(crate) async fn take_all(&self, queue: &str) -> Result<Vec<(Vec<u8>, String)>, BoxError> {
         let mut all = Vec::new();
         while let Some(got) =
@@ -151,7 +151,7 @@ impl Broker {
         Ok(all)
     }
 
-    /// Removes what [`declare`] and the listeners have made.
+    /// Deletes what [`declare`] and the listeners have created.
     pub(crate) async fn remove(&self, shop: &Shop) -> Result<(), BoxError> {
         for queue in [shop.ledger_queue(), shop.receipts_queue()] {
             let waits = (0..18).map(|n| format!("{queue}.wait.{}s", 1_u64 << n));

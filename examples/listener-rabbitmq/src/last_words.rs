@@ -14,7 +14,7 @@ use crate::shop::Shop;
 use crate::storm::{Folder, Listeners, name};
 
 const ORDERS: usize = 5;
-/// Longer than anything takes that ends well.
+/// Longer than any successful step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run() -> Result<(), BoxError> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ledger: one row for each booking. Nothing in it keeps an order from being booked twice, so
-//! that the account of the storm would show it.
+//! The ledger: one row for each booking. It has no unique key, so that the account of the storm would
+//! show an order that was booked twice.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::BoxError;
 /// The event: an order was paid.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OrderPaid {
-    /// The order's number, and the message's id: what a redelivery is known by.
+    /// The order's number, which is also the message's id and its key.
     pub(crate) id: String,
     pub(crate) customer: String,
     pub(crate) cents: i64,
 }
 
-/// Makes the table.
+/// Creates the table.
 pub(crate) fn migrate(file: &Path) -> Result<(), BoxError> {
     let connection = open(file)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
@@ -45,7 +45,7 @@ pub(crate) fn book(tx: &mut SqliteTx, order: &OrderPaid) -> Result<(), BoxError>
     Ok(())
 }
 
-/// For readers beside the listeners.
+/// Opens the ledger for reading beside the listeners.
 pub(crate) fn open(file: &Path) -> Result<Connection, BoxError> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(10))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paid orders come from RabbitMQ, twice if it must be, and are booked once: two listeners on one
-//! fanout exchange.
+//! Two listeners on one fanout exchange of RabbitMQ book each paid order once, however often it is
+//! delivered.
 //!
 //! - `listener-rabbitmq` (or `listener-rabbitmq demo`): makes the queues, publishes a few orders
 //!   twice and two messages that no consumer can handle, and shows what happens to each.
@@ -25,8 +25,8 @@ use shop::Shop;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Names the broker. The storm uses it for its listeners, so that no password stands in a list of
-/// processes.
+/// The variable with the broker's URL. The storm sets it for its listeners, so that no list of
+/// processes shows the password.
 const BROKER: &str = "RABBITMQ_URL";
 
 const USAGE: &str = "\

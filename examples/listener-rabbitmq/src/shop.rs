@@ -2,8 +2,8 @@
 //! The two listeners, as a program would have them.
 //!
 //! The ledger books into the database of the records, so booking and record are one commit: exactly
-//! once, whoever is killed when. The receipts leave the house, so all that a record can do is to
-//! keep them from being sent again once it stands.
+//! once, even if the process is killed. Receipts are sent to another system: once its record is
+//! stored, a receipt is not sent again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::ledger::{self, OrderPaid};
 use crate::{BoxError, broker};
 
-/// How the listeners are run.
+/// The settings of the listeners.
 #[derive(Debug, Clone)]
 pub(crate) struct Shop {
     pub(crate) db: PathBuf,
@@ -51,7 +51,7 @@ impl Shop {
         format!("{}.receipts", self.prefix)
     }
 
-    /// Makes what the listeners need, queues included, and listens until SIGTERM or Ctrl-C.
+    /// Creates the tables and queues that the listeners need, and listens until SIGTERM or Ctrl-C.
     pub(crate) async fn listen(self) -> Result<(), BoxError> {
         // Installed before anything starts, so that a stop during start-up is orderly too.
         let mut terminate = signal(SignalKind::terminate())?;
@@ -87,8 +87,7 @@ impl Shop {
         }
         let engine = builder.build()?;
         let books = engine.joined(SqliteTxSource::open(&self.db)?)?;
-        // Redeliveries may come as long as somebody may move messages out of the dead letters by
-        // hand.
+        // A dead letter may be moved back by hand for this long, and has to be recognised then.
         let keep = Duration::from_secs(30 * 24 * 3600);
         let of = |queue: &str, scope| {
             Consumer::builder(&url, queue, scope)
@@ -129,7 +128,7 @@ impl Ledger {
     }
 }
 
-/// Sends receipts. The key is the order's number here too, this time by the attribute.
+/// Sends receipts. The key is the order's number here too, set by the attribute.
 pub(crate) struct Receipts {
     pub(crate) consumer: Consumer<OrderPaid>,
     engine: IdempotencyEngine,
@@ -165,13 +164,13 @@ impl Receipts {
     }
 }
 
-/// One line for each thing that happens. The storm reads them from the journal, so each is written
-/// at once and whole.
+/// Prints one line for each event. The storm reads the lines from the journal, so each is written at
+/// once and completely.
 fn say(listener: &str, what: &str, order: &OrderPaid) {
     println!("{} {listener} {what} {}", std::process::id(), order.id);
 }
 
-/// Dies when an order is booked, before its acknowledgement is sent: the worst moment to die.
+/// Kills the process after an order was booked and before it is acknowledged: the worst moment.
 struct Mortal {
     left: AtomicU64,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `listener-rabbitmq storm`: every order is published twice; the listeners are killed with SIGKILL
-//! and their connections cut; then every order, every message and every run is accounted for.
+//! `listener-rabbitmq storm`: publishes every order twice, kills the listeners with SIGKILL and cuts
+//! their connections, then accounts for every order, message and run.
 
 mod account;
 
@@ -22,13 +22,13 @@ use crate::ledger::{self, OrderPaid};
 use crate::shop::Shop;
 use crate::{BROKER, BoxError};
 
-/// Of the listeners in a storm: long enough to be held through a pause of a busy machine, short
-/// enough for many kills.
+/// The lease in a storm: long enough to survive a pause of a busy machine, short enough for many
+/// kills.
 const LEASE: Duration = Duration::from_secs(2);
-/// Without any progress for so long, something is lost.
+/// After this time without progress, a message is lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What to play.
+/// The settings of a storm.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) orders: usize,
@@ -51,8 +51,7 @@ impl Plan {
     }
 }
 
-/// A folder of its own under the system's temporary one, removed at the end unless it is to be
-/// kept.
+/// A new folder below the system's temporary one, removed at the end unless it has to be kept.
 pub(crate) struct Folder {
     path: PathBuf,
     keep: bool,
@@ -84,7 +83,7 @@ pub(crate) fn name(id: &OwnerId) -> String {
     id.as_bytes().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Plays the storm. `false` when a promise did not hold.
+/// Runs the storm. Returns `false` if a promise was broken.
 pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     let mut folder = Folder::new("storm")?;
     folder.keep = plan.keep;
@@ -128,8 +127,8 @@ pub(crate) async fn run(plan: Plan) -> Result<bool, BoxError> {
     Ok(account.holds())
 }
 
-/// Every order twice: half of the second copies right behind the first, so that both are worked on
-/// at once, half of them a thousand messages later; and the poison in between.
+/// Publishes every order twice: half of the copies directly behind the first, so that both are handled
+/// at the same time, the others a thousand messages later; and poison in between.
 fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     let mut placed = Vec::with_capacity(plan.orders * 2 + plan.poison());
     for n in 0..plan.orders {
@@ -151,8 +150,8 @@ fn messages(plan: &Plan) -> Result<Vec<Message>, BoxError> {
     Ok(placed.into_iter().map(|(_, key, body)| (key, body)).collect())
 }
 
-/// Kills and cuts, each at its share of the progress, so that all of them meet work whatever the
-/// machine's speed. Says who was killed.
+/// Kills and cuts, each at its share of the progress, so that each meets running work at any speed of
+/// the machine. Returns the killed processes.
 async fn disturb(
     plan: &Plan,
     shop: &Shop,
@@ -164,7 +163,7 @@ async fn disturb(
     let (mut kills, mut cuts, mut killed) = (0, 0, HashSet::new());
     for event in 0..events {
         progress(shop, plan.orders * (event + 1) / (events + 2)).await?;
-        // In turns, as far as there are both.
+        // Kills and cuts alternate while there are both.
         if (kills * plan.cuts <= cuts * plan.kills && kills < plan.kills) || cuts == plan.cuts {
             killed.insert(listeners.kill(kills).await?);
             kills += 1;
@@ -183,8 +182,8 @@ async fn disturb(
     Ok(killed)
 }
 
-/// Until every order is booked and no message is left, with the listeners stopped: what they still
-/// held would be back in the queue then.
+/// Waits until every order is booked, stops the listeners, and waits until no message is left: the
+/// messages that a listener still held are back in the queue then.
 async fn settle(
     plan: &Plan,
     shop: &Shop,
@@ -211,7 +210,7 @@ async fn settle(
     }
 }
 
-/// Waits until so many orders are booked.
+/// Waits until that many orders are booked.
 async fn progress(shop: &Shop, wanted: usize) -> Result<(), BoxError> {
     let (mut seen, mut moved) = (0, Instant::now());
     loop {
@@ -237,7 +236,7 @@ fn booked(shop: &Shop) -> Result<usize, BoxError> {
     Ok(usize::try_from(count)?)
 }
 
-/// Between the listeners and the broker.
+/// The proxy between the listeners and the broker.
 struct Proxy {
     wire: WireProxy,
     url: String,
@@ -257,7 +256,7 @@ impl Proxy {
     }
 }
 
-/// The processes that listen; each writes its lines to the end of one journal.
+/// The listeners' processes; each appends its lines to one journal.
 pub(crate) struct Listeners {
     running: Vec<Child>,
     count: usize,
@@ -320,7 +319,7 @@ impl Listeners {
         Ok(process)
     }
 
-    /// SIGTERM to all, and waits until they have answered what they were at.
+    /// Stops all listeners with SIGTERM and waits until they have answered their running messages.
     pub(crate) async fn stop(&mut self) -> Result<(), BoxError> {
         for child in &self.running {
             let process = child.id().ok_or("a listener ended by itself; see its log")?;
@@ -329,7 +328,7 @@ impl Listeners {
         }
         for mut child in self.running.drain(..) {
             let status = timeout(PATIENCE, child.wait()).await??;
-            // One that had hardly begun knows no signals yet.
+            // A listener that has just started does not handle signals yet.
             if !status.success() && status.signal() != Some(Signal::TERM.as_raw()) {
                 let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();

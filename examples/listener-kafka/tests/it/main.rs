@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: the demo on librdkafka's mock cluster, and what it says to
-//! bad arguments.
+//! Runs the program as a new user would: the demo on librdkafka's mock cluster, and its messages
+//! for bad arguments.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -40,12 +40,12 @@ fn lst_1_cmp_7_members_that_die_book_each_order_once_on_the_mock_cluster() {
         "{said}"
     );
     assert_eq!(count(&said, "members that died"), 2, "{said}");
-    // A demo in which nothing came again would prove nothing.
+    // Without any redelivery the demo would prove nothing.
     assert!(count(&said, "messages handled again by another member") >= 2, "{said}");
     assert!(count(&said, "skipped: booked before") >= 202, "{said}");
 }
 
-/// Ended with its test, whatever became of it.
+/// A process that is killed when its test ends.
 struct Started(Child);
 
 impl Drop for Started {
@@ -70,7 +70,7 @@ fn lst_2_a_member_that_is_told_to_stop_ends_in_order() {
         let mut started = Started(command.spawn().expect("the program starts"));
         let errors = BufReader::new(started.0.stderr.take().expect("piped"));
         let (says, said) = mpsc::channel();
-        // Its words end with it.
+        // Its output ends with it.
         std::thread::spawn(move || {
             errors.lines().map_while(Result::ok).try_for_each(|line| says.send(line))
         });

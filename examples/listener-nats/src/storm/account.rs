@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a storm: every order against the invoices, and what the redeliveries were.
+//! The account of a storm: compares the orders with the invoices, and counts the redeliveries.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use async_nats::jetstream::Context;
 use super::{Plan, ear::Ear, order};
 use crate::{BoxError, app, invoices};
 
-/// What a storm came to.
+/// The result of a storm.
 #[derive(Debug)]
 pub(crate) struct Account {
     orders: usize,
@@ -21,11 +21,11 @@ pub(crate) struct Account {
     unanswered: u64,
     executed: usize,
     replayed: usize,
-    /// Deliveries that came to nothing: the database was busy for too long, or the lease was lost.
+    /// Deliveries that failed: the database was busy for too long, or the lease was lost.
     failed: usize,
-    /// Times that a message was found in flight.
+    /// Deliveries that found their message in flight.
     parked: usize,
-    /// Messages of which that is true.
+    /// Messages that were found in flight at least once.
     in_flight: usize,
     deliveries: u64,
     given_back: usize,
@@ -80,13 +80,13 @@ impl Account {
             given_back: heard.values().map(|heard| heard.given_back).sum(),
             most: most(&|_| true),
             most_in_flight: most(&|sequence| found.contains(sequence)),
-            // Each kill and each cut may cost a message one delivery; nothing else does, but what
-            // was given back for want of room.
+            // Each kill and each cut may cost a message one delivery. Nothing else does, except
+            // messages that were given back because too many were parked.
             bound: u64::try_from(1 + plan.kills + plan.cuts)?,
         })
     }
 
-    /// Whether every promise held.
+    /// Whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         self.lost + self.doubled == 0
             && self.dead_letters + self.unanswered == 0

@@ -19,8 +19,7 @@ pub(crate) struct Heard {
     pub(crate) given_back: usize,
 }
 
-/// Everything heard so far. An answer of a consumer that was killed before it sent one is not
-/// heard.
+/// The answers so far. A consumer that is killed before it answers sends none.
 #[derive(Debug)]
 pub(crate) struct Ear {
     messages: Arc<Mutex<HashMap<u64, Heard>>>,
@@ -55,7 +54,7 @@ impl Ear {
         Ok(Self { messages, answers })
     }
 
-    /// How many acknowledgements there were.
+    /// The number of acknowledgements.
     pub(crate) fn answers(&self) -> usize {
         *self.answers.borrow()
     }

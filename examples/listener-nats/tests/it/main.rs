@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a newcomer runs it: a small storm on a real server, and what it says to bad
+//! Runs the program as a new user would: a small storm on a real server, and its messages for bad
 //! arguments.
 
 use std::io::{BufRead, BufReader, Read};
@@ -45,14 +45,14 @@ fn lst_2_cmp_7_a_storm_of_kills_and_cuts_books_each_order_once() {
     assert_eq!(count(&said, "times all connections were cut"), 3, "{said}");
     assert_eq!(count(&said, "orders without an invoice"), 0, "{said}");
     assert_eq!(count(&said, "orders with more than one"), 0, "{said}");
-    // A storm in which nothing was skipped would prove nothing.
+    // Without any skipped redelivery the storm would prove nothing.
     assert!(count(&said, "skipped: booked before") > 100, "{said}");
     // A kill between a commit and its line in the log costs the lines of those at work, 16 at the
     // most; nothing adds one.
     assert!((400 - 3 * 16..=400).contains(&count(&said, "booked")), "{said}");
 }
 
-/// Takes the streams of a listener from the server.
+/// Deletes the streams of a listener.
 #[tokio::main(flavor = "current_thread")]
 async fn forget(name: &str) {
     let jetstream =
@@ -62,7 +62,7 @@ async fn forget(name: &str) {
     }
 }
 
-/// As a service manager stops it: it ends by itself, and says so.
+/// Stops it as a service manager does: it ends by itself and reports that.
 #[cfg(unix)]
 #[test]
 fn run_5_sigterm_ends_it_in_order() {

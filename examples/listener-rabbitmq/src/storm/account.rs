@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The account of a storm: what was booked against what was published, and every run and every
-//! put-off message against its reason.
+//! The account of a storm: compares bookings with published orders, and finds a reason for every run
+//! and every delayed message.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::broker::Broker;
 use crate::shop::Shop;
 use crate::{BoxError, ledger};
 
-/// More put-offs of one message than this, and it is in a loop: each waits for the rest of a lease,
-/// and a lease ends with a kill or a completion.
+/// A message that is delayed more often than this is in a loop: each delay waits for the rest of a
+/// lease, and a lease ends with a kill or a completion.
 const LOOP: usize = 10;
 
-/// What a storm came to.
+/// The result of a storm.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     orders: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Account {
     cuts: usize,
     bookings: usize,
     begun: usize,
-    /// Answers, by reason.
+    /// Answers by reason.
     said: HashMap<String, usize>,
     dead: usize,
     put_off_messages: usize,
@@ -133,7 +133,7 @@ impl Account {
         ]
     }
 
-    /// Whether every promise held.
+    /// Whether every promise was kept.
     pub(crate) fn holds(&self) -> bool {
         self.must_be_zero().iter().all(|(_, count)| *count == 0)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program as a person runs it, on a real broker: killed at the worst moment, and a small
-//! storm. The large one is run by hand.
+//! Runs the program on a real broker: killed at the worst moment, and in a small storm. The large
+//! storm is run by hand.
 
 use std::process::{Command, Output};
 
