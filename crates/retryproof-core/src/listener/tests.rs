@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 row by row, as an execute result and as what an annotated function returns; and messages
-//! side by side.
+//! LST-2 row by row, for a result of the engine and for one of an annotated function; and messages
+//! that are handled at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ type Executed = Result<Outcome<u8>, ExecuteError<Rejected>>;
 const NOW: Duration = Duration::ZERO;
 
 fn action() -> ExecuteError<Rejected> {
-    // An error of the work that looks like a refusal is still the work's.
+    // An error of the work that is a `Rejected` is still an error of the work.
     ExecuteError::Action(Rejected::Mismatch)
 }
 
@@ -78,7 +78,7 @@ fn lst_2_mismatch_and_poison_are_dead_letters() {
     }
 }
 
-/// The message is as good as any other, and comes again once the program is mended.
+/// The message is good: it is redelivered, and runs once the program is fixed.
 #[test]
 fn lst_2_a_mistake_of_the_program_is_not_the_messages() {
     let long: &'static str = "p".repeat(256).leak();
@@ -127,8 +127,8 @@ fn lst_2_lost_lease_store_away_and_failures_come_again() {
     assert!(again(Reason::Failed).is_failure() && again(Reason::Store).is_failure());
 }
 
-/// A function's error does not say what is left of the lease: its message meets `InFlight` when it
-/// comes again.
+/// A function's error does not hold the rest of the lease: its message is found in flight when it is
+/// redelivered.
 #[test]
 fn lst_2_run_4_an_error_of_unknown_effect_comes_again_no_sooner_than_the_lease_ends_and_is_a_failure()
  {
@@ -172,7 +172,7 @@ fn fp_1_another_body_has_another_fingerprint() {
 async fn lst_2_a_batch_runs_a_bounded_number_at_once_and_answers_each_by_itself() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (told, mut answers) = mpsc::unbounded_channel();
-    // Four have to be inside together before any of them goes on.
+    // Four have to run at the same time before any of them continues.
     let four = Arc::new(Barrier::new(4));
     let work = |n: &usize| {
         let (n, now, most, four) = (*n, Arc::clone(&now), Arc::clone(&most), Arc::clone(&four));

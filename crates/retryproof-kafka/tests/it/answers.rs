@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what lies with the dead
-//! letters.
+//! LST-2 on librdkafka's mock cluster: which offsets are committed, and what the dead
+//! letters hold.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::support::{
     COMMITS_EVERY, Mock, PATIENCE, SCOPE, TOPIC, counting, header, start, until, waiting,
 };
 
-/// Of work that somebody else holds: renewed many times before a busy machine could lose it.
+/// The lease of another owner: renewed many times before a busy machine could lose it.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ async fn lst_2_a_new_group_runs_what_lies_in_the_topic_unless_told_otherwise() {
     let mut client = mock.client();
     client.set("group.id", "latecomers").set("auto.offset.reset", "latest");
     let running = start(mock.listener_of(client).build().expect("built"), counting(&mock, &runs));
-    // Published until one is read: nobody else knows when a member has begun to read.
+    // Publishes until one message is read, because nothing shows when a member begins to read.
     let mut published = 1;
     let read = async {
         while runs.load(Ordering::SeqCst) == 1 {
@@ -79,7 +79,7 @@ async fn lst_2_nothing_is_committed_before_the_work_is_done() {
     let running = start(mock.listener().build().expect("built"), waiting(&mock, &gate));
     until("at work", || gate.begun() == 1).await;
     assert_eq!(mock.committed(0).await, None);
-    // And not in ten of the intervals in which librdkafka commits what it may.
+    // Nor within ten of librdkafka's commit intervals.
     sleep(COMMITS_EVERY * 10).await;
     assert_eq!(mock.committed(0).await, None);
     gate.let_go(1);
@@ -191,7 +191,7 @@ async fn lst_2_in_flight_holds_its_partition_until_the_lease_is_over_and_no_othe
     drop(held.complete_tombstone(Tombstone::new()).await);
     mock.until_committed(0, 2).await;
     running.stop().await;
-    // No hot loop: each look is followed by the rest of a lease, in whole seconds.
+    // No hot loop: a pause of the rest of a lease, in whole seconds, follows each attempt.
     let looks = counters.count_of(Reason::InFlight);
     assert!(looks <= asked.elapsed().as_secs() + 1, "{looks} looks");
     assert_eq!(runs.load(Ordering::SeqCst), 2);
@@ -224,7 +224,7 @@ async fn lst_2_put_off_without_a_pause_is_no_hot_loop() {
         first.lock().expect("noted").map(|first| first.elapsed()),
     );
     running.stop().await;
-    // Each look after a pause, however long the machine took over it.
+    // A pause precedes each attempt, at any speed of the machine.
     let most = since.expect("begun").as_millis() / pause.as_millis() + 1;
     assert!(u128::from(looks) <= most, "{looks} looks where {most} had a pause");
 }
@@ -268,7 +268,7 @@ async fn lst_2_side_by_side_the_offset_stays_before_the_first_that_is_not_done()
     assert!(most.load(Ordering::SeqCst) <= 8, "{most:?}");
 }
 
-/// LST-2: it comes back when its lease is over, and not before.
+/// LST-2: the message is tried again when its lease is over, and not before.
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let mock = Mock::new(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2 on librdkafka's mock cluster: dead letters that are too large, and a topic for them that
-//! is not there.
+//! LST-2 on librdkafka's mock cluster: dead letters that are too large, and a missing
+//! dead-letter topic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ async fn lst_2_a_dead_letter_is_as_large_as_its_message() {
 async fn lst_2_a_dead_letter_that_is_too_large_for_its_topic_goes_there_without_its_body() {
     let mock = Mock::new(1);
     mock.publish(0, "o-1", "not json").await;
-    // As a topic with a lower limit than the first one's.
+    // As a topic with a lower limit would answer.
     mock.cluster.request_errors(RDKafkaApiKey::Produce, &[TOO_LARGE]);
     let running = start(mock.listener().build().expect("built"), |_| async {
         Err::<Verdict, _>(Poison::Unreadable)
@@ -89,7 +89,7 @@ async fn lst_2_a_listener_without_a_topic_for_its_dead_letters_runs_nothing() {
     assert!(error.to_string().contains("topic = orders.dead"), "{error}");
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 
-    // One that has no leader for a while is waited for, and a stop does not wait for it.
+    // The listener waits for a topic without a leader, but a stop does not.
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
     mock.cluster.topic_error(DEAD, away).expect("away");
     start(mock.listener().build().expect("built"), counting(&mock, &runs)).stop().await;

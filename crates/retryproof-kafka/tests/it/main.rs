@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listener against librdkafka's own mock cluster: real clients and the real protocol, brokers
-//! inside of this process. Not a Kafka server.
+//! The listener against librdkafka's own mock cluster: real clients and the real protocol, with the
+//! brokers inside this process. It is not a Kafka server.
 
 mod answers;
 mod letters;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-1 over a rebalance, on librdkafka's mock cluster: what the next member of the group is given
-//! again runs nothing.
+//! LST-1 over a rebalance, on librdkafka's mock cluster: messages that are delivered again to the
+//! next member of the group are skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ async fn lst_1_a_redelivery_to_the_next_group_member_runs_nothing() {
     for n in 0..5 {
         mock.publish(0, &format!("o-{n}"), "{}").await;
     }
-    // Completes the third message, and dies before its offset moves on.
+    // The first member completes the third message, and dies before its offset moves on.
     let done = Arc::new(Semaphore::new(0));
     let (handle, completed) = (counting(&mock, &runs), Arc::clone(&done));
     let first = start(mock.listener().build().expect("built"), move |delivery: Delivery| {
@@ -69,7 +69,7 @@ async fn lst_1_a_member_that_joins_while_work_runs_waits_for_it_and_runs_nothing
     let first = start(mock.listener().build().expect("built"), slow.clone());
     until("at work", || runs.load(Ordering::SeqCst) == 1).await;
     let stopping = tokio::spawn(first.stop());
-    // It waits for its work, its partition is still its own.
+    // The first member waits for its work and still owns its partition.
     let next = mock.listener().build().expect("built");
     let counters = next.counters();
     let second = start(next, slow);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kafka's own words, for a message that rdkafka cannot publish: a header whose name is no UTF-8.
+//! Kafka's protocol by hand, for a message that rdkafka cannot publish: a header name that is not
+//! UTF-8.
 
 use std::io::{Error, Read, Result, Write};
 use std::net::TcpStream;
@@ -56,7 +57,7 @@ fn batch(record: &[u8]) -> Vec<u8> {
     batch.extend(long(4 + 1 + 4 + after_the_sum.len()).to_be_bytes());
     batch.extend((-1_i32).to_be_bytes()); // leader epoch
     batch.push(2);
-    batch.extend(0_u32.to_be_bytes()); // the check sum: the mock cluster looks at none, and clients do not by default
+    batch.extend(0_u32.to_be_bytes()); // checksum: the mock cluster and, by default, clients ignore it
     batch.extend(after_the_sum);
     batch
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Settings that a listener does not start with.
+//! Settings with which a listener does not start.
 
 use rdkafka::config::ClientConfig;
 use retryproof_core::ErrorKind;

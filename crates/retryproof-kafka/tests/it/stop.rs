@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An orderly stop, on librdkafka's mock cluster: what is at work is ended, and nothing new begun.
+//! An orderly stop, on librdkafka's mock cluster: running handlers finish, and no new one begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Mock, counting, start, until};
 
-/// Longer than a test waits for anything.
+/// Longer than any wait of a test.
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mock cluster of a test's own, with a topic, one for dead letters, and listeners of one group.
+//! A mock cluster for each test, with a topic, a dead-letter topic, and listeners of one group.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -56,7 +56,7 @@ impl Mock {
         Self { producer: producer.expect("a producer"), cluster, engine }
     }
 
-    /// Without `auto.offset.reset`: a listener reads what is there unless told otherwise.
+    /// Without `auto.offset.reset`, so a new group starts with the first message.
     pub(crate) fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client
@@ -70,7 +70,7 @@ impl Mock {
         client
     }
 
-    /// A listener whose failures come again soon.
+    /// A listener with a short back-off.
     pub(crate) fn listener(&self) -> KafkaListenerBuilder {
         self.listener_of(self.client())
     }
@@ -97,15 +97,15 @@ impl Mock {
         self.producer.send(record, Timeout::Never).await.expect("stored");
     }
 
-    /// A message with one header of this name, which need not be text: no client publishes it, so
-    /// it is told to the broker byte by byte.
+    /// Publishes a message with one header of this name, which need not be text. No client would send
+    /// it, so the request is written byte by byte.
     pub(crate) async fn publish_named(&self, header: &'static [u8]) {
         let broker = self.cluster.bootstrap_servers();
         let sent = spawn_blocking(move || raw::produce(&broker, header));
         sent.await.expect("sent").expect("stored");
     }
 
-    /// The offset that the group goes on from.
+    /// The group's committed offset.
     pub(crate) async fn committed(&self, partition: i32) -> Option<i64> {
         let client = self.client();
         let asked = spawn_blocking(move || {
@@ -167,7 +167,7 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Counts runs, and handles messages by the engine with an action that does nothing else.
+/// Handles messages by the engine, with an action that only counts its runs.
 pub(crate) fn counting(
     mock: &Mock,
     runs: &Arc<AtomicUsize>,
@@ -179,7 +179,7 @@ pub(crate) fn counting(
     }
 }
 
-/// The same with an action that waits at the gate.
+/// Handles messages by the engine, with an action that waits at the gate.
 pub(crate) fn waiting(
     mock: &Mock,
     gate: &Arc<Gate>,

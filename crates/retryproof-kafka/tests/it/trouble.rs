@@ -57,7 +57,7 @@ async fn lst_2_the_broker_away_between_completion_and_commit_costs_no_second_run
 async fn lst_2_a_message_whose_key_panics_is_a_dead_letter_and_ends_nothing() {
     let mock = Mock::new(1);
     let runs = Arc::new(AtomicUsize::new(0));
-    mock.publish_named(b"caf\xe9").await; // rdkafka panics at the sight of it
+    mock.publish_named(b"caf\xe9").await; // rdkafka panics when it reads this name
     mock.publish(0, "o-2", "{}").await;
     let running = start(mock.listener().build().expect("built"), counting(&mock, &runs));
     mock.until_committed(0, 2).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: what the server is told, seen on the wire.
+//! LST-2: the answers to the server, read on the wire.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::support::{Place, SCOPE, counting, start, waiting};
 
-/// Somebody else at work on the key of the messages with this body.
+/// Another owner that holds the key of the messages with this body.
 async fn hold(engine: &IdempotencyEngine, key: &str, body: &str, lease: Duration) -> HeldLease {
     let ctx = IdempotencyContext::builder(SCOPE, key)
         .lease(lease)
@@ -38,7 +38,7 @@ async fn lst_2_acknowledged_after_completion() {
         place.listener(Config { ack_wait: Duration::from_millis(300), ..Config::default() }).await;
     let running = start(listener.build().await.expect("built"), waiting(&place, &gate));
     place.publish("o-1", "{}").await;
-    // While it runs, nothing but the news that it does.
+    // While the work runs, only progress is reported.
     assert_eq!(wire.next().await, "+WPI");
     assert_eq!(wire.next().await, "+WPI");
     gate.let_go(100);
@@ -75,7 +75,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let mut wire = place.wire().await;
-    // Its only delivery: giving it back would be the end of it.
+    // The message has one delivery: if it was given back, the server would drop it.
     let config =
         Config { max_deliver: 1, ack_wait: Duration::from_millis(900), ..Config::default() };
     let listener = place.listener(config).await.build().await.expect("built");
@@ -89,7 +89,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
     });
     place.publish("o-1", "{}").await;
     for _ in 0..6 {
-        // Twice the `ack_wait`, and then some.
+        // More than twice the `ack_wait`.
         assert_eq!(wire.next().await, "+WPI");
     }
     drop(held.complete_tombstone(Tombstone::new()).await);
@@ -101,7 +101,7 @@ async fn lst_2_in_flight_stays_here_and_no_redelivery_is_counted() {
         (counters.count_of(Reason::NotReplayable), counters.count_of(Reason::InFlight)),
         (1, 0)
     );
-    // Each look but the last is followed by a second at least, however long the holder took.
+    // At least a second follows each attempt except the last, however long the holder took.
     let (looks, seconds) = (looked.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
     assert!(looks <= 2 + seconds, "{looks} looks in {seconds} s");
     assert_eq!(place.info().await.delivered.consumer_sequence, 1);
@@ -217,7 +217,7 @@ async fn lst_2_in_flight_with_no_time_to_wait_for_is_no_hot_loop() {
     place.leave().await;
 }
 
-/// LST-2: it comes back when its lease is over, and not before.
+/// LST-2: the message is redelivered when its lease is over, and not before.
 #[tokio::test]
 async fn lst_2_run_4_an_error_of_unknown_effect_is_put_off_for_the_rest_of_the_lease() {
     let place = Place::new().await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that async-nats cannot read breaks the connection, each time that it is delivered.
+//! A message that async-nats cannot decode breaks the connection each time it is delivered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Place, counting, start, until, url};
 
-/// By hand: the client does not write such headers either.
+/// Writes the request by hand, because the client does not send such headers.
 async fn publish_not_utf8(place: &Place) {
     let before = place.info().await.num_pending;
     let mut line =
@@ -36,7 +36,7 @@ async fn publish_not_utf8(place: &Place) {
 #[tokio::test]
 async fn lst_2_a_header_that_breaks_the_connection_keeps_no_good_message_from_its_run() {
     let place = Place::new().await;
-    // Its own connection, to be broken.
+    // A separate connection, because it will break.
     let own = jetstream::new(async_nats::connect(url()).await.expect("connected"));
     let config = Config { ack_wait: Duration::from_secs(1), ..Config::default() };
     let consumer = place.consumer_over(&own, config).await;
@@ -51,7 +51,7 @@ async fn lst_2_a_header_that_breaks_the_connection_keeps_no_good_message_from_it
     let listener = place.builder(own, consumer).build().await.expect("built");
     let running = start(listener, counting(&place, &runs));
     until("the good ones", || runs.load(Ordering::SeqCst) == 20).await;
-    // They have to be removed by hand, as the guide says.
+    // The messages have to be deleted by hand, as the guide says.
     let stream = place.jetstream.get_stream(&place.name).await.expect("the stream");
     for bad in [1, 12] {
         stream.delete_message(bad).await.expect("deleted");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: messages side by side, each answered by itself.
+//! LST-2: messages are handled at the same time and answered separately.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

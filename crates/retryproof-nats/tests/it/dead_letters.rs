@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: messages that cannot be handled lie where a person looks, whole, and only then leave
-//! their stream.
+//! LST-2: messages that cannot be handled become complete dead letters, and only then leave their
+//! stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -222,7 +222,7 @@ async fn lst_2_a_key_closure_that_panics_costs_its_message_and_not_the_listener(
     place.leave().await;
 }
 
-/// One stream, two consumers, one place for what neither can handle.
+/// One stream, two consumers, one stream of dead letters.
 #[tokio::test]
 async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     let place = Place::new().await;
@@ -248,7 +248,7 @@ async fn lst_2_each_consumer_has_a_dead_letter_of_its_own_of_one_message() {
     place.leave().await;
 }
 
-/// The numbers of a stream that was made anew begin at 1 again.
+/// The sequence numbers of a stream that was created again start at 1.
 #[tokio::test]
 async fn lst_2_a_stream_made_anew_has_dead_letters_of_its_own() {
     let place = Place::new().await;
@@ -273,8 +273,7 @@ async fn lst_2_a_message_too_large_for_a_letter_has_one_without_its_body_or_head
         headers.insert("Trace", "a".repeat(large).as_str());
         headers
     };
-    // As large as the server takes them: there is no room for one header more. Headers may have 64
-    // KiB.
+    // As large as the server accepts, without room for another header. Headers may have 64 KiB.
     let framing = "NATS/1.0\r\nTrace: \r\n\r\n".len();
     let most_headers = usize::from(u16::MAX) - framing;
     place.publish_with(headers(1), &"b".repeat(most - framing - 1)).await;

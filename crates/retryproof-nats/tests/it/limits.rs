@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LST-2: the broker's own limit of deliveries, and what must not use it up.
+//! LST-2: the server's limit of deliveries, and what must not use it up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -140,7 +140,7 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     let listener = place.listener(config).await.build().await.expect("built");
     place.publish("o-1", "{}").await;
     let running = start(listener, waiting(&place, &gate));
-    // Every 2 s: longer than `ack_wait` in all.
+    // One report every 2 s; together they take longer than `ack_wait`.
     for _ in 0..4 {
         assert_eq!(wire.next().await, "+WPI");
     }
@@ -153,7 +153,7 @@ async fn lst_2_long_work_is_not_redelivered_while_it_runs() {
     place.leave().await;
 }
 
-/// The kinds of store errors that no redelivery cures are no poison: the message is not at fault.
+/// A store error that no redelivery cures does not make the message poison: it is not at fault.
 #[tokio::test]
 async fn lst_2_an_engine_that_shuts_down_sends_messages_back() {
     let place = Place::new().await;

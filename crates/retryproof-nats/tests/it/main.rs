@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listener against a real nats-server: what it is told of each message, and what comes of
-//! trouble.
+//! The listener against a real nats-server: its answers, and how it handles faults.
 
 mod answers;
 mod bad_headers;

@@ -15,9 +15,9 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Place, start, until};
 
-/// As many as are handled when the server dies.
+/// The messages that are being handled when the server dies.
 const AT_WORK: usize = 8;
-/// And those that nobody has fetched by then.
+/// The messages that were not fetched by then.
 const WAITING: usize = 30;
 
 /// Handles a message, whose work waits for the gate.
@@ -42,7 +42,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     let mut server = Server::nats().await.expect("a server of our own");
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let place = Place::at(server.url(), engine.clone(), StorageType::File).await;
-    // What the killed one had delivered, and nobody answers, comes again soon.
+    // Messages that the killed server had delivered are redelivered soon.
     let config = || Config { ack_wait: Duration::from_secs(3), ..Config::default() };
     let listener = place.listener(config()).await.prefetch(AT_WORK).build().await.expect("built");
     let publish = async |bodies: &[String]| {
@@ -62,7 +62,7 @@ async fn lst_2_a_server_that_is_killed_and_started_again_loses_no_message_and_re
     });
     until("it has its hands full", || seen.runs() == AT_WORK).await;
 
-    // Another process completes a message, and dies together with the server, before it says so.
+    // Another process completes a message, and dies together with the server before it answers.
     let listener = place.listener(config()).await.prefetch(1).build().await.expect("built");
     let (sees, of_engine) = (seen.clone(), engine.clone());
     let dying = start(listener, move |delivery: Delivery| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a listener.
+//! How a listener stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,11 +27,10 @@ async fn run_5_a_stop_waits_for_what_runs_and_gives_back_what_was_not_begun() {
     gate.let_go(1);
     running.ended().await.expect("no error");
     assert_eq!((gate.begun(), counters.read().acks), (1, 1));
-    // Not into the request that is still open, from where they would come back in a circle.
+    // Messages are not given back to the request that is still open: they would circle.
     let delivered = place.info().await.delivered.consumer_sequence;
     assert!(delivered <= 10, "{delivered} deliveries of five messages");
-    // The others are there for the next one as soon as that request is over, and not after
-    // `ack_wait`.
+    // The next listener gets the others as soon as that request is over, not after `ack_wait`.
     let runs = Arc::new(AtomicUsize::new(0));
     let next = place.listener(Config::default()).await.build().await.expect("built");
     let running = start(next, counting(&place, &runs));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A stream, a consumer and a stream of dead letters of a test's own, and what goes over the wire
-//! about them.
+//! A stream, a consumer and a stream of dead letters for each test, and the answers on the wire.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,8 +20,8 @@ use tokio::time::{sleep, timeout};
 pub(crate) use broker::{PATIENCE, until};
 
 pub(crate) const SCOPE: &str = "orders.paid";
-/// The key of most tests' messages. A stream drops a second message with one `Nats-Msg-Id`, and
-/// these want duplicates.
+/// The header with the key in most tests: they publish duplicates, and a stream drops a second message
+/// with the same `Nats-Msg-Id`.
 const KEY: &str = "Event-Id";
 
 /// The server that `cargo xtask services up nats` has started.
@@ -31,7 +30,7 @@ pub(crate) fn url() -> String {
         .expect("no nats for this test: run `cargo xtask services up nats`")
 }
 
-/// One test's own place on the server; [`leave`](Self::leave) takes it away again.
+/// The streams of one test; [`leave`](Self::leave) deletes them.
 pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) client: Client,
@@ -49,7 +48,7 @@ impl Place {
         Self::at(&url(), engine, StorageType::Memory).await
     }
 
-    /// On another server than that of the other tests, or with streams that outlive it.
+    /// On another server, or with streams that survive its end.
     pub(crate) async fn at(url: &str, engine: IdempotencyEngine, storage: StorageType) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -89,13 +88,13 @@ impl Place {
         self.stream(&self.grave(), &self.dead()).await;
     }
 
-    /// Its stream, deleted and made again.
+    /// Deletes the stream and creates it again.
     pub(crate) async fn make_anew(&self) {
         self.jetstream.delete_stream(&self.name).await.expect("removed");
         self.stream(&self.name, &format!("{}.>", self.name)).await;
     }
 
-    /// No larger dead letter is taken from now on.
+    /// Limits the size of dead letters from now on.
     pub(crate) async fn limit_grave(&self, bytes: i32) {
         let mut stream = self.jetstream.get_stream(self.grave()).await.expect("the stream");
         let config = stream.info().await.expect("asked").config.clone();
@@ -107,7 +106,7 @@ impl Place {
         self.consumer_over(&self.jetstream, config).await
     }
 
-    /// As seen by another connection.
+    /// The consumer over another connection.
     pub(crate) async fn consumer_over(
         &self,
         jetstream: &Context,
@@ -117,7 +116,7 @@ impl Place {
         jetstream.create_consumer_on_stream(config, self.name.clone()).await.expect("a consumer")
     }
 
-    /// A listener whose failures come again soon.
+    /// A listener with a short back-off.
     pub(crate) async fn listener(&self, config: pull::Config) -> NatsListenerBuilder {
         let consumer = self.consumer(config).await;
         self.builder(self.jetstream.clone(), consumer)
@@ -150,14 +149,14 @@ impl Place {
         sent.expect("sent").await.expect("stored");
     }
 
-    /// What the consumer looks like at the server.
+    /// The server's state of the consumer.
     pub(crate) async fn info(&self) -> Info {
         let stream = self.jetstream.get_stream(&self.name).await.expect("the stream");
         let consumer: PullConsumer = stream.get_consumer("invoices").await.expect("the consumer");
         consumer.cached_info().clone()
     }
 
-    /// Until every message was delivered and answered for good.
+    /// Waits until every message was delivered and has its final answer.
     pub(crate) async fn until_done(&self) {
         let done = async {
             loop {
@@ -173,8 +172,8 @@ impl Place {
 
     /// The dead letters so far: headers and body.
     pub(crate) async fn letters(&self) -> Vec<(HeaderMap, String)> {
-        // A reader that leaves everything where it is. (Read by its number a message shows one
-        // value of each header alone.)
+        // A reader without acknowledgements leaves the messages in the stream. (A message that is read
+        // by its sequence number shows only one value of each header.)
         let config = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
         let reader =
             self.jetstream.create_consumer_on_stream(config, self.grave()).await.expect("a reader");
@@ -206,7 +205,7 @@ impl Place {
         timeout(PATIENCE, there).await.expect("the dead letters")
     }
 
-    /// Everything that the server is told of the consumer's messages from now on.
+    /// The answers to the consumer's messages from now on.
     pub(crate) async fn wire(&self) -> Wire {
         let subject = format!("$JS.ACK.{}.invoices.>", self.name);
         let heard = self.client.subscribe(subject).await.expect("subscribed");
@@ -250,8 +249,7 @@ where
 
 type Handled = Pin<Box<dyn Future<Output = Result<Verdict, Poison>> + Send>>;
 
-/// Counts runs, and handles messages by the engine of `place` with an action that does nothing
-/// else.
+/// Handles messages by the engine of `place`, with an action that only counts its runs.
 pub(crate) fn counting(
     place: &Place,
     runs: &Arc<AtomicUsize>,
@@ -263,7 +261,7 @@ pub(crate) fn counting(
     }
 }
 
-/// The same with an action that waits at the gate.
+/// Handles messages by the engine, with an action that waits at the gate.
 pub(crate) fn waiting(
     place: &Place,
     gate: &Arc<Gate>,

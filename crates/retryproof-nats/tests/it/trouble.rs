@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections that break and consumers that die, between completion and acknowledgement above all.
+//! Connections that break and consumers that die, mostly between completion and acknowledgement.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 
 use crate::support::{Place, counting, start, until, url};
 
-/// A listener whose line to the server can be cut and stalled, with what is not answered delivered
-/// again after `ack_wait`.
+/// A listener behind a proxy that can cut and stall its connection. Messages without an answer are
+/// redelivered after `ack_wait`.
 async fn behind_a_proxy(
     place: &Place,
     ack_wait: Duration,
@@ -30,8 +30,8 @@ async fn behind_a_proxy(
     (Arc::new(proxy), place.builder(jetstream, consumer))
 }
 
-/// Starts it, with trouble on the line once, as soon as the first message is completed; returns
-/// when that has come.
+/// Starts the listener, and disturbs its connection once, when the first message is completed; returns
+/// after that.
 async fn with_trouble(
     place: &Place,
     listener: NatsListener,
@@ -69,7 +69,7 @@ async fn lst_2_the_server_away_between_completion_and_acknowledgement_costs_no_s
         line.cut();
     };
     let running = with_trouble(&place, listener, &runs, gone).await;
-    // The server waits for the answer in vain, and has the message ready for the next delivery.
+    // The server receives no answer and prepares the next delivery.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     proxy.refuse(false);
     place.publish("o-2", "{}").await;
@@ -86,8 +86,8 @@ async fn lst_2_a_line_that_hangs_between_completion_and_acknowledgement_costs_no
     let listener = listener.build().await.expect("built");
     let (runs, line) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&proxy));
     let running = with_trouble(&place, listener, &runs, move || line.stall(true)).await;
-    // The message comes again, to another consumer: the first one's answer is under way all the
-    // while.
+    // The message is redelivered to another consumer while the first one's answer is still on its
+    // way.
     let second =
         place.listener(Config { ack_wait: Duration::from_secs(1), ..Config::default() }).await;
     let second = second.build().await.expect("built");
@@ -131,12 +131,12 @@ async fn lst_2_a_consumer_that_dies_between_completion_and_acknowledgement_costs
     place.leave().await;
 }
 
-/// Without waiting for its request to run out: what was asked for went down with the connection.
+/// The listener does not wait for the end of its request, which was lost with the connection.
 #[tokio::test]
 async fn lst_2_an_idle_listener_goes_on_over_a_new_connection() {
     let place = Place::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    // What was sent into the old connection comes again soon.
+    // Messages that were sent over the old connection are redelivered soon.
     let (proxy, listener) = behind_a_proxy(&place, Duration::from_secs(1)).await;
     let listener = listener.build().await.expect("built");
     let running = start(listener, counting(&place, &runs));

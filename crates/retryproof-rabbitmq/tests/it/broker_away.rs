@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A broker that goes away at the worst moments: connections are cut between us and it.
+//! A broker that goes away at the worst moments: a proxy cuts the connections to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub(crate) async fn proxied() -> (Arc<WireProxy>, String) {
     (Arc::new(proxy), through)
 }
 
-/// Cuts the line when the work is recorded: the acknowledgement that follows is lost.
+/// Cuts the connection when the work is recorded: the acknowledgement that follows is lost.
 struct CutAtCompletion(Arc<WireProxy>);
 
 impl Observer for CutAtCompletion {
@@ -56,7 +56,7 @@ async fn lst_2_a_broker_gone_between_completion_and_ack_redelivers_what_is_then_
     let running = Running::counting(&consumer, &engine, &runs);
     desk.publish("k", "paid").await;
     running.answered(Reason::Executed, 1).await;
-    // Nobody heard the answer, so the broker has it again.
+    // The broker did not receive the answer, so it has the message again.
     eventually("it is back in the queue", async || desk.ready(&desk.queue).await == 1).await;
     proxy.refuse(false);
     skipped(desk, running, &runs).await;
@@ -90,8 +90,7 @@ async fn lst_2_work_goes_on_while_the_broker_is_away_and_is_not_repeated() {
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let consumer = Consumer::builder(&through, &desk.queue, "rabbitmq.tests");
-    // Long enough for its beats to be on time on a busy machine; the redelivery is put off for as
-    // long.
+    // Long enough for punctual heartbeats on a busy machine; the redelivery is delayed for that time.
     let consumer = consumer.lease(Duration::from_secs(10)).build().expect("built");
     let running = Running::waiting(&consumer, &engine, &gate);
     desk.publish("k", "paid").await;
@@ -126,7 +125,7 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
             seen.push(delivery);
             seen.len() == 1
         };
-        // The connection that the message came by stays; that for the copies cannot be opened.
+        // The connection of the message stays; the one for the copies cannot be opened.
         refusing.refuse(first);
         let call = engine.call(incoming.ctx);
         async move {
@@ -135,7 +134,7 @@ async fn lst_2_while_nothing_can_be_moved_a_message_is_held_and_not_counted_as_r
     });
     desk.publish("k", "paid").await;
     running.answered(Reason::Failed, 1).await;
-    // Time for a few attempts, and for a message that was given back to come again.
+    // Enough time for a few attempts, and for a redelivery of a message that was given back.
     tokio::time::sleep(Duration::from_secs(3)).await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
@@ -150,7 +149,7 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     let (proxy, through) = proxied().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // Whoever hung while answering would be waited for.
+    // The drain would wait for a handler that hangs while answering.
     let consumer =
         Consumer::builder(&through, &desk.queue, "rabbitmq.tests").lease(Duration::from_secs(10));
     let consumer =
@@ -174,7 +173,7 @@ async fn lst_2_a_line_cut_again_and_again_loses_and_repeats_nothing_and_leaves_n
     };
     eventually("the queues are empty", async || waits().await == 0).await;
     running.stop().await.expect("stopped");
-    // Whatever came again was done, so a consumer with the same records has nothing left to run.
+    // Redelivered messages were done, so a consumer with the same records has nothing left to run.
     let again = Running::counting(&desk.consumer().build().expect("built"), &engine, &runs);
     desk.publish("last", "paid").await;
     again.answered(Reason::Executed, 1).await;
@@ -196,7 +195,7 @@ async fn lst_2_a_consumer_waits_for_a_broker_that_is_not_there_yet() {
     desk.publish("k", "paid").await;
     proxy.refuse(false);
     running.answered(Reason::Executed, 1).await;
-    // And one that waits in vain can be stopped.
+    // A consumer that waits for its broker can be stopped.
     proxy.refuse(true);
     proxy.cut();
     running.stop().await.expect("stopped");

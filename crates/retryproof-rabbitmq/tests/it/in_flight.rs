@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A redelivery while the first delivery runs: put off for the rest of the lease, at no one's cost
-//! (LST-1, LST-2).
+//! A redelivery while the first delivery runs: delayed for the rest of the lease, without counting as
+//! a failure (LST-1, LST-2).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use retryproof_testkit::broker::{Gate, gated, unsure, until};
 
 use crate::support::{Desk, Running};
 
-/// Beats come every half, so at least 1 s of it is left whenever it is looked at on time.
+/// A heartbeat renews it at half of its time, so at least 1 s of it is left at any moment.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let gate = Arc::new(Gate::closed());
     let waits_at = Arc::clone(&gate);
-    // A limit of one failure: a delivery that counted as one would be a dead letter.
+    // With one attempt, a delivery that counted as a failure would become a dead letter.
     let consumer = desk.consumer().lease(LEASE).max_attempts(1).build().expect("built");
     let running = Running::start(&consumer, move |incoming| {
         assert_eq!(
@@ -37,7 +37,7 @@ async fn lst_2_in_flight_is_put_off_by_the_rest_of_the_lease_without_a_loop_and_
     running.answered(Reason::InFlight, 1).await;
     let began = Instant::now();
     running.answered(Reason::InFlight, 3).await;
-    // Two full delays of at least a second lie between the first and the third.
+    // At least two delays of a second are between the first and the third.
     let (took, looks) = (began.elapsed(), running.counters.count_of(Reason::InFlight) - 1);
     assert!(took >= Duration::from_secs(2), "{took:?}");
     assert!(looks <= took.as_secs() + 1, "{looks} redeliveries in {took:?}");

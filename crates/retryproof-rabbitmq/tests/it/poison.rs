@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages that no repetition cures: each goes to the dead letters once, whole, and holds up
-//! nobody (LST-2).
+//! Messages that no repetition cures: each becomes one complete dead letter, and holds up no other
+//! (LST-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ async fn lst_2_no_key_bad_key_and_unreadable_bodies_are_dead_letters_and_run_not
     ];
     let engine = IdempotencyEngine::new(MemoryStore::new());
     let runs = Arc::new(AtomicUsize::new(0));
-    // One at a time, so that they come to the dead letters in this order.
+    // One at a time, so that the dead letters have this order.
     let running =
         Running::counting(&consumer.concurrency(1).build().expect("built"), &engine, &runs);
     for (_, properties, body) in &cases {
@@ -79,7 +79,7 @@ async fn lst_2_fp_1_a_redelivery_with_another_body_is_a_dead_letter() {
     );
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     running.stop().await.expect("stopped");
-    // Unless bodies do not matter.
+    // With `any_body`, the body does not matter.
     let any =
         Running::counting(&desk.consumer().any_body().build().expect("built"), &engine, &runs);
     desk.publish("k", "99 EUR").await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is done is skipped, what failed comes again, and not for ever (LST-1, LST-2).
+//! Messages that are done are skipped; those that fail are redelivered, up to a limit (LST-1, LST-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ async fn lst_1_of_messages_published_twice_each_runs_once_side_by_side_and_bound
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
-    // Four have to be inside together before any of them goes on.
+    // Four have to run at the same time before any of them continues.
     let four = Arc::new(Barrier::new(4));
     let consumer = desk.consumer().prefetch(100).concurrency(4).build().expect("built");
     let (counted, highest) = (Arc::clone(&runs), Arc::clone(&most));
@@ -184,7 +184,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
     faults.begin_outage(Outage::Refuse);
     let running = Running::counting(&consumer, &engine, &runs);
     running.answered(Reason::Store, 1).await;
-    // Time in which all of them would be moved.
+    // Enough time to move all of them.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(running.counters.count_of(Reason::Store), 1);
     running.stop().await.expect("it can be stopped meanwhile");
@@ -194,7 +194,7 @@ async fn lst_2_while_the_store_is_away_no_more_messages_are_taken() {
 #[tokio::test]
 async fn lst_2_a_message_that_cannot_be_moved_is_held_and_given_back_and_not_lost() {
     let desk = Desk::new().await;
-    // Somebody else's queue has the name of the wait queue.
+    // Another queue has the name of the wait queue.
     let taken = desk.wait(1);
     let options = lapin::options::QueueDeclareOptions::durable();
     desk.channel
@@ -276,7 +276,7 @@ async fn lst_2_cmp_8_a_result_that_cannot_be_read_is_acknowledged_or_buried_wher
  {
     let desk = Desk::new().await;
     let engine = IdempotencyEngine::new(MemoryStore::new());
-    // Of another version of this program, which stored bytes.
+    // A record of another version of this program, which stored bytes.
     let ctx = IdempotencyContext::builder("rabbitmq.tests", "k").build().expect("a context");
     let call = engine.call(ctx).codec(BytesCodec);
     let done = call.execute(async || Ok::<_, ()>(b"done".to_vec())).await;

@@ -11,9 +11,9 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::support::{Desk, Running, eventually};
 
-/// As many as are handled when the broker dies, besides the one that is completed.
+/// The messages that are being handled when the broker dies, besides the completed one.
 const AT_WORK: usize = 7;
-/// And those that nobody was handed by then.
+/// The messages that were not delivered by then.
 const WAITING: usize = 30;
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
             };
             let verdict = Verdict::of(&call.execute(work).await);
             seen.ended(&body, &verdict);
-            // Completed, and not answered before there is nobody any more to be told.
+            // Completed; the answer is held back until the broker is gone.
             if body == "completed" {
                 drop(dead.wait_for(|dead| *dead).await);
             }
@@ -70,7 +70,7 @@ async fn lst_2_a_broker_that_is_killed_and_started_again_loses_no_message_and_re
     server.start().await.expect("it comes back");
 
     eventually("all are handled", async || seen.ends() == 1 + AT_WORK + WAITING).await;
-    // The connection of the test itself went down with the broker.
+    // The connection of the test itself was lost with the broker.
     let desk = Desk::again(server.url(), &queue).await;
     desk.publish("new", "new").await;
     eventually("a new one as well", async || seen.of("new").runs == 1).await;

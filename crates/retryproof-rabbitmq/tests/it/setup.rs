@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Start and stop: what is refused before the first message, and how a consumer ends.
+//! Start and stop: what is rejected before the first message, and how a consumer ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ async fn lst_2_a_broker_that_lets_us_in_but_not_consume_is_reported_and_not_aske
         );
         made.await.expect("made");
     }
-    // Somebody has it for himself.
+    // Another consumer has the queue exclusively.
     let alone = BasicConsumeOptions { exclusive: true, ..BasicConsumeOptions::default() };
     let theirs = desk.channel.basic_consume(
         desk.queue.as_str().into(),
@@ -82,7 +82,7 @@ async fn id_4_urls_are_refused_without_their_password() {
         .build()
         .expect("built");
     assert!(!format!("{consumer:?}").contains(CANARY));
-    // A login that the broker refuses is no matter of waiting.
+    // After a refused login, the consumer does not try again.
     let url = url();
     let address = url.rsplit_once('@').expect("a server").1;
     let wrong = Consumer::builder(&format!("amqp://user:{CANARY}@{address}"), "q", "s")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue of one's own at the server of `cargo xtask services`, and a consumer that runs beside
-//! the test.
+//! A queue for each test at the server of `cargo xtask services`, and a consumer that runs beside the
+//! test.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) use broker::{PATIENCE, eventually};
 
-/// Stands in keys and bodies; nothing that is shown may show it (ID-4).
+/// A text in keys and bodies that no output may show (ID-4).
 pub(crate) const CANARY: &str = "canary-4711";
 
 /// The URL of the broker that `cargo xtask services up` has started.
@@ -41,7 +41,7 @@ pub(crate) struct Desk {
     connection: Connection,
 }
 
-/// A dead letter, or what else lies in a queue.
+/// A dead letter, or another message of a queue.
 pub(crate) struct Found {
     pub(crate) body: Vec<u8>,
     pub(crate) why: Option<String>,
@@ -53,7 +53,7 @@ impl Desk {
         Self::new_at(&url()).await
     }
 
-    /// At another broker than that of the other tests.
+    /// At another broker than the shared one.
     pub(crate) async fn new_at(url: &str) -> Self {
         let desk = Self::again(url, &own_name()).await;
         Topology::new(&desk.queue).declare(url).await.expect("declared");
@@ -65,7 +65,7 @@ impl Desk {
         Self::again(&url(), &own_name()).await
     }
 
-    /// By another connection.
+    /// Over another connection.
     pub(crate) async fn again(url: &str, queue: &str) -> Self {
         let connection =
             Connection::connect(url, ConnectionProperties::default()).await.expect("connected");
@@ -86,7 +86,7 @@ impl Desk {
         Consumer::builder(&url(), &self.queue, "rabbitmq.tests")
     }
 
-    /// Publishes `body` under the key, and waits for the broker to have it.
+    /// Publishes `body` under the key, and waits until the broker confirms it.
     pub(crate) async fn publish(&self, key: &str, body: &str) {
         self.send(body.as_bytes(), BasicProperties::default().with_message_id(key.into())).await;
     }
@@ -104,7 +104,7 @@ impl Desk {
         assert!(confirmed.is_ack(), "{confirmed:?}");
     }
 
-    /// How many messages of a queue wait for a consumer; none of a queue that is not there.
+    /// How many messages of a queue wait for a consumer; zero if there is no such queue.
     pub(crate) async fn ready(&self, queue: &str) -> u32 {
         let channel = self.connection.create_channel().await.expect("a channel");
         let look = QueueDeclareOptions::default().passive();
@@ -135,7 +135,7 @@ impl Desk {
         Found { body: delivery.data, why, exchange }
     }
 
-    /// Removes all queues. What a test that failed leaves behind ends with the server.
+    /// Deletes all queues. Those of a failed test are deleted with the server.
     pub(crate) async fn clean(self) {
         let waits = (0..18).map(|n| self.wait(1 << n));
         for queue in waits.chain([self.dead(), self.queue.clone()]) {
@@ -146,7 +146,7 @@ impl Desk {
     }
 }
 
-/// A queue of this test alone.
+/// A unique queue name.
 fn own_name() -> String {
     let id = OwnerId::new();
     id.as_bytes().iter().take(6).fold("test-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
@@ -198,13 +198,13 @@ impl Running {
         })
     }
 
-    /// Until so many were answered for this reason.
+    /// Waits until that many messages were answered for this reason.
     pub(crate) async fn answered(&self, why: Reason, times: u64) {
         eventually(&format!("{times} x {why}"), async || self.counters.count_of(why) >= times)
             .await;
     }
 
-    /// Ends it where it stands, as a crash does.
+    /// Ends it at once, as a crash does.
     pub(crate) async fn die(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|ended| ended.is_cancelled()), "it was at work");

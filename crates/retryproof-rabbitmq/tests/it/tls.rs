@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `amqps://`: with a broker that can be known, and refused by name in a build without it.
+//! `amqps://`: with a broker that can be verified, and rejected with a message in a build without it.
 
 use retryproof_core::ErrorKind;
 use retryproof_rabbitmq::{Consumer, Topology};
 
 use crate::support::{CANARY, url};
 
-/// Instead of sending the password in clear text.
+/// The URL is rejected; otherwise the password would be sent in clear text.
 #[cfg(not(feature = "tls"))]
 #[tokio::test]
 async fn id_4_a_url_that_asks_for_tls_is_refused_and_the_feature_named() {
@@ -82,7 +82,7 @@ mod with_tls {
         let tls = service("RETRYPROOF_TEST_RABBITMQ_TLS")
             .replace("guest:guest", &format!("guest:{CANARY}"));
         let plain = url().replace("amqp://guest:guest", &format!("amqps://guest:{CANARY}"));
-        // By nobody that the host trusts; and no TLS there at all.
+        // A certificate that the host does not trust; and a server without TLS.
         for (url, roots) in [(&tls, None), (&plain, Some(authority()))] {
             let mut consumer = Consumer::builder(url, "q", "s");
             if let Some(roots) = roots {

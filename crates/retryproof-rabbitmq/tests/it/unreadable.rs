@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that the driver itself cannot read, which ends the connection that it comes by.
+//! A message that the driver cannot decode, which ends its connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ fn long(text: &[u8]) -> Vec<u8> {
     [&u32::try_from(text.len()).expect("short").to_be_bytes()[..], text].concat()
 }
 
-/// Reads frames until the method comes, and gives its arguments.
+/// Reads frames until the method arrives, and returns its arguments.
 fn until(line: &mut TcpStream, class: u16, number: u16) -> Vec<u8> {
     loop {
         let mut head = [0; 7];
@@ -50,7 +50,7 @@ fn until(line: &mut TcpStream, class: u16, number: u16) -> Vec<u8> {
 }
 
 /// Publishes a message whose `message-id` is not UTF-8, frame by frame: the driver would not send
-/// it. Returns when the broker has it.
+/// it. Returns when the broker has the message.
 fn publish_unreadable(queue: &str) {
     let url = url();
     let (login, address) =
@@ -72,7 +72,7 @@ fn publish_unreadable(queue: &str) {
         &[&long(b""), &short(b"PLAIN"), &long(plain.as_bytes()), &short(b"en_US")],
     ));
     let tune = until(&mut heard, 10, 30);
-    // What the broker proposes, but no heartbeats.
+    // The broker's proposal, without heartbeats.
     say(&method(0, 10, 31, &[&tune[..6], &[0, 0]]));
     say(&method(0, 10, 40, &[&short(b"/"), &short(b""), &[0]]));
     until(&mut heard, 10, 41);
@@ -94,7 +94,7 @@ fn publish_unreadable(queue: &str) {
 async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_letters_and_the_others_run()
  {
     let desk = Desk::bare().await;
-    // Fewer than the good ones that are handed over with it.
+    // Fewer than the good messages that are prefetched with it.
     Topology::new(&desk.queue).delivery_limit(4).declare(&url()).await.expect("declared");
     for n in 0..10 {
         desk.publish(&format!("before-{n}"), "paid").await;
@@ -111,7 +111,7 @@ async fn lst_2_a_message_that_the_driver_cannot_read_ends_alone_among_the_dead_l
     eventually("all the good ones run", async || runs.load(Ordering::SeqCst) == 20).await;
     eventually("the bad one is a dead letter", async || desk.ready(&desk.dead()).await == 1).await;
     eventually("the queue is empty", async || desk.ready(&desk.queue).await == 0).await;
-    // And the consumer is as it was.
+    // The consumer still works.
     desk.publish("last", "paid").await;
     running.answered(Reason::Executed, 21).await;
     running.stop().await.expect("stopped");
