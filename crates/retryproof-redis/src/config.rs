@@ -71,7 +71,7 @@ impl RedisConfig {
     ///   `rediss+sentinel://` for TLS.
     ///
     /// User, password and service are percent-decoded. Parameters follow after a `?`, joined by `&`:
-    /// `prefix=NAME`, `wait=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
+    /// `prefix=NAME`, `wait-replicas=REPLICAS`, `wait-timeout=PT1S`, `sentinel-user=NAME`,
     /// `sentinel-password=PASSWORD`.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl RedisConfig {
     /// record first: two round trips. At most 1,000 replicas, for 1 ms to one day, which connecting
     /// checks; 0 replicas turn the wait off. Default: none.
     #[must_use]
-    pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
+    pub fn with_wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.wait_replicas = (replicas > 0).then_some((replicas, timeout));
         self
     }
@@ -221,7 +221,7 @@ impl RedisConfig {
                 ErrorKind::Config,
                 "the number of replicas to wait for is out of bounds",
             )
-            .with("wait", replicas)
+            .with("wait_replicas", replicas)
             .with("limit", REPLICA_BOUNDS.end()));
         }
         // For the server a time of 0 means no limit.
@@ -254,7 +254,7 @@ impl fmt::Debug for RedisConfig {
             .field("password", &self.password.as_ref().map(|_| ".."))
             .field("db", &self.db)
             .field("prefix", &self.prefix)
-            .field("wait", &self.wait_replicas)
+            .field("wait_replicas", &self.wait_replicas)
             .finish_non_exhaustive()
     }
 }

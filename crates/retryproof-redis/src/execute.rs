@@ -107,7 +107,7 @@ impl Executor {
         match reached {
             Some(Value::Int(reached)) if reached < i64::from(replicas) && has_written(&answer) => {
                 Err(Error::unavailable(
-                    "written, but too few replicas confirmed it in time (`wait`)",
+                    "written, but too few replicas confirmed it in time (`wait-replicas`)",
                 )
                 .with("confirmed", reached)
                 .with("expected", replicas)

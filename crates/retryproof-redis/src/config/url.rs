@@ -80,8 +80,9 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
             |takes: &'static str| Error::new(ErrorKind::Config, takes).with("parameter", name);
         match name {
             "prefix" => config = config.with_prefix(value),
-            "wait" => {
-                wait.0 = value.parse().map_err(|_| bad("`wait` takes a number of replicas"))?;
+            "wait-replicas" => {
+                wait.0 =
+                    value.parse().map_err(|_| bad("`wait-replicas` takes a number of replicas"))?;
             }
             "wait-timeout" => {
                 let time = retryproof_duration::parse(value)
@@ -90,11 +91,17 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
             }
             "sentinel-user" => sentinel.0 = Some(decoded(value)?),
             "sentinel-password" => sentinel.1 = Some(decoded(value)?),
+            "wait" => {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "unknown URL parameter `wait`; did you mean `wait-replicas`?",
+                ));
+            }
             _ => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "the URL of a Redis store takes the parameters `prefix`, `wait`, \
-                     `wait-timeout`, `sentinel-user`, `sentinel-password`",
+                    "unknown URL parameter of a Redis store; it accepts `prefix`, \
+                     `wait-replicas`, `wait-timeout`, `sentinel-user` and `sentinel-password`",
                 )
                 .with("parameter", format_args!("{:?}", name.get(..32).unwrap_or(name))));
             }
@@ -103,13 +110,10 @@ fn parameters(mut config: RedisConfig, query: &str) -> Result<RedisConfig> {
     match wait {
         (0, None) => {}
         (0, Some(_)) => {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "`wait-timeout` needs `wait`, a number of replicas",
-            ));
+            return Err(Error::new(ErrorKind::Config, "`wait-timeout` needs `wait-replicas`"));
         }
         (replicas, time) => {
-            config = config.with_wait(replicas, time.unwrap_or(Duration::from_secs(1)))
+            config = config.with_wait_replicas(replicas, time.unwrap_or(Duration::from_secs(1)))
         }
     }
     if let Some(password) = sentinel.1 {
@@ -188,7 +192,7 @@ mod tests {
         assert_eq!(config.target, Target::Single(at("cache", 6379)));
         assert_eq!((config.db, config.prefix.as_str(), config.tls), (0, "retryproof", false));
         let config =
-            parse("redis://app:p%40ss:w%2Ford@[::1]:7000/3?prefix=pay&wait=1&wait-timeout=PT0.5S")
+            parse("redis://app:p%40ss:w%2Ford@[::1]:7000/3?prefix=pay&wait-replicas=1&wait-timeout=PT0.5S")
                 .unwrap();
         assert_eq!(config.target, Target::Single(at("::1", 7000)));
         assert_eq!(
@@ -247,8 +251,8 @@ mod tests {
             "redis://u:canary@a,b/0",
             "redis://u:canary@h/0?prefix=no-dash",
             "redis://u:canary@h/0?prefix=",
-            "redis://u:canary@h/0?wait=x",
-            "redis://u:canary@h/0?wait=1&wait-timeout=5",
+            "redis://u:canary@h/0?wait-replicas=x",
+            "redis://u:canary@h/0?wait-replicas=1&wait-timeout=5",
             "redis://u:canary@h/0?wait-timeout=PT1S",
             "redis://u:canary@h/0?nonsense=canary",
             "redis://u:canary@h?sentinel-user=canary",
@@ -260,6 +264,7 @@ mod tests {
             assert!(!text.contains("canary"), "{bad}: {text}");
         }
         assert!(refused("redis://h?nonsense=1").contains("nonsense"));
+        assert!(refused("redis://h?wait=1").contains("did you mean `wait-replicas`?"));
         let config = parse("redis://u:canary@h?sentinel-password=canary").unwrap();
         assert!(!format!("{config:?}").contains("canary"), "{config:?}");
     }

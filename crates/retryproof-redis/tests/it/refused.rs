@@ -169,7 +169,7 @@ async fn sto_5_a_missing_right_is_named() {
     assert_eq!(store.release(&b, owner).await.expect("released"), FencedWrite::Applied);
     is(&store.stats().await.expect_err("no right to scan"), ErrorKind::Unexpected, "access list");
     made("more", &format!("{needed} +wait +config|get +strlen +scan")).await;
-    let more = login("more").with_wait(1, Duration::from_millis(1));
+    let more = login("more").with_wait_replicas(1, Duration::from_millis(1));
     let more = RedisStore::connect(more).await.expect("it connects");
     assert_eq!(more.stats().await.expect("counted").records, 1);
     assert!(more.get(&a).await.expect("inspected").is_some());

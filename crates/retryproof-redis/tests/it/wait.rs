@@ -34,7 +34,7 @@ async fn pair() -> (Server, Server) {
 async fn sto_1_a_replica_has_what_was_acknowledged() {
     let (primary, replica) = pair().await;
     let prefix = own_prefix();
-    let url = format!("{}/0?wait=1&wait-timeout=PT2S&prefix={prefix}", primary.url());
+    let url = format!("{}/0?wait-replicas=1&wait-timeout=PT2S&prefix={prefix}", primary.url());
     let store = RedisStore::connect(RedisConfig::from_url(&url).expect("a URL"))
         .await
         .expect("it connects");
@@ -69,7 +69,8 @@ async fn sto_1_falling_short_of_replicas_is_told_and_heals() {
     let (primary, replica) = pair().await;
     let prefix = own_prefix();
     let config = RedisConfig::from_url(&primary.url()).expect("a URL").with_prefix(&prefix);
-    let store = RedisStore::connect(config.with_wait(1, SHORT)).await.expect("it connects");
+    let store =
+        RedisStore::connect(config.with_wait_replicas(1, SHORT)).await.expect("it connects");
     execute(&store, &id("done"), "x").await;
     let (held, owner) = (id("held"), OwnerId::new());
     grant(&store, &held, owner).await;

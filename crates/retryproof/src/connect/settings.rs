@@ -142,9 +142,9 @@ fn redis(
     match config.redis.wait_replicas {
         Some(replicas) => {
             // `from_url` has already refused one without the other in the URL.
-            once(url, "wait", "idempotency.redis.wait-replicas")?;
+            once(url, "wait-replicas", "idempotency.redis.wait-replicas")?;
             let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
-            server = server.with_wait(replicas, time.unwrap_or(Duration::from_secs(1)));
+            server = server.with_wait_replicas(replicas, time.unwrap_or(Duration::from_secs(1)));
         }
         None if time.is_some() => {
             return Err(Error::new(

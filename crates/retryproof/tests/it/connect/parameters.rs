@@ -57,12 +57,12 @@ fn parameters() -> Vec<Parameter> {
         of("mysql://h/d?max-connections=", "mysql.max-connections", CONNECTIONS),
         of("redis://h?prefix=", "redis.prefix", NAMES),
         of(
-            "redis://h?wait=",
+            "redis://h?wait-replicas=",
             "redis.wait-replicas",
             (&["0", "1", "1000"], &["", "-1", "1001", "x", "99999999999"]),
         ),
         of(
-            "redis://h?wait=1&wait-timeout=",
+            "redis://h?wait-replicas=1&wait-timeout=",
             "redis.wait-timeout",
             // The server takes 0 as "for ever".
             (

@@ -185,8 +185,8 @@ async fn cfg_1_what_the_url_and_a_key_both_say_is_refused() {
             c.mysql.max_connections = Some(3)
         }),
         ("redis://h?prefix=t", "redis.prefix", |c| c.redis.prefix = Some("t".to_owned())),
-        ("redis://h?wait=1", "redis.wait-replicas", |c| c.redis.wait_replicas = Some(1)),
-        ("redis+sentinel://h/m?wait=1&wait-timeout=PT1S", "redis.wait-timeout", |c| {
+        ("redis://h?wait-replicas=1", "redis.wait-replicas", |c| c.redis.wait_replicas = Some(1)),
+        ("redis+sentinel://h/m?wait-replicas=1&wait-timeout=PT1S", "redis.wait-timeout", |c| {
             c.redis.wait_timeout = Some(Duration::from_secs(1));
         }),
     ];
