@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `lock-check`: what the lock files of users come to. `libsqlite3-sys` declares `links`, so a lock
-//! file has room for one version.
+//! `lock-check`: checks the lock files that users get. `libsqlite3-sys` declares `links`, so a lock
+//! file can contain only one version.
 //!
 //! Each case is a throw-away package below the target folder that starts from our own lock file, so
-//! that a release of somebody else's changes no result.
+//! that a foreign release changes no result.
 
 use std::fs;
 use std::io;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask`: the project's own commands. `cargo xtask test` is what CI runs and what README
-//! tells people to run.
+//! `cargo xtask`: the project's own commands. CI runs `cargo xtask test`, and README recommends it.
 //!
-//! Plain std besides a JSON reader, so that it builds in seconds on a bare machine and installs no
-//! tool.
+//! It uses only std and a JSON reader, so that it builds in seconds on a bare machine and installs
+//! no tool.
 
 use std::process::ExitCode;
 
@@ -39,7 +38,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   bench [SUITE]  measure (memory, http, sqlite, postgres, mariadb, redis; all of them without a name, but not growth, which
                  takes long) and write BENCHMARKS.md; starts the servers it needs";
 
-/// What a check or a step ended as, with a remark for the summary.
+/// The result of a check or a step, with a remark for the summary.
 enum Verdict {
     Passed(String),
     Failed(String),

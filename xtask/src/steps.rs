@@ -45,8 +45,8 @@ fn plan(root: &Path) -> Vec<Step> {
     step("deps-check", "dependencies between crates", Work::Check(deps::check));
     let deny = optional(root, "deny", "deny --all-features check bans licenses sources");
     step("deny", "bans, licences and sources of dependencies", deny);
-    // The whole workspace, here and below: also the members that `default-members` leaves out of a
-    // bare `cargo build`.
+    // The whole workspace, here and below, including the members that `default-members` leaves out
+    // of a bare `cargo build`.
     let lint = "clippy --workspace --all-targets --all-features --locked -- -D warnings";
     step("clippy", "lints, each warning an error", component(root, "clippy", "clippy", lint));
     let doc = Cargo::new("doc --workspace --no-deps --all-features --locked")
@@ -95,7 +95,7 @@ fn component(root: &Path, probe: &str, component: &str, line: &str) -> Work {
     ))
 }
 
-/// A step that needs a tool which we use where present and never compile.
+/// A step that needs a tool, which is used if it is installed and never compiled.
 fn optional(root: &Path, tool: &str, line: &str) -> Work {
     if installed(root, tool) {
         return Work::Run(Cargo::new(line));
@@ -114,8 +114,8 @@ struct Done {
     repeat: String,
 }
 
-/// Runs every step, also after a failure, so that one run shows all there is to mend. True when
-/// none failed.
+/// Runs every step, even after a failure, so that one run shows all problems. Returns true if none
+/// failed.
 pub(crate) fn run_all(root: &Path) -> bool {
     let start = now();
     let steps = plan(root);

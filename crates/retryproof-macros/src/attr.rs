@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Args`]: the text between the parentheses, read but not judged.
+//! [`Args`]: the text between the parentheses, parsed but not validated.
 //!
-//! A mistake in one argument does not hide the next: it is noted, and reading goes on behind the
-//! next comma.
+//! A mistake in one argument does not hide the next one: it is noted, and parsing continues after
+//! the next comma.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
@@ -144,7 +144,7 @@ fn flag(name: Ident, first: bool, args: &mut Args) -> syn::Result<()> {
         args.http = Some(name.span());
         return Ok(());
     };
-    // Read as meant, so that nothing else is complained about in its wake.
+    // Accepted as intended, so that it causes no further errors.
     if name == "http" {
         args.http = Some(name.span());
     }

@@ -15,7 +15,8 @@ pub(crate) fn print(name: &str, expansion: &TokenStream) {
     }
 }
 
-/// The tokens on lines that a person can read. No formatter: one statement a line, braces indented.
+/// The tokens on readable lines: one statement per line, with indented braces. Not a full
+/// formatter.
 pub(crate) fn pretty(tokens: &TokenStream) -> String {
     let mut page = Page::default();
     page.stream(tokens.clone());
@@ -38,7 +39,7 @@ struct Page {
     bounds: bool,
 }
 
-/// The last thing written on this line: it decides about the space before the next.
+/// The last thing written on this line; it determines the space before the next.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Last {
     #[default]
@@ -189,7 +190,7 @@ impl Page {
     }
 }
 
-/// Those of more than one character, as far as they are told apart from generics.
+/// The operators of more than one character that cannot be confused with generics.
 const OPERATORS: [&str; 17] = [
     "::", "->", "=>", "&&", "||", "==", "!=", "<=", "..", "..=", "+=", "-=", "*=", "/=", "|=",
     "&=", "%=",

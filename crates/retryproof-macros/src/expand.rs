@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a valid [`Plan`] to code, and what is left standing when there is none.
+//! Turns a valid [`Plan`] into code, and an invalid one into errors.
 //!
-//! The emitted code is thin: it names, evaluates and passes on. Whatever decides stands in the
-//! library, behind `::retryproof::__private`.
+//! The emitted code is thin: it evaluates the arguments and passes them on. All decisions are in
+//! the library, behind `::retryproof::__private`.
 
 mod actix;
 mod attrs;
@@ -58,14 +58,13 @@ pub(crate) fn idempotent(
     expansion
 }
 
-/// The errors, and the item as it was: editors keep working, and nothing else is complained about
-/// in the wake.
+/// The errors, and the item unchanged, so that editors keep working and no further errors follow.
 fn refused(errors: Errors, item: impl ToTokens) -> TokenStream {
     let errors = errors.into_inner().map(syn::Error::into_compile_error);
     quote!(#errors #item)
 }
 
-/// Where the expansion finds the library.
+/// The path of the library in the expansion.
 fn private(root: Option<&Path>) -> TokenStream {
     match root {
         Some(root) => quote!(#root::__private),
@@ -73,9 +72,9 @@ fn private(root: Option<&Path>) -> TokenStream {
     }
 }
 
-/// A local variable of the expansion. `mixed_site` keeps it apart from the function's own
-/// variables, but not from a constant, which every endpoint is in patterns: no endpoint is called
-/// so.
+/// A local variable of the expansion. `mixed_site` separates it from the function's own variables,
+/// but not from a constant, and every endpoint is a constant in patterns. The prefix keeps its name
+/// different from any endpoint's.
 fn local(name: &str, place: Span) -> Ident {
     Ident::new(&format!("retryproof_{name}"), place.resolved_at(Span::mixed_site()))
 }

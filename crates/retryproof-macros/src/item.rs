@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! [`Function`]: the annotated item, with its body left unparsed.
-//!
-//! The body is none of our business, so it stays one token group: a half-written one reaches the
-//! compiler as it is, with the compiler's own messages, and editors keep working.
+//! The attribute does not need the body, so it stays one token group: a half-written body reaches
+//! the compiler unchanged, with the compiler's own messages, and editors keep working.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
@@ -37,13 +36,13 @@ impl Parse for Function {
 }
 
 impl Function {
-    /// Whether another `#[idempotent]` stands under the one being expanded.
+    /// Another `#[idempotent]` below the one being expanded.
     pub(crate) fn second(&self) -> Option<&Attribute> {
         self.attrs.iter().find(|attr| is_idempotent(attr))
     }
 
-    /// As written, but never with another `#[idempotent]` or a mark of ours: what is left standing
-    /// beside an error.
+    /// The function as written, without another `#[idempotent]` and without our marks. It is
+    /// emitted next to an error.
     pub(crate) fn without_second(mut self) -> Self {
         self.attrs.retain(|attr| !is_idempotent(attr));
         for input in &mut self.sig.inputs {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Judges arguments and item together: what is refused at compile time is refused here (ANN-2,
-//! CTX-2, CTX-4, ID-3).
+//! Validates arguments and item together: all refusals at compile time are here (ANN-2, CTX-2,
+//! CTX-4, ID-3).
 //!
-//! Every message points at the token that is wrong, and says the way out. Nothing here emits code.
+//! Every message points at the wrong token and says what to do. Nothing here emits code.
 
 mod keyed;
 
@@ -14,7 +14,7 @@ use syn::{Expr, FnArg, Lit, LitStr, Path, Safety, Type};
 use crate::attr::{Arg, Args, Errors};
 use crate::item::{Function, LEASE_MARK, TX_MARK, elides_a_lifetime, mentions};
 
-/// Whose handlers `http` makes.
+/// The framework whose handlers `http` creates.
 #[derive(Clone, Copy)]
 pub(crate) enum Framework {
     Axum,
@@ -22,7 +22,7 @@ pub(crate) enum Framework {
 }
 
 const MOST_SCOPE_BYTES: usize = 255;
-/// As axum: a tuple of 15 arguments and the last one.
+/// axum's limit: a tuple of 15 arguments plus the last one.
 const MOST_ARGUMENTS: usize = 16;
 
 const DAY: u64 = 86_400;
@@ -43,7 +43,7 @@ struct Bounds {
     shown: &'static str,
 }
 
-/// What endpoints and functions have in common.
+/// The arguments that endpoints and functions share.
 pub(crate) struct Common {
     /// `crate = path`; `None` is `::retryproof`.
     pub(crate) root: Option<Path>,
@@ -53,7 +53,7 @@ pub(crate) struct Common {
     pub(crate) wait_timeout: Option<Duration>,
 }
 
-/// What is to be emitted.
+/// What to emit.
 pub(crate) enum Plan {
     /// `#[idempotent(http, ..)]`.
     Endpoint(Common),
@@ -83,7 +83,7 @@ pub(crate) enum Completion {
     Joined,
 }
 
-/// Judges; `None` if and only if an error was noted.
+/// Validates; returns `None` if and only if an error was noted.
 pub(crate) fn validate(
     framework: Framework,
     args: &Args,
@@ -256,7 +256,7 @@ fn root(arg: &Arg, errors: &mut Errors) -> Option<Path> {
     }
 }
 
-/// ID-3, as far as a literal can be judged: completely.
+/// ID-3, which can be checked completely for a literal.
 fn scope(arg: &Arg, errors: &mut Errors) -> Option<LitStr> {
     let Some(text) = literal(&arg.value) else {
         errors.at(
@@ -325,7 +325,7 @@ fn literal(value: &Expr) -> Option<LitStr> {
     }
 }
 
-/// A fragment that came through a `macro_rules!` stands in an invisible group.
+/// A fragment from a `macro_rules!` is inside an invisible group.
 fn ungrouped(value: &Expr) -> &Expr {
     match value {
         Expr::Group(group) => ungrouped(&group.expr),

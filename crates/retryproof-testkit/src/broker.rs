@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For tests of listeners on a message broker: where the shared brokers are, one of a test's own,
-//! and waiting for what has to come.
+//! For tests of listeners on a message broker: the addresses of the shared brokers, a private
+//! broker for one test, and waiting for a condition.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ pub use server::Server;
 pub use verdicts::{lease_lost, not_recorded};
 pub use work::{Gate, counted, gated, unsure};
 
-/// Longer than anything takes that ends well, also on a machine with a lot to do.
+/// Longer than any step takes that succeeds, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `cargo xtask services` says under `name`: the variable, else the line of the file that it
-/// wrote below `root`, the folder of the workspace. None where nothing runs.
+/// The address of the service `name`: from the variable, or else from the file that `cargo xtask
+/// services` wrote below `root`, the folder of the workspace. None if the service does not run.
 #[must_use]
 pub fn service(root: &str, name: &str) -> Option<String> {
     if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {
@@ -32,10 +32,10 @@ pub fn service(root: &str, name: &str) -> Option<String> {
     written.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// Waits until `holds`, which is asked again and again.
+/// Waits until `holds` returns true, and calls it repeatedly.
 ///
 /// # Panics
-/// When it does not within [`PATIENCE`].
+/// If that takes longer than [`PATIENCE`].
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
@@ -45,7 +45,7 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(timeout(PATIENCE, waiting).await.is_ok(), "{what}: not within {PATIENCE:?}");
 }
 
-/// The same for a condition that is seen at once.
+/// The same for a condition without a future.
 ///
 /// # Panics
 /// As [`eventually`].

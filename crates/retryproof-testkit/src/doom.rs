@@ -20,7 +20,7 @@ pub(crate) enum Doomed {
     Release(OwnerId),
 }
 
-/// Makes the call and drops it when it has been pending `times` times. Says whether it was done
+/// Makes the call and drops it when it has been pending `times` times. Returns whether it was done
 /// before that.
 pub(crate) async fn doom<S: IdempotencyStore>(
     store: &S,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Folder`]: a folder of a test's own.
+//! [`Folder`]: a temporary folder for one test.
 //!
 //! ```
 //! use retryproof_testkit::folder::Folder;
@@ -19,17 +19,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder below the system's temporary one, that nobody else looks into. It is removed, with all
-/// that is in it, when this is dropped.
+/// A private folder below the system's temporary folder. Dropping this value removes it with its
+/// contents.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one, with `name` in its own name. What an earlier process of this number has left
-    /// there goes.
+    /// Creates a folder whose name contains `name`. Removes files that an earlier process with the
+    /// same id has left there.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn new(name: &str) -> io::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

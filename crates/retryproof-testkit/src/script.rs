@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`script`]: each method of a store at least once, and what it answered.
+//! [`script`]: calls each method of a store at least once, and returns the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use retryproof_core::{Fingerprint, Identity, OwnerId};
 
 use crate::values::{DAY, LONG, body, envelope, fingerprint};
 
-/// What the calls of the script answered, without what differs from run to run.
+/// The answers to the script's calls, without the parts that differ from run to run.
 pub(crate) type Transcript = Vec<String>;
 
 fn acquired(answer: retryproof_core::Result<Acquired>) -> String {

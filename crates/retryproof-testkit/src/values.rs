@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Durations, fingerprints and values that the cases are written in.
+//! Durations, fingerprints and values that the cases use.
 
 use std::time::Duration;
 

@@ -80,7 +80,7 @@ pub async fn diesel(
 
     let joined = engine.joined(DieselSource(pool))?; // a deadpool `Pool<AsyncPgConnection>`
     let outcome = joined
-        .call(ctx) // for `RunQueryDsl` brings an `execute` of its own
+        .call(ctx) // because `RunQueryDsl` adds another method `execute`
         .execute(async |tx: &mut DieselTx| {
             diesel::sql_query("INSERT INTO ledger VALUES ('alice', 4200)")
                 .execute(&mut **tx)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who a server runs as: PostgreSQL, pgbouncer and MariaDB refuse root.
+//! The user that a server runs as: PostgreSQL, pgbouncer and MariaDB refuse root.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ impl Account {
         })
     }
 
-    /// `command` as this user: the process that is started becomes it, nothing stays in between.
+    /// Runs `command` as this user, without an intermediate process.
     pub(super) fn wrap(this: Option<&Self>, command: &[String]) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(Self { uid, gid }) = this {

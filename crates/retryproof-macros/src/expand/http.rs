@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `#[idempotent(http, ..)]`: the function becomes a unit struct that is an axum `Handler`, guarded
-//! and not otherwise (ANN-3). The function itself stays reachable as `call`, and keeps its name
-//! inside: other attributes see what was written, so that a span of `tracing` is named after the
-//! endpoint.
+//! `#[idempotent(http, ..)]`: the function becomes a unit struct that implements axum's `Handler`,
+//! always guarded (ANN-3). The function itself stays reachable as `call`, and keeps its name
+//! inside, so that other attributes see it: a span of `tracing` is named after the endpoint.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -47,8 +46,8 @@ pub(super) fn expand(common: &Common, function: Function) -> TokenStream {
     }
 }
 
-/// The function and the way to it. It stands beside the `impl`, which may have to be quiet about a
-/// deprecated endpoint, and the function is not to be.
+/// The function, and `call`, which reaches it. The function is outside the `impl`, because the
+/// `impl` may have to allow `deprecated`, which must not apply to the function.
 pub(super) fn guarded(
     vis: &Visibility,
     sig: &Signature,
@@ -86,7 +85,7 @@ pub(super) fn names(count: usize) -> Vec<Ident> {
     (1..=count).map(|at| local(&format!("argument_{at}"), Span::call_site())).collect()
 }
 
-/// Extraction, order and guard are `run_endpoint`'s; this tells it which argument is which (ANN-6).
+/// `run_endpoint` extracts, orders and guards; this code passes the arguments' roles (ANN-6).
 fn handler(
     common: &Common,
     name: &Ident,
@@ -97,8 +96,8 @@ fn handler(
     let rp = private(common.root.as_ref());
     let [request, state, last_argument] =
         ["request", "state", "last"].map(|name| local(name, Span::call_site()));
-    // The turbofish carries the places: a future that is not `Send` is the function's fault, an
-    // answer that is no response the return type's.
+    // The turbofish carries the spans: a future that is not `Send` is an error at the function, an
+    // answer that is not a response an error at the return type.
     let future = quote_spanned!(name.span()=> _);
     let answer = match output {
         ReturnType::Default => quote!(_),

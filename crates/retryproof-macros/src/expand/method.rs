@@ -17,8 +17,8 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     let Function { attrs, vis, sig, body } = function;
     let value = call(common, &keyed, &sig);
     let returns = &keyed.returns;
-    // All at one place, the return type: it is what cannot be stored or cannot report in flight,
-    // and a mistake that the compiler meets again at the same place is told once.
+    // All spans are at the return type, because that is what cannot be stored or cannot report in
+    // flight. The compiler reports repeated errors at one span only once.
     let place = returns.span().resolved_at(Span::mixed_site());
     let (call, engine) = (local("call", place), local("engine", place));
     let (lease, body) = body_with_lease(lease, &body, place);
@@ -26,8 +26,8 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
         Some(hold) => quote!(#hold),
         None => quote!(|_| false),
     };
-    // CMP-7: the action is handed the transaction too, which is no argument of the function any
-    // more. Its type says which engine is wanted.
+    // CMP-7: the action also receives the transaction, which is no longer an argument of the
+    // function. Its type determines the engine.
     let (kind, lent, tx) = match &tx {
         Some(tx) => {
             let lent = match &*tx.ty {
@@ -76,8 +76,8 @@ pub(super) fn expand(common: &Common, keyed: Keyed, mut function: Function) -> T
     }
 }
 
-/// The body, with the lease under the name that the function gives it: borrowed or owned, as the
-/// argument's type says.
+/// The body, with the lease under the argument's name, borrowed or owned according to the
+/// argument's type.
 fn body_with_lease(
     lease: Option<PatType>,
     body: &Option<Group>,
@@ -101,7 +101,7 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let rp = private(common.root.as_ref());
     let name = sig.ident.to_string();
     let key = &keyed.key;
-    // `mixed_site`: the parentheses are ours, and no lint is to call them needless.
+    // `mixed_site`: the parentheses are ours, so no lint should report them.
     let key = quote_spanned!(key.span().resolved_at(Span::mixed_site())=> &(#key));
     let mut call = match &common.scope {
         Some(scope) => quote!(#rp::Keyed::new(#scope, #key)),
@@ -137,13 +137,13 @@ fn call(common: &Common, keyed: &Keyed, sig: &Signature) -> TokenStream {
     let policy = match keyed.completion {
         Some(Completion::LogAndReturn) => quote!(LogAndReturn),
         Some(Completion::Propagate) => quote!(Propagate),
-        // No policy has a say about writes that are gone.
+        // No policy applies, because the writes are rolled back.
         Some(Completion::Joined) | None => return call,
     };
     quote!(#call.completion(#rp::CompletionFailurePolicy::#policy))
 }
 
-/// A clone of the engine: the body may move whatever the engine was found in.
+/// A clone of the engine, because the body may move the value that contains the engine.
 fn provider(kind: &TokenStream, common: &Common, keyed: &Keyed) -> TokenStream {
     let rp = private(common.root.as_ref());
     match &keyed.engine {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is asked of functions and methods, `#[idempotent(key = .., ..)]`, alone.
+//! The checks that apply only to functions and methods, `#[idempotent(key = .., ..)]`.
 
 use proc_macro2::Span;
 use syn::{FnArg, GenericParam, LitStr, ReturnType, Signature, Type};
@@ -79,7 +79,7 @@ pub(super) fn keyed(args: &Args, function: &Function, errors: &mut Errors) -> Op
 }
 
 /// ANN-1: the default scope is the function's path, which its instantiations share. Those of a
-/// generic `impl` or trait are told apart by `Self`; lifetimes make no instantiations.
+/// generic `impl` or trait differ in `Self`; lifetimes create no instantiations.
 fn generic(sig: &Signature, errors: &mut Errors) {
     const ONE_SCOPE: &str = "instantiations of a generic function would share their records: \
          name the scope, as in `scope = \"orders.consume\"`, and put what distinguishes them into \
@@ -93,7 +93,7 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
     for input in &sig.inputs {
         match input {
-            // What the engine hands in names its type, whatever the scope.
+            // The arguments that the engine supplies must name their type, with any scope.
             FnArg::Typed(_) if is_marked(input, TX_MARK) || is_marked(input, LEASE_MARK) => {}
             FnArg::Typed(argument) if mentions(&argument.ty, "impl") => {
                 errors.at(&argument.ty, ONE_SCOPE);
@@ -103,7 +103,7 @@ fn generic(sig: &Signature, errors: &mut Errors) {
     }
 }
 
-/// CMP-7: at most one argument is marked, and it can be lent.
+/// CMP-7: at most one argument is marked, and the engine can lend it.
 fn transaction(
     function: &Function,
     given: bool,
@@ -145,7 +145,7 @@ fn transaction(
     }
 }
 
-/// At most one argument is marked, and it can be handed in.
+/// At most one argument is marked, and the engine can supply it.
 fn lease(function: &Function, errors: &mut Errors) {
     let mut marked = function.marked(LEASE_MARK);
     let Some(lease) = marked.next() else { return };
@@ -170,7 +170,7 @@ fn lease(function: &Function, errors: &mut Errors) {
     }
 }
 
-/// The return type, unless it surely is no `Result`; an alias of one is left to the type checker.
+/// The return type, unless it is certainly not a `Result`; the type checker handles an alias.
 fn returns(output: &ReturnType, name: Span, errors: &mut Errors) -> Option<Type> {
     const RESULT: &str = "a function with a `key` returns a `Result`, so that it can report a \
         call in flight; its error type implements `From<retryproof::Rejected>`";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Running`]: a listener at work on a task of its own.
+//! [`Running`]: a listener that runs on a separate task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::{PATIENCE, until};
 
-/// What a listener is told to stop by.
+/// The stop signal of a listener.
 pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A listener at work, until it is stopped or dropped with its runtime.
+/// A running listener, until it is stopped or dropped with its runtime.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<Notify>,
@@ -25,7 +25,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Runs `listener` on a task of its own, inside a tokio runtime.
+    /// Runs `listener` on a separate task, inside a tokio runtime.
     pub fn start<Fut>(listener: impl FnOnce(Stop) -> Fut) -> Self
     where
         Fut: Future<Output = Result<()>> + Send + 'static,
@@ -39,10 +39,10 @@ impl Running {
         Self { stop, heard, task: tokio::spawn(listener(stopped)) }
     }
 
-    /// Asks it to stop, and comes back as soon as it has heard that.
+    /// Signals it to stop, and returns as soon as it has received the signal.
     ///
     /// # Panics
-    /// When it does not hear it within [`PATIENCE`].
+    /// If it does not receive the signal within [`PATIENCE`].
     pub async fn ask_to_stop(&self) {
         self.stop.notify_one();
         until("heard", || self.heard.load(Ordering::SeqCst)).await;
@@ -57,10 +57,10 @@ impl Running {
         self.ended().await.expect("no error");
     }
 
-    /// How it ends by itself, or after [`ask_to_stop`](Self::ask_to_stop).
+    /// Waits for its end, with or without [`ask_to_stop`](Self::ask_to_stop).
     ///
     /// # Errors
-    /// The listener's.
+    /// The listener's error.
     ///
     /// # Panics
     /// When it does not end within [`PATIENCE`], or panics.
@@ -68,7 +68,7 @@ impl Running {
         timeout(PATIENCE, self.task).await.expect("it ends").expect("no panic")
     }
 
-    /// As a process that dies: nothing is answered any more.
+    /// Aborts it like a process that dies: no further message is answered.
     pub async fn die(self) {
         self.task.abort();
         drop(self.task.await);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Seen`]: what came of a test's messages, told apart by their bodies.
+//! [`Seen`]: the results of a test's messages, identified by their bodies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use retryproof_core::listener::{Reason, Verdict};
 
-/// What came of a test's messages. Cheap to clone: all clones are one list.
+/// The results of a test's messages. Cheap to clone: all clones share one list.
 #[derive(Debug, Clone, Default)]
 pub struct Seen(Arc<Mutex<BTreeMap<String, Fate>>>);
 
-/// What came of one message.
+/// The results of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fate {
     /// How often its work ran.
     pub runs: u32,
-    /// What its deliveries ended with, in their order.
+    /// The results of its deliveries, in their order.
     pub ends: Vec<Reason>,
 }
 
 impl Seen {
-    /// The work of a message begins.
+    /// Notes that work on a message begins.
     pub fn ran(&self, body: &str) {
         self.0.lock().entry(body.to_owned()).or_default().runs += 1;
     }
 
-    /// A delivery of it ends.
+    /// Notes that a delivery of it ends.
     pub fn ended(&self, body: &str, verdict: &Verdict) {
         self.0.lock().entry(body.to_owned()).or_default().ends.push(verdict.reason());
     }
 
-    /// What came of one so far.
+    /// The results of one message so far.
     #[must_use]
     pub fn of(&self, body: &str) -> Fate {
         self.0.lock().get(body).cloned().unwrap_or_default()
@@ -43,7 +43,7 @@ impl Seen {
         self.0.lock().values().filter(|fate| fate.runs > 0).count()
     }
 
-    /// How many messages have had a delivery that came to its end.
+    /// How many messages have had a finished delivery.
     #[must_use]
     pub fn ends(&self) -> usize {
         self.0.lock().values().filter(|fate| !fate.ends.is_empty()).count()
@@ -51,7 +51,7 @@ impl Seen {
 }
 
 impl Fate {
-    /// Whether it ran once, and every other delivery found that.
+    /// Whether it ran once, and every other delivery was recognised.
     #[must_use]
     pub fn is_once(&self) -> bool {
         let mut ends = self.ends.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Server`]: a message broker of a test's own, which may be killed and comes back with the data
-//! that it left.
+//! [`Server`]: a private message broker for one test, which may be killed and restarted with its
+//! data.
 //!
 //! The programs have to be on this machine; `cargo xtask services up nats rabbitmq` installs them.
 
@@ -23,7 +23,8 @@ use crate::folder::Folder;
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// A broker on a free port of 127.0.0.1, with its data in a folder of its own. Both end with it.
+/// A broker on a free port of 127.0.0.1, with its data in a temporary folder. Dropping it removes
+/// both.
 ///
 /// Start it on the thread that the test runs on, not on one of `spawn_blocking`: where the machine
 /// can see to that, its processes die with the thread that started them, so that none outlives a
@@ -40,7 +41,7 @@ pub struct Server {
 struct Process {
     port: u16,
     command: Vec<String>,
-    /// What is said to it, and what its answer begins with when it serves.
+    /// A probe to send, and the beginning of its answer when the broker serves.
     greeting: (Vec<u8>, Vec<u8>),
     child: Option<Child>,
 }
@@ -152,7 +153,7 @@ impl Server {
         timeout(READY_WITHIN, written).await.unwrap_or_else(|late| Err(late.into()))
     }
 
-    /// Ends the broker as it stands, with SIGKILL, and comes back when it is gone.
+    /// Kills the broker with SIGKILL, and returns when it is gone.
     ///
     /// # Errors
     /// When it cannot be killed.
@@ -167,7 +168,7 @@ impl Server {
     /// When it does not serve in time; with the end of its log.
     ///
     /// # Cancel safety
-    /// Dropped, it may be starting; call it again.
+    /// If dropped, the broker may still be starting; call it again.
     pub async fn start(&mut self) -> io::Result<()> {
         let log = self.folder.path().join("log");
         for process in &mut self.processes {
@@ -291,7 +292,7 @@ fn write(dir: &Path, name: &str, text: &str) -> io::Result<String> {
     Ok(path.display().to_string())
 }
 
-/// A program, also where Debian's packages put those that are not for everybody.
+/// A program, also in the folders that Debian keeps out of PATH.
 fn program(name: &str) -> io::Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/rabbitmq/bin"].map(PathBuf::from);

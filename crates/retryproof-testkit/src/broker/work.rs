@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work on messages that counts itself, and that waits for a word.
+//! Work on messages that counts its runs, and waits until a test lets it continue.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use retryproof_core::listener::Verdict;
 use retryproof_core::{Attempt, IdempotencyContext, IdempotencyEngine, Lease};
 use tokio::sync::Semaphore;
 
-/// Where work counts itself, and waits until it is let go on.
+/// A gate that counts the work that arrives, and holds it until a test opens it.
 #[derive(Debug)]
 pub struct Gate {
     begun: AtomicUsize,
@@ -16,7 +16,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Nobody goes on yet.
+    /// A closed gate.
     #[must_use]
     pub fn closed() -> Self {
         Self { begun: AtomicUsize::new(0), open: Semaphore::new(0) }
@@ -28,7 +28,7 @@ impl Gate {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// So many go on, now or when they come.
+    /// Lets this many continue, now or when they arrive.
     pub fn let_go(&self, runs: usize) {
         self.open.add_permits(runs);
     }
@@ -36,7 +36,7 @@ impl Gate {
     /// Counts, and waits.
     ///
     /// # Cancel safety
-    /// Dropped, it has counted, and leaves its turn to another.
+    /// If dropped, it has been counted, and its turn passes to another.
     pub async fn pass(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         // Never closed.

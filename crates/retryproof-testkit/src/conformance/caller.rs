@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the cases are written in: callers with an owner each, and judges that show the answer they
-//! did not expect.
+//! The helpers of the cases: callers with one owner each, and assertions that show an unexpected
+//! answer.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use retryproof_core::{
 use crate::subject::Subject;
 pub(super) use crate::values::{DAY, LONG, MS, body, envelope, fingerprint};
 
-/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. A poll of 50 ms
-/// is in order; the rest is for loaded machines.
+/// How long a waiter may sleep past its wake-up before the wake-up counts as lost. It allows a poll
+/// of 50 ms and a loaded machine.
 pub(super) const WOKEN: Duration = Duration::from_secs(5);
-/// The bound of a wait that is to be ended by a wake-up.
+/// The time limit of a wait that a wake-up should end.
 pub(super) const ASLEEP: Duration = Duration::from_secs(60);
 
 impl Subject {
-    /// A caller of `id`, with an owner id of its own.
+    /// A caller of `id`, with a new owner id.
     pub(super) fn caller(&self, id: &Identity) -> Caller {
         Caller::new(self.store(), id)
     }
 
-    /// A lease or a ttl that is to run out. On the host's clock it may be over before the next line
-    /// is reached.
+    /// A lease or a ttl that should run out. On the host's clock it may end before the next line
+    /// runs.
     pub(super) fn short(&self) -> Duration {
         if self.is_exact() { Duration::from_secs(1) } else { 30 * MS }
     }

@@ -8,7 +8,7 @@ use super::caller::{Caller, LONG, MS, body, granted, is_busy, is_complete};
 use crate::doom::{Doomed, doom};
 use crate::subject::Subject;
 
-/// More await points than any method has; one that is not done by then hangs.
+/// More await points than any method has; a call that is not done by then hangs.
 const MOST: u32 = 1_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ async fn at_every_await<P, F>(
     }
 }
 
-/// A dropped acquire leaves at most one lease, of the length that was asked for.
+/// A dropped acquire leaves at most one lease, of the requested length.
 pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
     let short = s.short();
     let prepare = |caller: Caller| async move { Doomed::Acquire(caller.request(short)) };
@@ -70,7 +70,7 @@ pub async fn acq_11_a_dropped_acquire_leaves_at_most_one_lease(s: &Subject) {
     .await;
 }
 
-/// A dropped look or wait leaves nothing behind.
+/// A dropped peek or wait leaves nothing behind.
 pub async fn acq_8_a_dropped_look_leaves_nothing(s: &Subject) {
     for changed in [false, true] {
         let prepare = |caller: Caller| async move {

@@ -7,7 +7,7 @@ use retryproof_core::store::FencedWrite;
 use super::caller::{LONG, MS, body, busy, completed, granted, is_absent, is_busy, is_complete};
 use crate::subject::Subject;
 
-/// A completion after the lease has ended counts, as long as nobody took over.
+/// A completion after the lease has ended counts, unless another owner took over.
 pub async fn cmp_2_a_late_completion_by_the_recorded_owner_counts(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -33,7 +33,7 @@ pub async fn cmp_2_a_zombie_completion_is_lost(s: &Subject) {
     assert_eq!(body(&completed(s.caller(&id).acquire(LONG).await)), b"taker");
 }
 
-/// That holds when the taker has completed already.
+/// The same if the new owner has already completed.
 pub async fn cmp_2_a_zombie_completion_leaves_the_takers_result(s: &Subject) {
     let id = s.id("k");
     let zombie = s.caller(&id);
@@ -74,7 +74,7 @@ pub async fn acq_9_owners_that_differ_in_one_bit_are_strangers(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
-/// Nobody completes for a live holder.
+/// No other owner can complete for a live holder.
 pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -86,7 +86,7 @@ pub async fn cmp_2_a_strangers_completion_is_lost(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"holder");
 }
 
-/// Without a record there is nothing to complete, and nothing is made.
+/// Without a record there is nothing to complete, and no record is created.
 pub async fn cmp_2_completing_an_absent_record_is_lost(s: &Subject) {
     let id = s.id("k");
     assert_eq!(s.caller(&id).complete(b"nothing").await, FencedWrite::NotOwner);
@@ -124,7 +124,7 @@ pub async fn run_1_extend_renews_the_lease(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// The lease ends as long from the extend as was asked for, also when that is sooner.
+/// The lease ends at the requested time after the extend, even if that is earlier than before.
 pub async fn run_1_extend_counts_from_now(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -138,7 +138,7 @@ pub async fn run_1_extend_counts_from_now(s: &Subject) {
     assert!(granted(s.caller(&id).acquire(LONG).await).took_over);
 }
 
-/// A beat that comes late, but before anybody took over, saves the lease.
+/// A late beat saves the lease, unless another owner took over.
 pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -148,7 +148,7 @@ pub async fn run_1_an_expired_lease_of_ones_own_is_extended(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, token);
 }
 
-/// After a takeover a beat is refused, and the taker's lease is as it was.
+/// After a takeover the old owner's beat is refused, and the new lease does not change.
 pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     let id = s.id("k");
     let zombie = s.caller(&id);
@@ -161,7 +161,7 @@ pub async fn run_2_extend_after_a_takeover_is_lost(s: &Subject) {
     assert!(remaining <= LONG, "{remaining:?}");
 }
 
-/// Nobody extends for a live holder.
+/// No other owner can extend for a live holder.
 pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
@@ -172,7 +172,7 @@ pub async fn run_2_a_strangers_extend_is_lost(s: &Subject) {
     assert!(seen == token && remaining <= LONG, "{remaining:?}");
 }
 
-/// A beat that arrives after the completion is refused and leaves the result as it was.
+/// A beat that arrives after the completion is refused and does not change the result.
 pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -188,7 +188,7 @@ pub async fn run_3_extend_revives_no_finished_record(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// A beat that arrives after the release, or for a key that nobody holds, is refused and makes
+/// A beat that arrives after the release, or for a key without a holder, is refused and creates
 /// nothing.
 pub async fn run_3_extend_revives_no_released_record(s: &Subject) {
     let id = s.id("k");

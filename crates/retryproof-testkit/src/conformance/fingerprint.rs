@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stored fingerprint: the completion's, handed out with the result, replaced by every grant.
+//! The stored fingerprint: it comes from the completion, is returned with the result, and is
+//! replaced by every grant.
 
 use retryproof_core::store::{Completion, FencedWrite};
 use retryproof_core::{Fingerprint, Opened};
@@ -9,8 +10,8 @@ use super::caller::{
 };
 use crate::subject::Subject;
 
-/// The completion's fingerprint comes with the result, in an acquire and in a look; none stays
-/// none.
+/// The completion's fingerprint is returned with the result, by an acquire and by a peek; a missing
+/// fingerprint stays missing.
 pub async fn fp_1_the_completions_fingerprint_is_kept(s: &Subject) {
     for stored in [None, Some(fingerprint(1))] {
         let id = s.id(&format!("{}", stored.is_some()));
@@ -40,7 +41,7 @@ pub async fn fp_1_fingerprints_of_every_length_are_kept(s: &Subject) {
     }
 }
 
-/// While the holder runs nothing is judged: a duplicate with another fingerprint is busy like any
+/// While the holder runs nothing is compared: a duplicate with another fingerprint is busy like any
 /// other.
 pub async fn fp_1_nothing_is_judged_while_the_holder_runs(s: &Subject) {
     let id = s.id("k");
@@ -71,7 +72,7 @@ impl Subject {
     }
 }
 
-/// A takeover replaces what the dead owner sent; the same owner asking again replaces its own.
+/// A takeover replaces the dead owner's fingerprint; a repeated acquire replaces its own.
 pub async fn fp_2_a_takeover_replaces_the_fingerprint(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).with_fingerprint(1).acquire(s.short()).await);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an acquire answers: granted, busy, complete; and the same owner asking again.
+//! The answers of an acquire: granted, busy, complete; and the answer to a repeated acquire.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::caller::{DAY, LONG, MS, body, busy, completed, granted, is_busy};
 use crate::subject::Subject;
 use retryproof_core::store::FencedWrite;
 
-/// A key that nobody used is granted for the length that was asked for, and it is no takeover.
+/// An unused key is granted for the requested length, and is not a takeover.
 pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
     let grant = granted(s.caller(&s.id("k")).acquire(LONG).await);
     assert!(!grant.took_over);
@@ -15,7 +15,7 @@ pub async fn acq_1_a_fresh_key_is_granted(s: &Subject) {
     assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{:?}", grant.remaining);
 }
 
-/// While a holder is at work, every other owner is told so, with the holder's token.
+/// While a holder works, every other owner gets "busy" with the holder's token.
 pub async fn acq_1_a_held_key_is_busy(s: &Subject) {
     let id = s.id("k");
     let token = granted(s.caller(&id).acquire(LONG).await).token;
@@ -56,7 +56,7 @@ pub async fn acq_7_remaining_follows_the_stores_clock(s: &Subject) {
 }
 
 /// An acquire whose answer was lost is sent again: the same owner gets the same lease, renewed,
-/// with the same token, and it has become no takeover.
+/// with the same token, and it is still not a takeover.
 pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -70,7 +70,7 @@ pub async fn acq_9_the_same_owner_gets_its_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// That holds too when the lease ran out in between, as long as nobody took over.
+/// The same if the lease ran out in between, unless another owner took over.
 pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -82,7 +82,7 @@ pub async fn acq_9_the_same_owner_gets_its_expired_lease_again(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, first.token);
 }
 
-/// The lease that is handed out again runs from that moment.
+/// The renewed lease runs from the repeated acquire.
 pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -93,7 +93,8 @@ pub async fn acq_9_asking_again_prolongs_the_lease(s: &Subject) {
     busy(s.caller(&id).acquire(LONG).await);
 }
 
-/// An owner that has completed gets the result when it asks again: a record is never taken back.
+/// An owner that has completed gets the result from another acquire: a complete record never
+/// becomes a lease again.
 pub async fn acq_9_the_completer_asking_again_gets_its_result(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions that join a transaction of the application's: record and writes are one commit, or
-//! none.
+//! Completions that join a transaction of the application: record and writes commit together, or
+//! not at all.
 
 use retryproof_core::store::Peeked;
 use retryproof_core::{IdempotencyStore as _, Identity};
@@ -8,7 +8,7 @@ use retryproof_core::{IdempotencyStore as _, Identity};
 use crate::ledger::Deed;
 use crate::subject::Subject;
 
-/// What the record is, and how many rows there are.
+/// The state of the record, and the number of rows.
 async fn left(s: &Subject, id: &Identity) -> (&'static str, u64) {
     let rows = s.joined().expect("a need of the case").rows().await;
     let record = match s.store().peek(id).await.expect("a look is answered") {
@@ -24,7 +24,7 @@ async fn call(s: &Subject, id: &Identity, deed: Deed) -> bool {
     joined.call(s.store().clone(), id.clone(), deed).await
 }
 
-/// Both stand, for every other connection.
+/// Every other connection sees both.
 pub async fn cmp_7_a_joined_record_and_the_writes_are_one_commit(s: &Subject) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;
@@ -32,7 +32,7 @@ pub async fn cmp_7_a_joined_record_and_the_writes_are_one_commit(s: &Subject) {
     assert_eq!(left(s, &id).await, ("complete", before + 1));
 }
 
-/// Neither stands, and the key is free.
+/// Neither was committed, and the key is free.
 pub async fn cmp_7_a_joined_action_that_fails_leaves_neither(s: &Subject) {
     let id = s.id("k");
     let (_, before) = left(s, &id).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A look tells where the record stands, grants nothing and writes nothing.
+//! A peek returns the state of the record, grants nothing and writes nothing.
 
 use retryproof_core::store::FencedWrite;
 
@@ -25,7 +25,7 @@ pub async fn acq_8_look_tells_where_the_record_stands(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// However often one looks, the record stays as it is: absent, expired, or somebody's.
+/// Any number of peeks leave the record unchanged: absent, expired, or held.
 pub async fn acq_8_look_grants_nothing(s: &Subject) {
     let id = s.id("k");
     for _ in 0..5 {
@@ -49,8 +49,7 @@ pub async fn acq_8_look_grants_nothing(s: &Subject) {
     assert_eq!(holder.complete(b"done").await, FencedWrite::Applied);
 }
 
-/// Looks, busy answers and replays leave the store as it was, down to its writes where it counts
-/// them.
+/// Peeks, busy answers and replays write nothing, if the store counts its writes.
 pub async fn acq_8_look_and_replay_write_nothing(s: &Subject) {
     let (absent, held, done) = (s.id("absent"), s.id("held"), s.id("done"));
     let holder = s.caller(&held);

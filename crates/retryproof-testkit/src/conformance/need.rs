@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What cases need beyond the contract, and which of them a subject cannot be judged by.
+//! What cases need beyond the contract, and which cases a subject has to skip.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl fmt::Display for Need {
 }
 
 impl Subject {
-    /// Whether a case with this need can judge the subject.
+    /// Whether a case with this need can test the subject.
     pub(crate) fn offers(&self, need: Need) -> bool {
         let largest = self.store().profile().max_value;
         match need {
@@ -80,7 +80,7 @@ impl Subject {
     }
 }
 
-/// How many cases judge the subject, and which do not, by reason: one line.
+/// How many cases test the subject, and which are skipped, by reason: one line.
 #[must_use]
 pub fn summary(subject: &Subject) -> String {
     let lacking: Vec<_> = Need::ALL.into_iter().filter(|need| !subject.offers(*need)).collect();

@@ -63,7 +63,7 @@ fn read(stored: &StoredResult) -> Answer {
     Answer::Complete { value: if whole { value } else { u32::MAX }, fingerprint }
 }
 
-/// Values of many lengths that say who they are.
+/// Values of many lengths that contain their number.
 fn value_of(value: u32) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(4 + (value as usize * 37) % 300, 0xa5);
@@ -80,7 +80,7 @@ struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// Of a running clock the model knows no remaining time.
+    /// With a running clock the model does not know the remaining time.
     fn remaining(&self, remaining: Duration) -> Duration {
         if self.exact { remaining } else { Duration::ZERO }
     }
@@ -169,7 +169,7 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// Whatever the steps, each answer is one that the contract allows. A failure names the seed;
+/// For any steps, each answer is one that the contract allows. A failure names the seed;
 /// `RETRYPROOF_SEED` repeats it alone, and `RETRYPROOF_SEQUENCES` sets how many seeds there are.
 pub async fn sto_2_random_steps_agree_with_the_model(s: &Subject) {
     let sequences = from_env("RETRYPROOF_SEQUENCES").unwrap_or_else(|| u64::from(s.sequences()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Purge removes what is over, and nothing that somebody may still need.
+//! Purge removes expired records, and nothing that is still needed.
 
 use retryproof_core::store::{Completion, FencedWrite};
 
@@ -9,7 +9,7 @@ use super::caller::{
 use crate::subject::Subject;
 
 impl Subject {
-    /// Purges until the store says that nothing is left.
+    /// Purges until the store reports that nothing is left.
     pub(super) async fn purge_all(&self) -> usize {
         let mut gone = 0;
         for _ in 0..10_000 {
@@ -89,7 +89,7 @@ pub async fn sto_4_purge_removes_what_is_over(s: &Subject) {
     }
 }
 
-/// A batch is bounded, and a short one says that nothing is left.
+/// A batch is bounded, and a short batch means that nothing is left.
 pub async fn sto_4_purge_takes_no_more_than_its_limit(s: &Subject) {
     s.purge_all().await;
     let ids: Vec<_> = (0..10).map(|at| s.id(&format!("k{at}"))).collect();
@@ -139,7 +139,7 @@ pub async fn sto_4_purge_comes_back_to_what_it_passed(s: &Subject) {
     }
 }
 
-/// A record that was used again is as new: an old date does not remove it.
+/// A record that was used again counts as new: its old expiry does not remove it.
 pub async fn sto_4_purge_keeps_a_record_that_was_used_again(s: &Subject) {
     // A result past its ttl, granted again.
     let granted_again = s.id("granted again");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Calls that meet: whatever their order, exactly one of them has its way.
+//! Concurrent calls: in any order, exactly one of them succeeds.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn beside_takers<T: Send + 'static>(
     (answer, grants, results)
 }
 
-/// A hundred callers of a fresh key: one grant, and everybody else sees that holder.
+/// A hundred callers of a fresh key: one grant, and all others see that holder.
 pub async fn acq_1_a_herd_gets_one_grant(s: &Subject) {
     let id = s.id("k");
     let answers = all((0..100).map(|_| {
@@ -80,7 +80,7 @@ pub async fn acq_9_acquires_of_one_owner_at_once_get_one_lease(s: &Subject) {
     );
 }
 
-/// Of the owner's completions one takes effect, and the others say that it did.
+/// One of the owner's completions takes effect, and the others report that it did.
 pub async fn cmp_3_completions_of_one_owner_at_once_count_once(s: &Subject) {
     let holder = s.caller(&s.id("k"));
     granted(holder.acquire(LONG).await);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Release: the record is gone, for its owner only, and for ever.
+//! Release: it deletes the record, only for its owner, and for good.
 
 use retryproof_core::store::{Completion, FencedWrite};
 
@@ -22,7 +22,7 @@ pub async fn run_4_a_released_key_is_fresh(s: &Subject) {
     assert!(stored.fingerprint().is_none(), "the released record left its fingerprint");
 }
 
-/// A release whose answer was lost is sent again; so is one of a key that nobody ever held.
+/// A release whose answer was lost may be repeated, and a key without a record may be released.
 pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -34,7 +34,7 @@ pub async fn run_4_releasing_again_is_already_done(s: &Subject) {
     is_absent(holder.peek().await);
 }
 
-/// Nobody releases for a live holder.
+/// No other owner can release for a live holder.
 pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -44,7 +44,7 @@ pub async fn run_4_a_strangers_release_is_lost(s: &Subject) {
     assert_eq!(holder.complete(b"mine").await, FencedWrite::Applied);
 }
 
-/// After a takeover the old owner's release is refused and leaves the taker at work.
+/// After a takeover the old owner's release is refused, and the new holder keeps its lease.
 pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
     let id = s.id("k");
     let zombie = s.caller(&id);
@@ -59,7 +59,7 @@ pub async fn run_4_a_zombie_release_is_lost(s: &Subject) {
     assert_eq!(body(&is_complete(zombie.peek().await)), b"taker");
 }
 
-/// What is done stays done, also for the owner that did it.
+/// A complete record cannot be released, even by its owner.
 pub async fn run_4_a_completed_record_is_not_released(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -70,7 +70,7 @@ pub async fn run_4_a_completed_record_is_not_released(s: &Subject) {
     assert_eq!(body(&is_complete(holder.peek().await)), b"done");
 }
 
-/// A release after the lease has ended counts, as long as nobody took over.
+/// A release after the lease has ended counts, unless another owner took over.
 pub async fn run_4_an_expired_lease_of_ones_own_is_released(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);

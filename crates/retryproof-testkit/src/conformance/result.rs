@@ -30,7 +30,7 @@ async fn comes_back(s: &Subject, key: &str, content: &[u8]) {
     assert!(body(&replayed) == content, "{key}: an acquire gives other bytes");
 }
 
-/// Empty, binary, with every byte, with what a database might take for its own.
+/// Empty, binary, with every byte, and with text that a database might interpret.
 pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "empty", b"").await;
     comes_back(s, "one zero", b"\0").await;
@@ -41,7 +41,7 @@ pub async fn cmp_1_results_come_back_byte_for_byte(s: &Subject) {
     comes_back(s, "white space", b"  trailing  \n ").await;
 }
 
-/// A result of one MiB, whose parts are told apart.
+/// A result of one MiB, whose parts differ.
 pub async fn cmp_1_a_large_result_comes_back(s: &Subject) {
     let content: Vec<u8> =
         (0..1_048_576_u32).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
@@ -80,7 +80,7 @@ pub async fn cmp_6_ttl_runs_from_completion(s: &Subject) {
     }
 }
 
-/// Past its ttl a result counts as absent for everybody, purged or not.
+/// Past its ttl a result counts as absent for every caller, purged or not.
 pub async fn cmp_6_a_result_past_its_ttl_counts_as_absent(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id).with_ttl(s.short());
@@ -182,8 +182,7 @@ pub async fn cmp_8_an_unreadable_envelope_fails_closed(s: &Subject) {
     }
 }
 
-/// A record that was spoilt behind the store's back is an error, again and again: nothing is
-/// granted, nothing deleted.
+/// A damaged record is an error at every call: nothing is granted and nothing is deleted.
 pub async fn cmp_8_a_corrupt_record_fails_closed(s: &Subject) {
     let unreadable = |stored: &StoredResult| match stored.open(None) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
@@ -219,8 +218,8 @@ pub async fn cmp_9_a_tombstone_comes_back_as_one(s: &Subject) {
     }
 }
 
-/// A value over the limit that the store states is refused with a typed error and changes nothing;
-/// one at the limit fits.
+/// A value over the store's declared limit is refused with a typed error and changes nothing; a
+/// value at the limit fits.
 pub async fn cmp_9_a_value_over_the_limit_is_refused(s: &Subject) {
     let limit = s.store().profile().max_value;
     let holder = s.caller(&s.id("over"));

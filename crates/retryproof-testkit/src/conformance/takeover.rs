@@ -6,7 +6,7 @@ use retryproof_core::store::{Acquired, FencedWrite};
 use super::caller::{LONG, MS, busy, completed, granted, is_absent};
 use crate::subject::Subject;
 
-/// A lease that runs is nobody else's, up to its last millisecond.
+/// No other owner gets a running lease, up to its last millisecond.
 pub async fn acq_2_a_live_lease_is_not_taken_over(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(LONG).await);
@@ -32,7 +32,7 @@ pub async fn acq_2_an_expired_lease_is_taken_over(s: &Subject) {
     assert_eq!(busy(s.caller(&id).acquire(LONG).await).1, taker.token);
 }
 
-/// A caller that asks again and again is granted no sooner than the lease ends.
+/// Repeated acquires are not granted before the lease ends.
 pub async fn acq_2_no_takeover_before_expiry(s: &Subject) {
     let id = s.id("k");
     let lease = if s.is_exact() { s.short() } else { 120 * MS };
@@ -94,7 +94,7 @@ pub async fn acq_2_one_winner_at_expiry(s: &Subject) {
     }
 }
 
-/// A taker that dies is replaced like any other.
+/// A holder that took over and died is replaced like any other.
 pub async fn acq_2_a_takeover_can_be_taken_over(s: &Subject) {
     let id = s.id("k");
     let mut last = granted(s.caller(&id).acquire(s.short()).await).token;
@@ -134,8 +134,8 @@ pub async fn acq_12_only_a_takeover_says_so(s: &Subject) {
     assert!(!granted(s.caller(&forgotten).acquire(LONG).await).took_over);
 }
 
-/// The answer to a takeover may be lost. Its owner, which asks again, must not take the grant for a
-/// first one: nothing else would tell its action that somebody died in the middle of it.
+/// The answer to a takeover may be lost. The repeated acquire must report a takeover again:
+/// otherwise the action would not know that an earlier holder died in the middle of the work.
 pub async fn acq_12_a_takeover_asked_for_again_says_so_again(s: &Subject) {
     let id = s.id("k");
     granted(s.caller(&id).acquire(s.short()).await);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens of an identity only grow, whatever lies between two grants.
+//! Fencing tokens of an identity only grow, whatever happens between two grants.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiting: `changed` returns when there is something to see, and loses no wake-up.
+//! Waiting: `wait_for_change` returns after a change, and loses no wake-up.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::caller::{ASLEEP, Caller, LONG, MS, WOKEN, body, completed, granted, is_busy};
 use crate::subject::Subject;
 
-/// Waits as an engine does: `changed`, which may return for nothing, then a look.
+/// Waits as an engine does: `wait_for_change`, which may return without a change, then a peek.
 async fn until_changed(caller: &Caller, seen: FencingToken) {
     for _ in 0..100_000 {
         caller.wait_for_change(seen, ASLEEP).await;
@@ -121,7 +121,7 @@ pub async fn acq_4_every_waiter_is_woken(s: &Subject) {
     .await;
 }
 
-/// A waiter that goes away takes no other's wake-up along.
+/// A dropped waiter does not use up another waiter's wake-up.
 pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -134,7 +134,7 @@ pub async fn acq_4_a_dropped_waiter_takes_no_wake_up_along(s: &Subject) {
     woken("the other waiter", async { waiter.await.expect("the waiter ends") }).await;
 }
 
-/// Beats and looks of others in between lose no wake-up.
+/// Beats and peeks of others in between lose no wake-up.
 pub async fn acq_4_a_wake_up_survives_beats_in_between(s: &Subject) {
     let id = s.id("k");
     let holder = s.caller(&id);
@@ -165,7 +165,7 @@ pub(super) async fn poll_times<F: Future>(
     None
 }
 
-/// A change is seen wherever it falls between the steps of `changed`: subscribe, look, sleep.
+/// A change is noticed between any steps of `wait_for_change`: subscribe, read, sleep.
 pub async fn acq_4_no_wake_up_is_lost_between_look_and_sleep(s: &Subject) {
     for step in 0..8 {
         for release in [false, true] {
@@ -236,8 +236,8 @@ pub async fn acq_6_changed_ends_by_its_bound(s: &Subject) {
     }
 }
 
-/// While the holder is at work `changed` sleeps: returning for nothing is allowed, a hot loop is
-/// not.
+/// While the holder works, `wait_for_change` sleeps: returning without a change is allowed, a hot
+/// loop is not.
 pub async fn acq_4_changed_sleeps_while_the_holder_is_at_work(s: &Subject) {
     let id = s.id("k");
     let seen = granted(s.caller(&id).acquire(LONG).await).token;
