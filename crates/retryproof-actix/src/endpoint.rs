@@ -2,8 +2,8 @@
 //! What an annotated handler runs through (ANN-3, ANN-6).
 //!
 //! `#[idempotent(http)]` makes a handler a tuple struct around the filter, which implements actix's
-//! `Handler`: `.to(pay(filter))` mounts it guarded, and nothing mounts it otherwise. It asks actix
-//! for the request as it came, and extracts the function's arguments itself.
+//! `Handler`: `.to(pay(filter))` mounts it guarded, and nothing mounts it otherwise. It takes the
+//! whole request from actix, and extracts the function's arguments itself.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -31,19 +31,19 @@ use crate::head::{ActixHead, key_name};
 /// The future of an annotated handler.
 pub type EndpointFuture = Pin<Box<dyn Future<Output = HttpResponse>>>;
 
-/// A request as it came: what an annotated handler takes instead of the function's arguments.
+/// The whole request: what an annotated handler takes instead of the function's arguments.
 #[derive(Debug)]
 pub struct EndpointRequest {
     request: HttpRequest,
-    payload: Body,
+    payload: HiddenPayload,
 }
 
-/// A payload, which shows nothing (ID-4).
-struct Body(Payload);
+/// A payload. `Debug` shows nothing of it (ID-4).
+struct HiddenPayload(Payload);
 
-impl std::fmt::Debug for Body {
+impl std::fmt::Debug for HiddenPayload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Body")
+        f.write_str("HiddenPayload")
     }
 }
 
@@ -52,25 +52,24 @@ impl FromRequest for EndpointRequest {
     type Future = Ready<Result<Self, Self::Error>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        ready(Ok(Self { request: request.clone(), payload: Body(payload.take()) }))
+        ready(Ok(Self { request: request.clone(), payload: HiddenPayload(payload.take()) }))
     }
 }
 
-/// An argument: extracted before the grant, or, where it has taken the body, to be extracted after
-/// it.
+/// An argument: extracted before the grant, or after the grant if it took the body.
 ///
-/// actix hands an extractor the payload for the time of one call, so one that reads the body has
-/// taken it when the call returns; by that it is known, wherever among the arguments it stands.
+/// actix lends an extractor the payload for one call, so an extractor that reads the body has taken
+/// it when the call returns, whatever its position among the arguments.
 #[doc(hidden)]
 pub enum Argument<T: FromRequest> {
     Now(T),
     Later(T::Future),
-    /// actix's own, of the body alone: not looked at before the grant, as in axum.
+    /// An extractor of actix for the body alone: it does not run before the grant, as in axum.
     Untouched,
 }
 
-/// Whether an argument is one of actix's own that has the body as it came. Nothing of it is for a
-/// replay to ask, and to begin with it costs a buffer.
+/// Whether an argument is one of actix's extractors for the raw body. A replay does not need it, and
+/// its extraction costs a buffer.
 fn is_body_alone<T: 'static>() -> bool {
     [TypeId::of::<Bytes>(), TypeId::of::<String>()].contains(&TypeId::of::<T>())
 }
@@ -111,7 +110,7 @@ fn rejected(error: impl Into<actix_web::Error>) -> HttpResponse {
     note = "an argument implements `FromRequest`, and there are at most 16"
 )]
 pub trait Arguments: Sized + 'static {
-    /// The same, between the two steps.
+    /// The arguments between the two steps.
     #[doc(hidden)]
     type Early: 'static;
 
@@ -122,7 +121,7 @@ pub trait Arguments: Sized + 'static {
         payload: &mut Payload,
     ) -> impl Future<Output = Result<Self::Early, HttpResponse>>;
 
-    /// Where there is nothing to extract before the grant.
+    /// The arguments, if there is nothing to extract before the grant.
     #[doc(hidden)]
     fn untouched() -> Option<Self::Early>;
 
@@ -180,18 +179,18 @@ arguments! { A B C D E F G H I J K L M N }
 arguments! { A B C D E F G H I J K L M N O }
 arguments! { A B C D E F G H I J K L M N O P }
 
-/// Runs an annotated handler under the guard; what the attribute's expansion calls.
+/// Runs an annotated handler under the guard. The attribute expands to a call of this.
 ///
 /// # Cancel safety
-/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task
-/// (HTTP-12).
+/// If the future is dropped before the grant, nothing ran. If it is dropped later, the handler goes
+/// on in its own task (HTTP-12).
 ///
 /// # Panics
 /// A panic of the handler resumes here, after its lease was released.
 pub fn run_endpoint<Args, Run, Fut, R>(
     filter: &IdempotencyFilter,
     policy: &'static Policy,
-    EndpointRequest { request, payload: Body(mut payload) }: EndpointRequest,
+    EndpointRequest { request, payload: HiddenPayload(mut payload) }: EndpointRequest,
     run: Run,
 ) -> EndpointFuture
 where

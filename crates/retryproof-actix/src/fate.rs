@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`WithFate`]: an answer of actix, marked (HTTP-7).
+//! [`WithFate`]: marks a response of actix (HTTP-7).
 
 use actix_web::HttpResponse;
 use retryproof_http::AnswerFate;
 
-/// Marks an answer, so that the guard knows what becomes of it.
+/// Marks a response with its fate.
 ///
 /// An error type states its own fate in its `error_response`:
 ///
@@ -38,10 +38,10 @@ use retryproof_http::AnswerFate;
 ///     }
 /// }
 /// ```
-/// An `Err` without a mark is an answer like any other, and stored: nothing turns any error into
-/// [`Release`](AnswerFate::Release) by itself.
+/// An `Err` without a mark is stored like any other response: no error becomes
+/// [`Release`](AnswerFate::Release) automatically.
 pub trait WithFate {
-    /// Marks it.
+    /// The response with its fate.
     #[must_use]
     fn with_fate(self, fate: AnswerFate) -> Self;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! actix's own limits on bodies, lifted to the guard's: behind the middleware their 413 would be
-//! stored (HTTP-4).
+//! Raises actix's limits on bodies to the guard's: behind the middleware their 413 would be stored
+//! (HTTP-4).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -10,12 +10,12 @@ use actix_web::dev::{Extensions, Payload, ServiceRequest};
 use actix_web::web::{Data, FormConfig, JsonConfig, PayloadConfig};
 use actix_web::{HttpMessage as _, HttpRequest};
 
-/// What actix takes where the app says nothing.
+/// actix's defaults.
 const PAYLOAD: usize = 256 << 10;
 const JSON: usize = 2 << 20;
 const FORM: usize = 16 << 10;
 
-/// One container for each kind, so that one of the app's own leaves the others.
+/// One container for each kind, so that a limit of the app replaces only its own kind.
 pub(crate) struct Limits {
     payload: Rc<Extensions>,
     json: Rc<Extensions>,
@@ -36,7 +36,7 @@ impl Limits {
         }
     }
 
-    /// For a body of that length, as [`lift`](Self::lift) does.
+    /// As [`lift`](Self::lift), of a request without its payload.
     pub(crate) fn lifted(&self, request: HttpRequest, length: usize) -> HttpRequest {
         if length <= FORM {
             return request;
@@ -46,16 +46,15 @@ impl Limits {
         request.into_parts().0
     }
 
-    /// For a body of that length. Nothing is done where actix's defaults will do: to add to a
-    /// request's data wants the only handle on it, and a middleware outside may keep another. Then
-    /// they stay as they are.
+    /// Raises the limits for a body of this length, if it is over actix's defaults. Adding data to a
+    /// request needs its only handle; if a middleware outside keeps another one, the limits stay.
     fn lift(&self, request: &mut ServiceRequest, length: usize) {
         fn lift<T: 'static>(request: &mut ServiceRequest, container: &Rc<Extensions>) {
             if request.app_data::<T>().is_some() || request.app_data::<Data<T>>().is_some() {
                 return;
             }
-            // It panics where there is another handle, before it changes anything, and nothing else
-            // tells of one.
+            // It panics if there is another handle, before it changes anything. There is no other way
+            // to find out.
             let added =
                 catch_unwind(AssertUnwindSafe(|| request.add_data_container(Rc::clone(container))));
             if added.is_err() {

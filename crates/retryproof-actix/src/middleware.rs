@@ -31,20 +31,20 @@ use crate::limits::Limits;
 /// `web::resource("/refunds").wrap(Idempotency::new(&filter, REFUNDS))`.
 ///
 /// Wrap the resource whose handlers are to be guarded; around a scope or an app it guards every
-/// resource of it. GET, HEAD, OPTIONS and TRACE pass, and so does what no resource matches, unless
-/// [`Policy::methods`] and [`Policy::with_unmatched`] say otherwise; a 405 of actix's router is not
-/// stored (HTTP-1). What stands inside of it is recorded: the [crate's
-/// page](crate#the-order-of-middleware) says what belongs where. The extractors of a handler are
-/// inside, so a rejection of theirs is an answer, and stored; an annotated handler's are not.
+/// resource of it. GET, HEAD, OPTIONS and TRACE pass unguarded, and so do requests that no resource
+/// matches, unless [`Policy::methods`] and [`Policy::with_unmatched`] are set; a 405 of actix's
+/// router is not stored (HTTP-1). The responses of everything inside are recorded: see [the order of
+/// middleware](crate#the-order-of-middleware). The extractors of a handler are inside, so their
+/// rejections are stored; those of an annotated handler are not.
 ///
-/// The bodies that it hands on have passed the filter's own limit, so that actix's smaller defaults
-/// for `web::Bytes`, `String`, `web::Json` and `web::Form` are lifted to it, unless the app has set
-/// some of its own.
+/// The bodies that it hands on have passed the filter's limit, so it raises actix's smaller defaults
+/// for `web::Bytes`, `String`, `web::Json` and `web::Form` to their length, unless the app has set
+/// its own.
 ///
-/// They stay as they are, with one warning, where a middleware outside keeps a clone of the
-/// `HttpRequest`: actix lets a request's data be added to by its only handle alone, and panics
-/// otherwise, which is caught, but printed by the panic hook; a program whose panics abort ends.
-/// Set the limits yourself there (`.app_data(web::PayloadConfig::new(..))`).
+/// It cannot raise them, and logs one warning, if a middleware outside keeps a clone of the
+/// `HttpRequest`. actix adds data to a request through its only handle, and panics otherwise. The
+/// panic is caught, but the panic hook prints it, and a program whose panics abort ends. Set the
+/// limits yourself in that case (`.app_data(web::PayloadConfig::new(..))`).
 #[derive(Clone)]
 pub struct Idempotency {
     filter: IdempotencyFilter,
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// A service behind the guard, of one worker.
+/// A guarded service of one worker.
 pub struct IdempotencyService<S> {
     service: Rc<S>,
     filter: IdempotencyFilter,
@@ -148,8 +148,8 @@ where
     }
 }
 
-/// What the two sides of a granted call share. actix has one owner of a request at a time: the
-/// guard before the grant, then the service, then the guard again, for the answer.
+/// The request and the head of the response, on their way back from the service. actix has one owner
+/// of a request at a time: the guard before the grant, then the service, then the guard again.
 #[derive(Default)]
 struct ReturnedRequest {
     request: Cell<Option<HttpRequest>>,
@@ -209,7 +209,7 @@ where
             let response = returned.kept.join(response);
             match returned.request.take() {
                 Some(request) => Ok(ServiceResponse::new(request, response)),
-                // The worker is going down, and dropped the action with its request.
+                // The worker is shutting down, and dropped the call with its request.
                 None => {
                     Err(InternalError::from_response("the worker is going down", response).into())
                 }
@@ -219,10 +219,10 @@ where
 }
 
 pin_project! {
-    /// The future of [`IdempotencyService`]. What passes is not boxed.
+    /// The future of [`IdempotencyService`]. Only a guarded request is boxed.
     ///
-    /// Dropped before the lease was granted, nothing ran. Dropped later, the handler goes on in its
-    /// own task (HTTP-12).
+    /// If it is dropped before the grant, nothing ran. If it is dropped later, the handler goes on in
+    /// its own task (HTTP-12).
     #[project = AnsweringProjection]
     pub enum Answering<F> {
         #[doc(hidden)]

@@ -5,7 +5,7 @@
 //! `#[idempotent(http)]` makes a handler a unit struct whose `Handler` implementation calls
 //! [`run_endpoint`]; so `post(pay)` is the guarded handler and cannot be anything else (ANN-3). All
 //! arguments but the body are extracted before the key is looked up, on every call (ANN-6): an
-//! extractor that authenticates stands before a replay too.
+//! extractor that authenticates runs before a replay too.
 
 use std::any::TypeId;
 use std::convert::Infallible;
@@ -42,7 +42,7 @@ pub type EndpointFuture = Pin<Box<dyn Future<Output = Response> + Send + 'static
 /// `FromRef`, and the filter itself.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `IdempotencyFilter`",
-    label = "an endpoint with `#[idempotent(http)]` wants a filter in the router's state",
+    label = "an endpoint with `#[idempotent(http)]` needs a filter in the router's state",
     note = "derive `FromRef` for the state and give it a field of type `IdempotencyFilter`, or \
          use the filter itself as the state: `.with_state(filter)`"
 )]
@@ -71,14 +71,14 @@ pub enum ViaRequest {}
 
 /// The last argument of an annotated handler. One that reads the body is extracted after the grant;
 /// one that does not is extracted before, like the others, so that `async fn pay(user: User)`
-/// replays nothing to strangers (ANN-6).
+/// replays nothing to other users (ANN-6).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "every argument of an endpoint is an axum extractor, and the body comes last",
     note = "an argument implements `FromRequestParts`, the last one `FromRequestParts` or `FromRequest`"
 )]
 pub trait LastArgument<S, M>: Sized + Send + 'static {
-    /// What was extracted before the acquire.
+    /// The part that was extracted before the acquire.
     type Early: Send + 'static;
 
     /// Extracts what needs no body; an `Err` is the rejection.
@@ -136,11 +136,11 @@ where
     }
 }
 
-/// Runs an annotated handler under the guard; what the attribute's expansion calls.
+/// Runs an annotated handler under the guard. The attribute expands to a call of this.
 ///
 /// # Cancel safety
-/// Dropped before the grant, nothing ran. Dropped later, the handler goes on in its own task
-/// (HTTP-12).
+/// If the future is dropped before the grant, nothing ran. If it is dropped later, the handler goes
+/// on in its own task (HTTP-12).
 ///
 /// # Panics
 /// A panic of the handler resumes here, after its lease was released.
@@ -165,7 +165,7 @@ where
             Err(rejection) => AnswerFate::Release.mark(rejection),
         })
     };
-    // Decided before anything is boxed, so that each way through has a future of its own size.
+    // Decided before anything is boxed, so that the future of each outcome has its own size.
     let (filter, policy) = (state.filter(), PolicyRef::Constant(policy));
     let length = || request.body().size_hint().lower();
     let key = || ClientKey::from_headers(request.headers(), &filter.0.key_header);
@@ -272,8 +272,8 @@ impl fmt::Debug for IdempotencyKey {
 /// none.
 ///
 /// # Panics
-/// Dereferenced before the lease was granted. Extractors run before that at an annotated endpoint,
-/// so an extractor of one's own must not use it; a handler always may.
+/// If it is dereferenced before the lease was granted. Extractors of an annotated endpoint run before
+/// that, so a custom extractor must not use it; a handler always may.
 #[derive(Clone)]
 pub struct Lease(LeaseCell);
 
@@ -305,8 +305,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The handler asked for a key or a lease, and the request is not guarded: 500, for it is a mistake
-/// of the program.
+/// The rejection of a key or a lease extractor when the request is not guarded: 500, because it is a
+/// bug of the application.
 #[derive(Debug, Clone, Copy)]
 pub struct NotGuarded(());
 

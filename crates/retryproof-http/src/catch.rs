@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 /// A panic on its way.
-pub(crate) type Panic = Box<dyn Any + Send>;
+pub(crate) type PanicPayload = Box<dyn Any + Send>;
 
 pin_project! {
     /// Its output is that of the future; a panic of it is an `Err`. What the future borrowed is not
@@ -19,7 +19,7 @@ pin_project! {
     #[project = CatchProjection]
     pub(crate) enum Catch<F> {
         Running { #[pin] future: F },
-        Panicked { panic: Option<Panic> },
+        Panicked { panic: Option<PanicPayload> },
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn catch_from<F: Future>(make: impl FnOnce() -> F) -> Catch<F> {
 }
 
 impl<F: Future> Future for Catch<F> {
-    type Output = Result<F::Output, Panic>;
+    type Output = Result<F::Output, PanicPayload>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {

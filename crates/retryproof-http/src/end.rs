@@ -10,7 +10,7 @@ use retryproof_core::observe::Phase;
 
 use crate::body::GuardedBody;
 use crate::call::RunningCall;
-use crate::catch::Panic;
+use crate::catch::PanicPayload;
 #[cfg(feature = "grpc")]
 use crate::fate::RollBackWrites;
 use crate::protocol::decide::{Finding, NoTx};
@@ -23,7 +23,7 @@ pub(crate) enum Unrecorded<R, E> {
     RolledBack(Response<R>),
     Held(Response<R>),
     Failed(E),
-    Panicked(Panic),
+    Panicked(PanicPayload),
 }
 
 pub(crate) async fn end_unrecorded<R, E>(

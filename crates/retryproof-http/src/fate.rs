@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of an answer: stored, released, held or streamed (HTTP-7).
+//! The fate of a response: stored, released, held or streamed (HTTP-7).
 //!
-//! An error type that a handler returns is turned into a response before the guard sees it, so the
-//! response has to carry the word. It does so by an extension, [`AnswerFate`]; nothing turns any
-//! error into `Release` by itself.
+//! An error type that a handler returns becomes a response before the guard sees it, so the response
+//! carries the fate in an extension, [`AnswerFate`]. No error becomes `Release` automatically.
 
 use http::{Extensions, Response};
 use retryproof_core::Recorded;
 
-/// What becomes of an answer that the handler returned. A response extension; in axum also a part
+/// The fate of a response that the handler returned. A response extension; in axum also a part
 /// of any response tuple: `(StatusCode::BAD_GATEWAY, AnswerFate::Hold, "timed out")`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AnswerFate {
-    /// Stored and replayed to every duplicate for the ttl, whatever its status. What happens to an
-    /// unmarked answer.
+    /// Stored, and replayed to every duplicate for the ttl, whatever its status. The default for a
+    /// response without a mark.
     #[default]
     Store,
-    /// **Surely nothing happened.** The answer is sent, not stored, and the key is free again: the
-    /// next request runs.
+    /// **Certainly nothing happened.** The response is sent and not stored, and the key is free
+    /// again: the next request runs.
     Release,
-    /// **Nobody knows what happened**, say after a time-out of a payment provider. The answer is
-    /// sent, not stored, and the key stays taken until the lease runs out; the next run knows that
-    /// it is a takeover.
+    /// **It is not known what happened**, for example after a timeout of a payment provider. The
+    /// response is sent and not stored, and the key stays held until the lease runs out. The next run
+    /// can tell from its lease that it is a takeover.
     Hold,
-    /// **Done, and to be sent as it comes.** Before its first byte leaves, the key is recorded as
-    /// done and not replayable; then the body streams to the client, and is dropped with the
-    /// connection. A duplicate is refused, 409 `result-not-replayable`. For endless or slow bodies:
-    /// NDJSON, an export. Do the work first, then answer.
+    /// **Done, with a body to stream.** The key is recorded as done and not replayable before the
+    /// first byte is sent. Then the body streams to the client, and is dropped with the connection. A
+    /// duplicate is refused with 409 `result-not-replayable`. For endless or slow bodies, such as
+    /// NDJSON or an export. Do the work first, then respond.
     Stream,
 }
 
-/// States the fate of an error (or any answer), by the type that knows it.
+/// States the fate of an error, or of any other response.
 ///
 /// ```
 /// use retryproof_http::{AnswerFate, Fate};
@@ -47,16 +46,16 @@ pub enum AnswerFate {
 ///     }
 /// }
 /// ```
-/// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is no default and no
-/// blanket implementation on purpose: freeing the key of a charge that may have happened is a
+/// Its `IntoResponse` then puts `self.fate()` into the response tuple. There is deliberately no
+/// default and no blanket implementation: freeing the key of a charge that may have happened is a
 /// decision.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what becomes of its answer",
-    label = "it wants to be a `Fate`",
-    note = "implement `Fate` for it: `Store`, `Release` or `Hold`, for each of its values"
+    message = "`{Self}` does not state the fate of its response",
+    label = "this type needs to implement `Fate`",
+    note = "implement `Fate` for it: return `Store`, `Release` or `Hold` for each of its values"
 )]
 pub trait Fate {
-    /// What becomes of the answer that is made of `self`.
+    /// The fate of the response that is made from `self`.
     fn fate(&self) -> AnswerFate;
 }
 
@@ -67,9 +66,9 @@ impl AnswerFate {
         response
     }
 
-    /// Takes the mark off a response: it belongs to the call whose handler set it, and an outer
-    /// call that hands the response on must not read it as its own (HTTP-7). What was recorded of
-    /// an inner call is not said of the outer one either (CMP-4).
+    /// Removes the mark from a response. It belongs to the call whose handler set it, so an outer
+    /// call that hands the response on must not read it (HTTP-7). The same holds for what was
+    /// recorded of an inner call (CMP-4).
     pub(crate) fn take(extensions: &mut Extensions) -> Option<Self> {
         extensions.remove::<Recorded>();
         extensions.remove()

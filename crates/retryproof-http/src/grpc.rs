@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! gRPC behind the guard: unary calls of tonic, or of anything else that speaks gRPC over `tower`
-//! (HTTP-17).
+//! gRPC behind the guard: unary calls of tonic, or of any other gRPC service over `tower` (HTTP-17).
 //!
 //! The key is the metadata entry `idempotency-key` (or whatever `web.key-header` names). The first
 //! call with a key runs; every retry gets its message, its metadata and its trailers again,
 //! `grpc-status` included, with `idempotent-replayed: true`.
 //! [`IdempotencyFilter::grpc`](crate::IdempotencyFilter::grpc) makes the layer. In tonic it goes
 //! around one service, by `add_service(guard.named_layer(PaymentsServer::new(payments)))`
-//! (`tonic::service::LayerExt`), or, by `Server::layer`, around all of them; there keys should be
-//! optional (`web.required = false`), for health checks and reflection have none. The program
-//! `examples/grpc` of the repository shows both sides. Any other service does as well:
+//! (`tonic::service::LayerExt`), or, by `Server::layer`, around all of them. Make keys optional there
+//! (`web.required = false`), because health checks and reflection have none. The program
+//! `examples/grpc` of the repository shows both sides. Any other service works too:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -38,61 +37,61 @@
 //! ```
 //!
 //! # What a call gets
-//! A refusal is an answer with the HTTP status 200 and one of these, never stored ([`refusal`]):
+//! A refusal is a response with the HTTP status 200 and one of these statuses. It is never stored
+//! ([`refusal`]):
 //!
-//! | the call | `grpc-status` | says when to come back |
+//! | the call | `grpc-status` | has a retry time |
 //! |---|---|---|
 //! | has no key, or none that is well-formed | 3 `INVALID_ARGUMENT` | |
 //! | repeats a key with another message or method | 3 `INVALID_ARGUMENT` | |
 //! | has no caller that the filter's hook finds | 16 `UNAUTHENTICATED` where the filter has a challenge, else 7 `PERMISSION_DENIED` | |
 //! | is larger than `web.max-body-bytes` | 8 `RESOURCE_EXHAUSTED` | |
 //! | repeats one that runs, for longer than the wait | 10 `ABORTED` | yes |
-//! | repeats one whose answer was not kept | 6 `ALREADY_EXISTS`: the work is done, and asking again gets no more | |
-//! | meets a store that is away or full, a full or closing service; or broke off | 14 `UNAVAILABLE` | yes |
-//! | ran, and its answer broke off or could not be recorded; meets a record that cannot be read, or a server without a scope | 13 `INTERNAL` | |
+//! | repeats one whose response was not kept | 6 `ALREADY_EXISTS`: the work is done, and a retry gets no more | |
+//! | reaches a store that is away or full, or a service that is full or shutting down; or broke off | 14 `UNAVAILABLE` | yes |
+//! | ran, and its response broke off or could not be recorded; reaches a record that cannot be read, or a server without a scope | 13 `INTERNAL` | |
 //!
 //! `grpc-status-details-bin` holds a `google.rpc.ErrorInfo` (domain `retryproof`, the reason is the
-//! problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, where there is something
-//! to wait for, a `google.rpc.RetryInfo`. The same time stands in the metadata `retry-after`
-//! (seconds) and `grpc-retry-pushback-ms`, which the retry policies of gRPC clients heed.
+//! problem's [`Code`](crate::Code) in capitals, such as `IN_FLIGHT`) and, if there is a retry time, a
+//! `google.rpc.RetryInfo`. The metadata `retry-after` (seconds) and `grpc-retry-pushback-ms` have the
+//! same time; the retry policies of gRPC clients use it.
 //!
-//! # What becomes of an answer
-//! A status other than `OK` that the handler returns is an answer: it is stored and replayed
-//! (HTTP-7). A handler says otherwise by [`AnswerFate`](crate::AnswerFate) in the extensions of its
-//! response, or, as a `Status` has none, by the metadata [`FATE`]: `release` when surely nothing
-//! happened, `hold` when that is not known, `stream` when it is done and its messages are to flow.
-//! The entry does not leave the server. In tonic:
+//! # What happens to a response
+//! A status other than `OK` that the handler returns is stored and replayed (HTTP-7). A handler sets
+//! another fate by [`AnswerFate`](crate::AnswerFate) in the extensions of its response. A `Status`
+//! has no extensions, so it uses the metadata [`FATE`]: `release` when certainly nothing happened,
+//! `hold` when that is not known, `stream` when the work is done and the messages have to flow. The
+//! entry does not leave the server. In tonic:
 //! `status.metadata_mut().insert(grpc::FATE, MetadataValue::from_static("release"))`.
 //!
 //! Writes of a [`GuardedTx`](crate::GuardedTx), `GuardedTx::of(request.extensions(), &joined)` in
-//! tonic, commit with the record of an answer that is `OK`. Any other status takes them back, and
-//! is recorded alone (CMP-7). What is recorded before its status is known commits: a stream, and an
-//! answer over `web.max-response-bytes`.
+//! tonic, commit with the record of a response that is `OK`. Any other status rolls them back, and
+//! is recorded alone (CMP-7). A response that is recorded before its status is known commits: a
+//! stream, and a response over `web.max-response-bytes`.
 //!
 //! # Streams
-//! - An answer of more than one message reaches its client whole, and is recorded as "done, not
+//! - A response of more than one message reaches its client whole, and is recorded as "done, not
 //!   replayable" as soon as its second message begins, or after `web.collect-timeout` (HTTP-13).
-//!   Until then nothing of it is sent. A status that comes after it says its fate too late; one
-//!   that comes instead of the first message is an answer like any other.
-//! - A method named with [`GrpcLayer::streaming`] is recorded so as soon as it answers, and its
-//!   messages flow in both directions at once. Name those that the client talks to while they
-//!   answer, and those whose first messages come late. A request of theirs is not read before it
-//!   runs, so another one under the same key is not told apart. One that is refused at once, by a
-//!   status and nothing else, is an answer like any other.
-//! - A stream from the client that is not named so is gathered up to `web.max-body-bytes`, and is
-//!   one call like any other.
+//!   Until then nothing of it is sent. The fate of a status after that has no effect; a status
+//!   instead of the first message is a response like any other.
+//! - A method named with [`GrpcLayer::streaming`] is recorded as "done, not replayable" as soon as it
+//!   responds, and its messages flow in both directions at once. Name bidirectional methods, and
+//!   methods whose first message comes late. Their requests are not read before they run, so another
+//!   request under the same key is not detected. A response of a status alone is stored like any
+//!   other.
+//! - Any other stream from the client is read up to `web.max-body-bytes`, and is one call like any
+//!   other.
 //!
 //! # What to know
-//! - **Scope.** A policy without one has the method's: `pay.v1.Payments/Charge`. The client names
-//!   the method, also one that is not there; where scopes label metrics, name the scope.
-//! - **The fingerprint** is over the encoded message. A retry has to send the same bytes: protobuf
-//!   maps whose order is random (`HashMap`) do not; `BTreeMap` does, and so does a request that was
-//!   encoded once.
-//! - **grpc-web.** The guard belongs inside of `GrpcWebLayer`: there it sees statuses and trailers.
-//!   Outside of it answers are replayed as well, but a status is hidden in the body then, so that
-//!   writes commit with an error, and a second message does not tell a stream.
-//! - **Deadlines.** A duplicate waits for the policy's wait; a client with a shorter deadline sees
-//!   that instead.
+//! - **Scope.** A policy without a scope gets that of the method: `pay.v1.Payments/Charge`. The client
+//!   chooses the method, also one that does not exist; if scopes label metrics, name the scope.
+//! - **The fingerprint** is over the encoded message, so a retry has to send the same bytes. Protobuf
+//!   maps in a `HashMap` change their order; use `BTreeMap`, or encode the request once.
+//! - **grpc-web.** The guard belongs inside of `GrpcWebLayer`, where it sees statuses and trailers.
+//!   Outside of it responses are replayed too, but their status is hidden in the body, so writes
+//!   commit with an error, and a second message does not show a stream.
+//! - **Deadlines.** A duplicate waits for up to the policy's wait; a client with a shorter deadline
+//!   gets `DEADLINE_EXCEEDED` instead.
 //! - **A caller hook** that refuses does so with a gRPC status:
 //!   `Caller::refuse(Status::unauthenticated("…").into_http::<Bytes>())`.
 
@@ -105,6 +104,6 @@ pub use first_message::GrpcBody;
 pub use refusal::refusal;
 pub use service::{GrpcFuture, GrpcLayer, GrpcService};
 
-/// The metadata entry by which a status says its fate: `store`, `release`, `hold` or `stream`
-/// (HTTP-7). It is taken off before the answer is stored or sent.
+/// The metadata entry with the fate of a status: `store`, `release`, `hold` or `stream` (HTTP-7). It
+/// is removed before the response is stored or sent.
 pub const FATE: &str = "retryproof-fate";

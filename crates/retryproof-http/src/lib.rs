@@ -5,8 +5,8 @@
 //! `retryproof`, where `retryproof_http::…` of the examples is `retryproof::http::…` and
 //! `retryproof_core::…` is `retryproof::…`.
 //!
-//! The first request with a key runs the handler, once, whatever happens to its client; its answer
-//! is recorded before the first byte of it goes out; every retry gets that answer again, marked
+//! The first request with a key runs the handler, once, even if its client disconnects. Its response
+//! is recorded before its first byte is sent. Every retry gets that response again, marked
 //! `Idempotent-Replayed: true`.
 //!
 //! ```sh
@@ -14,8 +14,18 @@
 //! cargo add axum@0.8
 //! ```
 //!
-//! It stands on axum 0.8 and tower 0.5; its gRPC form is tested with tonic 0.14. In a program,
-//! `retryproof_http` of the examples is `retryproof::http`, and `retryproof_core` is `retryproof`.
+//! It works with axum 0.8 and tower 0.5. The gRPC form is tested with tonic 0.14.
+//!
+//! # Which front end
+//!
+//! | to guard | use |
+//! |---|---|
+//! | an axum handler of your own | the attribute `#[idempotent(http)]`: the handler cannot be mounted unguarded |
+//! | routes of a `Router`, or any tower service | the [layer](IdempotencyFilter::guard) |
+//! | a gRPC service | the [gRPC layer](#grpc) of the feature `grpc` |
+//! | an actix-web handler | the crate `retryproof-actix`, with the same filter |
+//!
+//! ## A layer
 //!
 //! ```
 //! # #[cfg(feature = "axum")] {
@@ -33,57 +43,82 @@
 //! # }
 //! # Ok::<(), retryproof_core::Error>(())
 //! ```
-//! In axum the attribute `#[idempotent(http)]` says the same in the handler's own place, and then
-//! the handler cannot be mounted without its guard. Behind the attribute stands
-//! `axum::run_endpoint`.
+//!
+//! ## An annotated handler
+//!
+//! The filter is in the router's state, and the attribute takes the policy:
+//!
+//! ```ignore
+//! #[retryproof::idempotent(http, scope = "refunds")]
+//! async fn refund(order: String) -> String {
+//!     format!("refunded {order}")
+//! }
+//!
+//! let app: Router = Router::new().route("/refunds", post(refund)).with_state(filter);
+//! ```
+//!
+//! ## gRPC
+//!
+//! ```ignore
+//! let guard = filter.grpc(Policy::unnamed());
+//! Server::builder().add_service(guard.named_layer(PaymentsServer::new(payments)));
+//! ```
+//!
+//! ## actix-web
+//!
+//! ```ignore
+//! web::resource("/refunds")
+//!     .wrap(retryproof::actix::Idempotency::new(&filter, Policy::new("refunds")))
+//!     .route(web::post().to(refund))
+//! ```
 //!
 //! # What a request gets
 //!
-//! | the request, and the record of its key | answer |
+//! | the request, and the record of its key | response |
 //! |---|---|
-//! | has no key | 400 `key-missing`; where keys are optional (`web.required = false`): the handler, untouched |
-//! | has no well-formed key | 400 `key-invalid` |
+//! | has no key | 400 `key-missing`; with optional keys (`web.required = false`) the handler runs unguarded |
+//! | has a malformed key | 400 `key-invalid` |
 //! | has no caller that the filter's hook finds | 401 `caller-missing` with the filter's challenge, else 403 |
-//! | has a body over `web.max-body-bytes` | 413 `body-too-large`, by its declared length before a byte is read |
-//! | is the first | the handler runs; its answer is stored and sent |
-//! | repeats one that is done | the stored answer, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
-//! | repeats the key, with another method, path, query or body | 422 `fingerprint-mismatch` |
-//! | repeats one that runs | waits for it, then as above; past the wait 409 `in-flight` with `Retry-After` |
-//! | repeats one whose answer was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
-//! | meets a store that is away or full, a full or closing service | 503 with `Retry-After`; what is done is still replayed while the store answers |
-//! | meets a record that cannot be read, or another store error | 500, and nothing runs |
+//! | has a body over `web.max-body-bytes` | 413 `body-too-large`; a declared length over the limit is refused before a byte is read |
+//! | is the first | the handler runs; its response is stored and sent |
+//! | repeats a completed one | the stored response, `Idempotent-Replayed: true`, `Cache-Control: no-store` |
+//! | repeats the key with another method, path, query or body | 422 `fingerprint-mismatch` |
+//! | repeats one that runs | waits for it, then as above; after the wait 409 `in-flight` with `Retry-After` |
+//! | repeats one whose response was not kept | 409 `result-not-replayable`, with `original-status` and `location` |
+//! | reaches a store that is away or full, or a service that is full or shutting down | 503 with `Retry-After`; completed requests are still replayed while the store works |
+//! | reaches a record that cannot be read, or another store error | 500, and nothing runs |
 //!
-//! Answers of the filter's own are RFC 9457 problems; [`Code`] lists them. They never repeat the
+//! The filter's own responses are RFC 9457 problems; [`Code`] lists them. They never contain the
 //! key.
 //!
-//! A layer guards every method but GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names
-//! others, and lets pass what the router matched no route for, unless [`Policy::with_unmatched`]
-//! says otherwise (HTTP-1). An annotated handler guards all that it gets.
+//! A layer guards every method except GET, HEAD, OPTIONS and TRACE, unless [`Policy::methods`] names
+//! others. Requests that the router matched no route for pass unguarded, unless
+//! [`Policy::with_unmatched`] is set (HTTP-1). An annotated handler guards every request.
 //!
-//! # What becomes of the handler's answer
+//! # What happens to the handler's response
 //!
 //! | the handler | its record | its client |
 //! |---|---|---|
-//! | returns, with any status, an axum `Err` included | stored for the ttl | gets the answer |
-//! | behind a layer, is a router that answers 405 | gone; the next request runs | gets the answer |
-//! | returns an answer marked [`Release`]: surely nothing happened | gone; the next request runs | gets the answer |
-//! | returns an answer marked [`Hold`]: nobody knows what happened | taken until the lease runs out; the next run is a takeover | gets the answer |
-//! | panics, or its service fails | gone; the next request runs | sees the panic or the error, as without the guard |
-//! | returns an answer marked [`Stream`]: done, and its body is endless or slow | "done, not replayable" | gets the body as it comes |
-//! | answers with a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was collected, then the rest as it comes |
-//! | answers with an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the answer whole |
-//! | answers with a body that breaks off | "done, not replayable" | 500 `response-failed` |
-//! | returns, and the store fails to record it | taken until the lease runs out | by policy: the answer (a response extension, [`Recorded`](retryproof_core::Recorded), tells), or 500 `completion-failed` |
-//! | returns after its lease was lost to another run | the other run's | gets the other run's answer |
+//! | returns, with any status, an axum `Err` included | stored for the ttl | gets the response |
+//! | behind a layer, is a router that returns 405 | deleted; the next request runs | gets the response |
+//! | returns a response marked [`Release`]: certainly nothing happened | deleted; the next request runs | gets the response |
+//! | returns a response marked [`Hold`]: it is not known what happened | held until the lease runs out; the next run is a takeover | gets the response |
+//! | panics, or its service fails | deleted; the next request runs | gets the panic or the error, as without the guard |
+//! | returns a response marked [`Stream`]: done, with an endless or slow body | "done, not replayable" | gets the body while it is produced |
+//! | returns a body that does not end within `web.collect-timeout` | "done, not replayable" | gets what was read, then the rest while it is produced |
+//! | returns an event stream, an upgrade, or more than `web.max-response-bytes` | "done, not replayable" | gets the whole response |
+//! | returns a body that breaks off | "done, not replayable" | 500 `response-failed` |
+//! | returns, and the store fails to record it | held until the lease runs out | by policy the response, with the extension [`Recorded`](retryproof_core::Recorded), or 500 `completion-failed` |
+//! | returns after its lease was lost to another run | that of the other run | gets the other run's response |
 //!
-//! An error type states its own fate through [`Fate`]; nothing turns an error into [`Release`] by
-//! itself. For answers without a mark a filter may have a [hook](FilterBuilder::fate). A mark is
-//! taken off when it is read: an outer guarded call that returns the answer does not see it.
+//! An error type states its fate through [`Fate`]; no error becomes [`Release`] automatically. A
+//! filter may have a [hook](FilterBuilder::fate) for responses without a mark. The guard removes a
+//! mark when it reads it, so an outer guarded call that returns the response does not see it.
 //!
-//! A handler whose effect happens *while* its body streams is recorded as done before it is: do the
-//! work first, then answer. The handler runs on a task of its own once its lease is granted and it
-//! first waits, so task-locals of the connection are not there; the current tracing span is, and so
-//! are the request's extensions.
+//! A handler whose effect happens *while* its body streams is recorded as done before the effect: do
+//! the work first, then respond. From its first wait on, the handler runs in its own task, so
+//! task-locals of the connection are not there; the current tracing span and the request's
+//! extensions are.
 //!
 //! # Layer order
 //!
@@ -94,44 +129,44 @@
 //!
 //! | layer | outside: right | inside: wrong |
 //! |---|---|---|
-//! | timeout | 408, the action completes, the retry replays | 408 stored for the ttl |
+//! | timeout | 408, the work completes, the retry replays | 408 stored for the ttl |
 //! | panic catcher | 500, record released | 500 stored and replayed |
 //! | compression | each replay is negotiated anew | gzip replayed to a client that cannot read it |
 //! | CORS, request id | computed per request | another origin's values replayed |
-//! | body limit | 413, unstored; axum's `DefaultBodyLimit` holds where it is smaller than `web.max-body-bytes` | 413 stored |
-//! | authentication | refuses before the key is touched, and supplies the caller | 401 stored |
+//! | body limit | 413, not stored; axum's `DefaultBodyLimit` applies if it is smaller than `web.max-body-bytes` | 413 stored |
+//! | authentication | refuses before the key is used, and supplies the caller | 401 stored |
 //! | request decompression | fingerprint and limit on plain bytes | retries compressed differently are 422 |
-//! | concurrency limit | does not see work whose client left | bounds the work itself: this one belongs inside, by a `Router::layer` of its own (or set `max-running`) |
+//! | concurrency limit | does not count work whose client left | bounds the work itself: this layer belongs inside, by its own `Router::layer` (or set `max-running`) |
 //!
-//! In a `ServiceBuilder` the guard asks what is inside for a place before it looks at the request,
-//! as every service of tower does, and keeps it while the body comes and while a duplicate waits
-//! for the holder: duplicates of one key could fill a limit directly inside, and then other keys
-//! and replays queue behind them. There use `max-running`, or a wait of zero. A `Router` takes the
-//! place within the call, after the grant.
+//! In a `ServiceBuilder` the guard reserves a place in the inner service before it reads the
+//! request, as every tower service does, and keeps it while the body arrives and while a duplicate
+//! waits for the holder. Duplicates of one key could fill a limit directly inside, and other keys
+//! and replays would queue behind them. Use `max-running` there, or a wait of zero. A `Router`
+//! reserves the place within the call, after the grant.
 //!
-//! **Extractors.** Behind the *layer* they are part of the handler: their rejections are answers,
-//! and are stored. Authenticate outside. At an *annotated* handler all arguments but the body are
-//! extracted before the key is looked up, on every call, and any rejection is unstored: an
-//! extractor that authenticates stands before a replay too.
+//! **Extractors.** Behind the *layer* they are part of the handler: their rejections are responses,
+//! and are stored. Authenticate outside. At an *annotated* handler all arguments except the body are
+//! extracted before the key is looked up, on every call, and no rejection is stored: an extractor
+//! that authenticates runs before a replay too.
 //!
-//! # Who is asking
+//! # Callers
 //!
-//! Two tenants that choose the same key must not see each other's answers, so a filter is not built
-//! without a word on it: [`FilterBuilder::caller`] folds the tenant into every key,
-//! [`FilterBuilder::callers_share_keys`] says that the application sees to it. A request whose
-//! caller the hook does not find is refused: 401 `caller-missing` with the
-//! [challenge](FilterBuilder::challenge) of the filter, or 403 without one.
+//! Two tenants that choose the same key must not see each other's responses, so `build()` fails to
+//! compile until one of two methods was called: [`FilterBuilder::caller`] folds the tenant into
+//! every key; with [`FilterBuilder::callers_share_keys`] the application ensures that keys differ. A
+//! request whose caller the hook does not find is refused: 401 `caller-missing` with the filter's
+//! [challenge](FilterBuilder::challenge), or 403 without one.
 //!
 //! # Shutting down
 //!
-//! A server's graceful shutdown waits for connections, not for handlers whose client went away.
+//! A server's graceful shutdown waits for connections, not for handlers whose client disconnected.
 //! Call [`IdempotencyFilter::shutdown`] after it.
 //!
 //! # Without axum
 //!
-//! Any tower stack will do. The request body has to be one that can carry buffered bytes
-//! ([`FromReplay`]); a service on hyper's own body wraps it first, and names its scope, for there
-//! is no router to ask:
+//! Any tower stack works. The request body has to be a type that can carry buffered bytes
+//! ([`FromReplay`]). A service on hyper's own body wraps it first, and names its scope, because there
+//! is no router to derive one from:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -163,9 +198,9 @@
 //! # Features
 //!
 //! `axum`: the module `axum` (annotated handlers, extractors for key and lease), the default scope
-//! from the matched route, [`AnswerFate`] as a part of response tuples.
+//! from the matched route, and [`AnswerFate`] as a part of response tuples.
 //!
-//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, refusals as gRPC
+//! `grpc`: the module `grpc` (unary calls of tonic and others behind the guard, and refusals as gRPC
 //! statuses).
 
 #[doc(hidden)]
@@ -208,7 +243,7 @@ pub use protocol::stored::{Corrupt, StoredResponse};
 pub use tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 pub use transaction::{GuardedTx, OpenTx, TxError};
 
-/// Whoever shares them between threads finds out here, not in a user's program.
+/// Fails here, not in a user's program, if one of these types stops being `Send` or `Sync`.
 const _: () = {
     const fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<IdempotencyFilter>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Policy`]: scope and durations of one guarded endpoint, and what a layer with it guards.
+//! [`Policy`]: scope and durations of one guarded endpoint, and which requests a layer guards.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use http::Method;
 
-/// What an endpoint asks for; whatever it leaves out is the configured default (CTX-3). Made in a
-/// `const`, a value out of bounds is a compile error.
+/// The settings of one endpoint. A setting that it does not have is the configured default (CTX-3).
+/// In a `const`, a value out of bounds is a compile error.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -37,12 +37,12 @@ pub enum Methods {
     Changing,
     /// Every method.
     All,
-    /// These, in capitals: `Methods::Only(&["POST", "PATCH"])`.
+    /// These methods, in capitals: `Methods::Only(&["POST", "PATCH"])`.
     Only(&'static [&'static str]),
 }
 
 impl Policy {
-    /// A policy with a scope of its own: the records survive a change of the route.
+    /// A policy with a named scope: its records survive a change of the route.
     ///
     /// # Panics
     /// Unless the scope has 1 to 255 bytes, is not blank and has no ASCII control character (ID-3).
@@ -54,8 +54,8 @@ impl Policy {
         Self { scope: Some(scope), ..Self::unnamed() }
     }
 
-    /// A policy whose scope is made of method and matched route: `POST /orders/{}` (HTTP-16).
-    /// Behind a router that tells no route, each request is answered 500 `scope-invalid`.
+    /// A policy whose scope is derived from method and matched route: `POST /orders/{}` (HTTP-16).
+    /// Without a router, every request gets 500 `scope-invalid`.
     pub const fn unnamed() -> Self {
         Self {
             scope: None,
@@ -77,7 +77,7 @@ impl Policy {
         self
     }
 
-    /// How long a holder that went silent keeps the key.
+    /// How long a holder that stopped extending its lease keeps the key.
     ///
     /// # Panics
     /// Unless it is between 10 ms and 24 h (CTX-2).
@@ -87,7 +87,7 @@ impl Policy {
         self
     }
 
-    /// How long a duplicate waits for the holder; zero looks once and never blocks.
+    /// How long a duplicate waits for the holder. With zero it never waits.
     ///
     /// # Panics
     /// Unless it is at most 24 h (CTX-2).
@@ -97,26 +97,26 @@ impl Policy {
         self
     }
 
-    /// Which methods a layer with this policy guards; [`Methods::Changing`] unless said (HTTP-1).
-    /// Any other passes, and an annotated handler inside still guards it.
+    /// The methods that a layer with this policy guards; [`Methods::Changing`] by default (HTTP-1).
+    /// Requests with other methods pass unguarded, and an annotated handler inside still guards them.
     ///
     /// # Panics
-    /// If [`Methods::Only`] names no method, or one with a small letter: methods are compared byte
-    /// for byte.
+    /// If [`Methods::Only`] names no method, or one with a lower-case letter: methods are compared
+    /// byte for byte.
     pub const fn methods(mut self, methods: Methods) -> Self {
         if let Methods::Only(names) = methods {
             assert!(
                 are_methods(names),
-                "`Methods::Only` wants methods, and their names in capitals"
+                "`Methods::Only` needs at least one method, with its name in capitals"
             );
         }
         self.methods = methods;
         self
     }
 
-    /// Guards with a layer also what the router matched no route for: for a fallback that does
-    /// work, such as a proxy. Unless said, such a request passes (HTTP-1). The policy needs a
-    /// scope, since there is no route to make one of.
+    /// Makes a layer also guard requests that the router matched no route for: for a fallback that
+    /// does work, such as a proxy. By default such a request passes unguarded (HTTP-1). The policy
+    /// needs a scope, because there is no route to derive one from.
     pub const fn with_unmatched(mut self) -> Self {
         self.unmatched = true;
         self

@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 
 use crate::body::ReplayBody;
 use crate::call::{CallMark, GrantHandles, GrantedRequest, PreparedRequest, RunningCall};
-use crate::catch::{Panic, catch_from};
+use crate::catch::{PanicPayload, catch_from};
 use crate::end::{Unrecorded, end_unrecorded};
 use crate::fate::AnswerFate;
 use crate::filter::{FateHook, IdempotencyFilter};
@@ -97,7 +97,7 @@ fn shutting_down(filter: &IdempotencyFilter) -> Response<ReplayBody> {
 /// Ends a call whose handler has returned or panicked.
 fn end<R, E>(
     call: Pin<Box<RunningCall<R>>>,
-    returned: Result<Result<Response<R>, E>, Panic>,
+    returned: Result<Result<Response<R>, E>, PanicPayload>,
 ) -> impl Future<Output = Result<HandlerResponse<R>, E>>
 where
     R: Body<Data = Bytes>,

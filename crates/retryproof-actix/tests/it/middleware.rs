@@ -7,8 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use actix_web::dev::Service as _;
-use actix_web::http::header;
-use actix_web::http::{ConnectionType, StatusCode};
+use actix_web::http::{ConnectionType, StatusCode, header};
 use actix_web::test::{self, TestRequest};
 use actix_web::web::{self, Bytes};
 use actix_web::{App, HttpResponse, error};
@@ -382,10 +381,8 @@ async fn http_4_where_a_middleware_outside_keeps_the_request_the_limits_stay_and
     let large = "x".repeat(300 << 10);
     let ask = |key: &str, declared: bool| {
         let request = post("/orders", key).set_payload(large.clone());
-        match declared {
-            true => request.insert_header((header::CONTENT_LENGTH, large.len())),
-            false => request,
-        }
+        let length = (header::CONTENT_LENGTH, large.len());
+        if declared { request.insert_header(length) } else { request }
     };
     let app = test::init_service(keeping(None)).await;
     for (key, declared) in [("a", true), ("b", false)] {

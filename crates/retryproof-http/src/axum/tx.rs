@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GuardedTx`] as an extractor: a handle that opens nothing (ANN-6, CMP-7).
+//! [`GuardedTx`] as an extractor. It is a handle: extracting it opens nothing (ANN-6, CMP-7).
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::transaction::GuardedTx;
 /// which one can be taken by `FromRef`.
 #[diagnostic::on_unimplemented(
     message = "the state `{Self}` has no `JoinedEngine<{T}>`",
-    label = "`GuardedTx<{T}>` wants to know where its transactions come from",
+    label = "`GuardedTx<{T}>` needs it to open transactions",
     note = "derive `FromRef` for the state and give it a field of type `JoinedEngine<{T}>`, made \
          at start-up by `engine.joined(source)?`"
 )]
@@ -35,13 +35,13 @@ where
     }
 }
 
-/// Why a handler cannot have a [`GuardedTx`]: 500, for it is a mistake of the program.
+/// Why a handler cannot have a [`GuardedTx`]: 500, because it is a bug of the application.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GuardedTxRejection {
     /// The request is not guarded. Where keys are optional, take an `Option<GuardedTx<T>>`.
     NotGuarded(NotGuarded),
-    /// Another argument has a transaction of another type, and one answer cannot end two.
+    /// Another argument has a transaction of another type, and one response cannot end both.
     Another,
 }
 

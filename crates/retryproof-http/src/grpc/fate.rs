@@ -9,9 +9,8 @@ use crate::header_map::remove_in_order;
 
 pub(super) const FATE_NAME: HeaderName = HeaderName::from_static(FATE);
 
-/// Takes the fate that a status carries off its metadata, which are header fields or trailers. An
-/// unknown word is a mistake of the program, and counts as the safe one: nothing is known, so the
-/// key is not freed.
+/// Removes the fate of a status from its metadata, which are header fields or trailers. An unknown
+/// value is a bug of the application and counts as `hold`, the safe fate: the key is not freed.
 pub(super) fn take_fate(headers: &mut HeaderMap) -> Option<AnswerFate> {
     let fate = match headers.get(&FATE_NAME)?.as_bytes() {
         b"store" => AnswerFate::Store,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether an answer is one message or a stream of them: nothing but its bytes tells. A message is
-//! a flag, four bytes of length and that many bytes; what follows the first one is another, or the
+//! Whether a response is one message or a stream, which only its bytes show. A message is a flag,
+//! four bytes of length and that many bytes. After the first message comes another one, or the
 //! trailers.
 
 use std::fmt;
@@ -16,31 +16,31 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::fate::{FATE_NAME, take_fate};
 use crate::body::{BodyBuffer, FrameTimer, ReplayBody, TimedOut};
-use crate::catch::{Panic, catch};
+use crate::catch::{PanicPayload, catch};
 use crate::fate::AnswerFate;
 use crate::header_map::remove_in_order;
 
-/// The body of a guarded call's answer.
+/// The body of a guarded call's response.
 pub struct GrpcBody<B: Body> {
     first: ReplayBody,
     rest: RemainingBody<B>,
-    /// Not begun yet, and known to be a stream: longer than any limit, so that the guard lets it
-    /// pass (HTTP-13).
+    /// Not read yet, and known to be a stream: its size hint is over any limit, so that the guard
+    /// does not read it (HTTP-13).
     endless: bool,
 }
 
 enum RemainingBody<B: Body> {
     Nothing,
-    /// Boxed: it was read in part already, or its type is not known to be movable.
+    /// Boxed, because it may be read in part already, and its type may not be `Unpin`.
     Body(Pin<Box<B>>),
     Error(Option<B::Error>),
-    /// Goes on where the body is read: there it counts as one that breaks off, and not as a handler
-    /// that failed.
-    Panic(Option<Panic>),
+    /// Resumes when the body is read: then it counts as a body that breaks off, and not as a handler
+    /// that panicked.
+    Panicked(Option<PanicPayload>),
 }
 
 impl<B: Body<Data = Bytes>> GrpcBody<B> {
-    /// As it comes.
+    /// A body that is not read first.
     pub(super) fn passed(body: B) -> Self {
         Self {
             first: ReplayBody::default(),
@@ -49,13 +49,13 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// As it comes, known to be a stream.
+    /// A stream that is not read first.
     pub(super) fn stream(body: B) -> Self {
         Self { endless: true, ..Self::passed(body) }
     }
 
-    /// Reads until it is known what the answer is: whole, a stream, or more than `limit` bytes. One
-    /// that takes longer than `patience` is a stream.
+    /// Reads until the kind of the response is known: whole, a stream, or more than `limit` bytes. A
+    /// body that takes longer than `timeout` counts as a stream.
     pub(super) async fn read_first(body: B, limit: usize, timeout: Duration) -> Self {
         let mut body = Box::pin(body);
         let mut buffer = BodyBuffer::default();
@@ -73,7 +73,7 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
                 Err(panic) => Err(panic),
             };
             let rest = match frame.map(Option::transpose) {
-                Err(panic) => RemainingBody::Panic(Some(panic)),
+                Err(panic) => RemainingBody::Panicked(Some(panic)),
                 Ok(Err(error)) => RemainingBody::Error(Some(error)),
                 Ok(Ok(None)) => RemainingBody::Nothing,
                 Ok(Ok(Some(frame))) => match frame.into_data() {
@@ -102,18 +102,18 @@ impl<B: Body<Data = Bytes>> GrpcBody<B> {
         }
     }
 
-    /// The trailers, where they were reached.
+    /// The trailers, if they were reached.
     pub(super) fn trailers(&self) -> Option<&HeaderMap> {
         self.first.trailers()
     }
 
-    /// The fate that those trailers say, taken off them.
+    /// The fate in those trailers, which is removed.
     pub(super) fn take_fate(&mut self) -> Option<AnswerFate> {
         take_fate(self.first.trailers_mut()?)
     }
 }
 
-/// How far the first message has come.
+/// How much of the first message was read.
 #[derive(Debug, Default)]
 struct MessageProgress {
     /// Bytes of its head seen, up to five.
@@ -123,7 +123,7 @@ struct MessageProgress {
 }
 
 impl MessageProgress {
-    /// Takes more bytes of the body; true when there are some beyond the first message.
+    /// Counts more bytes of the body, and returns whether some are beyond the first message.
     fn goes_on(&mut self, mut data: &[u8]) -> bool {
         while self.head < 5 {
             let Some((byte, rest)) = data.split_first() else { return false };
@@ -139,7 +139,7 @@ impl MessageProgress {
     }
 }
 
-/// The inner body is pinned where it is, and nothing else needs to be.
+/// The inner body is pinned on the heap, and nothing else needs to be pinned.
 impl<B: Body> Unpin for GrpcBody<B> {}
 
 impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
@@ -158,7 +158,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
             RemainingBody::Nothing => Poll::Ready(None),
             RemainingBody::Body(body) => {
                 let mut frame = ready!(body.as_mut().poll_frame(cx));
-                // Too late to count (HTTP-13), and not for the client all the same.
+                // It comes too late to have an effect (HTTP-13), and must not reach the client.
                 if let Some(trailers) =
                     frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut())
                 {
@@ -167,7 +167,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                 Poll::Ready(frame)
             }
             RemainingBody::Error(error) => Poll::Ready(error.take().map(Err)),
-            RemainingBody::Panic(panic) => match panic.take() {
+            RemainingBody::Panicked(panic) => match panic.take() {
                 Some(panic) => resume_unwind(panic),
                 None => Poll::Ready(None),
             },
@@ -180,7 +180,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                 RemainingBody::Nothing => true,
                 RemainingBody::Body(body) => body.is_end_stream(),
                 RemainingBody::Error(error) => error.is_none(),
-                RemainingBody::Panic(panic) => panic.is_none(),
+                RemainingBody::Panicked(panic) => panic.is_none(),
             }
     }
 
@@ -196,7 +196,7 @@ impl<B: Body<Data = Bytes>> Body for GrpcBody<B> {
                     hint.set_upper(upper);
                 }
             }
-            RemainingBody::Error(_) | RemainingBody::Panic(_) => {
+            RemainingBody::Error(_) | RemainingBody::Panicked(_) => {
                 hint.set_lower(self.first.size_hint().lower())
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`GrpcLayer`]: the guard in gRPC's form. One service outside of it makes the request one that
-//! can be replayed, one inside of it looks at the answer.
+//! [`GrpcLayer`]: the guard for gRPC. A service outside of the guard makes the request body
+//! replayable; a service inside of it reads the response.
 
 use std::fmt;
 use std::future::Future;
@@ -29,7 +29,7 @@ use crate::tower::{IdempotencyLayer, IdempotencyService, ResponseFuture};
 
 impl IdempotencyFilter {
     /// The layer that guards a gRPC service under `policy`, with this filter's engine, settings and
-    /// hooks; its own answers are gRPC statuses. See the [module `grpc`](crate::grpc). A policy
+    /// hooks; its own responses are gRPC statuses. See the [module `grpc`](crate::grpc). A policy
     /// without a scope has that of each method: `pay.v1.Payments/Charge`.
     #[must_use]
     pub fn grpc(&self, policy: Policy) -> GrpcLayer {
@@ -45,8 +45,8 @@ pub struct GrpcLayer {
 }
 
 impl GrpcLayer {
-    /// Names a streaming method, `/pay.v1.Payments/Watch`: once it answers it is recorded as "done,
-    /// not replayable", and its messages flow in both directions as they come (HTTP-13).
+    /// Names a streaming method, `/pay.v1.Payments/Watch`: as soon as it responds it is recorded as
+    /// "done, not replayable", and its messages flow in both directions (HTTP-13).
     #[must_use]
     pub fn streaming(mut self, path: &'static str) -> Self {
         Arc::make_mut(&mut self.streaming).push(path);
@@ -89,8 +89,7 @@ impl<S> fmt::Debug for GrpcService<S> {
     }
 }
 
-/// The future of a [`GrpcService`]. Dropped, it is as that of the guard: what was granted runs to
-/// its end (HTTP-12).
+/// The future of a [`GrpcService`]. If it is dropped after the grant, the call goes on (HTTP-12).
 pub type GrpcFuture<R, E> = ResponseFuture<InnerFuture<R, E>, GrpcBody<R>, E>;
 
 impl<S, B, R> Service<Request<B>> for GrpcService<S>
@@ -114,7 +113,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(GrpcMethod);
-        // The guard reads a request before it runs. A stream is handed past it.
+        // The guard reads a request before it runs. A stream bypasses it.
         let body = if self.streaming.contains(&parts.uri.path()) {
             parts.extensions.insert(StreamBody(Arc::new(Mutex::new(Some(body)))));
             GuardedBody::replay(ReplayBody::default())
@@ -125,7 +124,7 @@ where
     }
 }
 
-/// The body of a stream on its way past the guard.
+/// The body of a stream, which bypasses the guard.
 struct StreamBody<B>(Arc<Mutex<Option<B>>>);
 
 impl<B> Clone for StreamBody<B> {
@@ -138,13 +137,13 @@ impl<B> Clone for StreamBody<B> {
 #[derive(Clone)]
 struct InnerService<S> {
     inner: S,
-    /// Answers over it are not replayed.
+    /// Responses over this many bytes are not replayed.
     limit: usize,
-    /// Nor are those that take longer.
+    /// Responses that take longer are not replayed either.
     timeout: Duration,
 }
 
-/// The future of the inner service, and of a look at its answer.
+/// The future of the inner service, which also reads the first message of its response.
 pub(crate) type InnerFuture<R, E> =
     Pin<Box<dyn Future<Output = Result<Response<GrpcBody<R>>, E>> + Send>>;
 
@@ -188,12 +187,12 @@ where
             let is_refused = is_error(&parts.headers);
             let mut body = match GrpcEncoding::of(&parts.headers) {
                 _ if fate == AnswerFate::Stream => GrpcBody::passed(body),
-                // A status in the head is the whole answer, also that of a stream (HTTP-7).
+                // A status in the head is the whole response, also of a stream (HTTP-7).
                 Some(_) if is_stream && !is_refused => GrpcBody::stream(body),
                 Some(GrpcEncoding::Plain) => GrpcBody::read_first(body, limit, timeout).await,
                 Some(GrpcEncoding::Web) | None => GrpcBody::passed(body),
             };
-            // A stream whose first item is an error says it there.
+            // A stream whose first item is an error has its fate there.
             if let Some(fate) = body.take_fate() {
                 parts.extensions.insert(fate);
                 if fate != AnswerFate::Store {
@@ -208,11 +207,11 @@ where
     }
 }
 
-/// How an answer is written.
+/// How a response is encoded.
 #[derive(Debug, Clone, Copy)]
 enum GrpcEncoding {
     Plain,
-    /// For browsers: the trailers are a second frame of the body, and not to be taken for a second
+    /// For browsers: the trailers are a second frame of the body, which must not count as a second
     /// message.
     Web,
 }
@@ -233,7 +232,7 @@ impl GrpcEncoding {
     }
 }
 
-/// Whether these fields say how the call ended, and that it is not `OK`.
+/// Whether these fields have a status other than `OK`.
 fn is_error(fields: &HeaderMap) -> bool {
     fields.get("grpc-status").is_some_and(|status| status != "0")
 }

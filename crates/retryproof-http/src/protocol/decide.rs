@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decision table: what was found, and what the filter does about it. One pure function, no
-//! I/O.
+//! The decision table, as one pure function: what was found, and what the filter does.
 //!
 //! | found | decision | rule |
 //! |---|---|---|
@@ -12,7 +11,7 @@
 //! | no caller | 401 `caller-missing` with the filter's challenge, or 403 without one | HTTP-16 |
 //! | absent, lease granted | run: the engine's decision, not this table's | HTTP-12 |
 //! | COMPLETE, another request | 422 `fingerprint-mismatch` | FP-1 |
-//! | COMPLETE, this request, a response | replay | HTTP-8 |
+//! | COMPLETE, this request, a response | replay: `duplicate.rs`, not this table | HTTP-8 |
 //! | COMPLETE, this request, a tombstone | 409 `result-not-replayable` | HTTP-13 |
 //! | COMPLETE, unreadable | 500 `record-unreadable` | CMP-8 |
 //! | in progress past the wait | 409 (configurable) `in-flight` | HTTP-10 |
@@ -21,7 +20,7 @@
 //! | another store error | 500 `store-error` | HTTP-14 |
 //! | response body broke off | 500 `response-failed` | HTTP-13 |
 //! | completion failed, policy `propagate` | 500 `completion-failed` | CMP-4 |
-//! | no transaction for the handler | 503 `store-unavailable`; asked for at the wrong time, 500 `store-error` | CMP-7 |
+//! | no transaction for the handler | 503 `store-unavailable`; begun at the wrong time, 500 `store-error` | CMP-7 |
 //! | joined transaction not committed, or in doubt | 500 `completion-failed` | CMP-7 |
 
 use retryproof_core::{ErrorKind, Recorded};
@@ -61,16 +60,16 @@ pub(crate) enum Finding {
     },
     /// The handler's response body broke off.
     ResponseFailed,
-    /// The completion failed and the policy is to say so.
+    /// The completion failed, and the policy is to fail the call.
     CompletionFailed(Recorded),
-    /// The handler got no transaction (CMP-7).
+    /// The handler has no transaction (CMP-7).
     NoTx {
         what: NoTx,
         /// A counter, which spreads `Retry-After`.
         ticket: u32,
     },
-    /// The transaction that the record had joined was not committed, or nobody knows (CMP-7). No
-    /// policy makes an answer of it.
+    /// The transaction that the record had joined was not committed, or its outcome is not known
+    /// (CMP-7). The response is never sent.
     NotCommitted(CommitFailure),
 }
 
@@ -81,7 +80,7 @@ pub(crate) enum CommitFailure {
     RolledBack,
     /// Rolled back: the lease was lost.
     LeaseLost,
-    /// The answer of the commit was lost, and the store does not tell.
+    /// The reply to the commit was lost, and the store does not know its outcome.
     InDoubt,
 }
 
@@ -98,7 +97,7 @@ pub enum NoTx {
 /// How far a body over the limit was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OversizeBody {
-    /// Not at all: its declared length was enough. An HTTP/1.x connection cannot be used on.
+    /// Not at all: its declared length is over the limit. An HTTP/1.x connection cannot be used again.
     Declared,
     /// Up to the limit.
     Partly,
@@ -109,7 +108,7 @@ pub(crate) enum OversizeBody {
 pub(crate) enum Decision {
     /// Hand the request on, untouched.
     Pass,
-    /// Answer with this; nothing runs.
+    /// Respond with this; nothing runs.
     Refuse(Box<Problem>),
 }
 
@@ -216,7 +215,9 @@ fn refuse(finding: Finding, settings: &DecisionSettings<'_>) -> Problem {
         ),
         Finding::Failed { kind, ticket } => failed(kind, ticket),
         Finding::NoTx { what, ticket } => no_tx(what, ticket),
-        Finding::NoScope => no_scope(),
+        Finding::NoScope => {
+            Problem::new(Code::ScopeInvalid, "name a scope for this endpoint; nothing ran")
+        }
         Finding::NoCaller => Problem {
             status: if settings.challenge.is_some() { 401 } else { Code::CallerMissing.status() },
             challenge: settings.challenge.map(str::to_owned),
@@ -254,7 +255,7 @@ fn failed(kind: ErrorKind, ticket: u32) -> Problem {
     }
 }
 
-/// The answer to a handler that got no transaction.
+/// The problem of a handler that has no transaction.
 pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
     match what {
         NoTx::Unavailable => Problem {
@@ -268,10 +269,6 @@ pub(crate) fn no_tx(what: NoTx, ticket: u32) -> Problem {
             Problem::new(Code::StoreError, "the endpoint uses its transaction at the wrong time")
         }
     }
-}
-
-fn no_scope() -> Problem {
-    Problem::new(Code::ScopeInvalid, "name a scope for this endpoint; nothing ran")
 }
 
 #[cfg(test)]
@@ -297,7 +294,7 @@ mod tests {
         assert_eq!(refused(Finding::NoKey).code, Code::KeyMissing);
         let optional = DecisionSettings { required: false, ..SETTINGS };
         assert_eq!(decide(Finding::NoKey, &optional), Decision::Pass);
-        // A key that is there is enforced in full all the same.
+        // A key that is present is checked even where keys are optional.
         assert!(matches!(decide(Finding::BadKey(KeyError::Empty), &optional), Decision::Refuse(_)));
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Request fingerprints (FP-3): one algorithm byte, then 32 bytes of SHA-256.
 //!
-//! SHA-256 and not a faster hash: a client that can forge a collision obtains the stored answer of
-//! another request. The algorithm byte goes into the record, so that a deployment which changes
-//! `idempotency.web.fingerprint` still judges older records as they were made, and refuses no
-//! retry.
+//! SHA-256 and not a faster hash: a client that can forge a collision gets the stored response of
+//! another request. The algorithm byte is part of the record, so a deployment that changes
+//! `idempotency.web.fingerprint` still compares older records by the algorithm they were made with,
+//! and refuses no retry.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 mod canonical;
 
-/// Lowest algorithm byte that a [`FingerprintRequest`] may carry; those below belong to this crate.
+/// The lowest algorithm byte of a [`FingerprintRequest`]; lower bytes belong to this crate.
 pub const FIRST_CUSTOM_ALGORITHM: u8 = 128;
 
 /// The built-in algorithms; the discriminants are stored and never change meaning.
@@ -37,7 +37,7 @@ impl FingerprintAlgorithm {
 
 /// The parts of a request that a fingerprint may be made of.
 ///
-/// Credentials, trace ids and content negotiation are left out on purpose: a retry may carry
+/// Credentials, trace ids and content negotiation are deliberately left out: a retry may have
 /// others.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
@@ -58,17 +58,17 @@ impl<'a> RequestParts<'a> {
     }
 }
 
-// By hand: a path may hold what nobody should log, and a body always may (ID-4).
+// By hand: a path or a body may have data that must not be logged (ID-4).
 impl fmt::Debug for RequestParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestParts({} with {} bytes)", self.method, self.body.len())
     }
 }
 
-/// A fingerprint of one's own (FP-3), given to the filter's builder.
+/// A custom fingerprint (FP-3), for the filter's builder.
 ///
-/// Two requests that must not share an answer have to differ in it, and a client must not be able
-/// to make them meet: use a cryptographic hash over parts whose lengths are written out.
+/// It has to differ between two requests that must not share a response, and a client must not be
+/// able to forge a collision: use a cryptographic hash over parts that are prefixed by their length.
 ///
 /// ```
 /// use retryproof_http::{FingerprintRequest, RequestParts};
@@ -85,9 +85,9 @@ impl fmt::Debug for RequestParts<'_> {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not digest requests",
-    label = "a way to digest requests is wanted here",
-    note = "implement `FingerprintRequest` for it, or name one of the built-in ways by the \
+    message = "`{Self}` is not a request fingerprint",
+    label = "expected a type that implements `FingerprintRequest`",
+    note = "implement `FingerprintRequest` for it, or choose a built-in algorithm with the \
             setting `web.fingerprint`"
 )]
 pub trait FingerprintRequest: fmt::Debug + Send + Sync + 'static {
@@ -125,8 +125,8 @@ impl FingerprintHasher {
     }
 
     pub(crate) fn finish(mut self) -> Fingerprint {
-        // The last part carries its length behind it: it is not known before. Still only one way to
-        // read it.
+        // The length of the last part comes after it, because it is not known before. There is still
+        // only one way to read the input.
         self.sha.update(self.body_len.to_be_bytes());
         Fingerprint::tagged(self.algorithm as u8, &self.sha.finalize().into())
     }
@@ -140,8 +140,8 @@ pub(crate) fn fingerprint(
     let canonical;
     let body = match algorithm {
         FingerprintAlgorithm::Request | FingerprintAlgorithm::Body => request.body,
-        // A raw body never meets a canonical one: whatever is canonical is I-JSON, and then it is
-        // not hashed raw.
+        // A raw body never equals a canonical one: a canonical body is I-JSON, and I-JSON is never
+        // hashed raw.
         FingerprintAlgorithm::Json => {
             canonical = canonical::canonical(request.body);
             canonical.as_deref().unwrap_or(request.body)
@@ -157,8 +157,8 @@ pub(crate) fn fingerprint(
     hasher.finish()
 }
 
-/// What a short request is hashed as, all in one: piece by piece, each part is copied into the
-/// hasher's block first.
+/// The input of the hash for a short request, in one piece. Part by part, each would be copied into
+/// the hasher's block first.
 struct ShortRequest {
     bytes: [u8; SHORT_REQUEST],
     len: usize,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `Idempotency-Key` request header: bytes in, key out (HTTP-2).
 //!
-//! Two spellings of one key are taken: bare (`abc`) and as an RFC 9651 String (`"abc"`), because
-//! clients in the field send UUIDs without quotes, which a strict structured-field parser refuses
-//! when they begin with a digit.
+//! Two spellings of one key are accepted: bare (`abc`) and as an RFC 9651 String (`"abc"`). Many
+//! clients send UUIDs without quotes, and a strict structured-field parser refuses those that begin
+//! with a digit.
 
 use std::borrow::Cow;
 
@@ -21,12 +21,12 @@ pub(crate) enum KeyError {
     Empty,
     /// Over [`MAX_RAW`] bytes raw, or over [`MAX_KEY`] bytes decoded.
     TooLong,
-    /// Bytes that the bare form does not admit, or a quoted form that is not an RFC 9651 String.
+    /// Bytes that the bare form does not allow, or a quoted form that is not an RFC 9651 String.
     Malformed,
 }
 
 impl KeyError {
-    /// What to tell the client; completes "the header NAME ...".
+    /// The reason for the client; completes "the header NAME ...".
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Repeated => "must stand on exactly one line",

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers that the filter makes itself: RFC 9457 problems (HTTP-10, HTTP-11, HTTP-14).
+//! The responses that the filter makes itself: RFC 9457 problems (HTTP-10, HTTP-11, HTTP-14).
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// All problem types are this and their code.
+/// A problem type is this base and its code.
 const TYPE_BASE: &str = "urn:retryproof:problem:";
 
 /// What the filter refused, or could not do. The text form is stable: clients may rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Code {
-    /// The endpoint wants a key and the request has none (HTTP-3).
+    /// The endpoint requires a key and the request has none (HTTP-3).
     KeyMissing,
     /// The key header is not one well-formed key (HTTP-2).
     KeyInvalid,
@@ -21,7 +21,7 @@ pub enum Code {
     BodyUnreadable,
     /// The key was used with another request (FP-1).
     FingerprintMismatch,
-    /// The first request with this key is still at work (HTTP-10).
+    /// The first request with this key is still running (HTTP-10).
     InFlight,
     /// The work is done, and its response was not kept (HTTP-13).
     ResultNotReplayable,
@@ -33,11 +33,11 @@ pub enum Code {
     TooBusy,
     /// The handler's response body broke off; the work counts as done (HTTP-13).
     ResponseFailed,
-    /// The result could not be recorded, and the policy is to say so (CMP-4).
+    /// The result could not be recorded, and the policy is to fail the call (CMP-4).
     CompletionFailed,
     /// The stored record cannot be read (CMP-8).
     RecordUnreadable,
-    /// The store refused for a reason that repeating does not cure (HTTP-14).
+    /// The store failed for a reason that a retry does not resolve (HTTP-14).
     StoreError,
     /// No valid scope can be made for this route (HTTP-16).
     ScopeInvalid,
@@ -130,13 +130,13 @@ impl fmt::Display for Code {
     }
 }
 
-/// One answer of the filter's own, as data. It never holds a key, a body or a store's error text.
+/// One of the filter's own responses, as data. It never has a key, a body or a store's error text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// What happened.
     pub code: Code,
-    /// The status to answer with.
+    /// The status of the response.
     pub status: u16,
     /// One sentence for the client's developer.
     pub detail: Cow<'static, str>,
@@ -144,10 +144,10 @@ pub struct Problem {
     pub retryable: bool,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u32>,
-    /// The status of a first answer that was not kept (HTTP-13).
+    /// The status of a first response that was not kept (HTTP-13).
     pub original_status: Option<u16>,
-    /// The `Location` of a first answer that was not kept (HTTP-13). `Debug` prints it: it is not a
-    /// secret of ours.
+    /// The `Location` of a first response that was not kept (HTTP-13). `Debug` prints it, because it
+    /// is not secret.
     pub location: Option<String>,
     /// The `WWW-Authenticate` of a 401 (HTTP-16).
     pub challenge: Option<String>,
@@ -156,7 +156,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with the code's status and word on retrying.
+    /// A problem with the status of its code, retryable or not as the code is.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -213,8 +213,8 @@ fn quote(text: &str, json: &mut String) {
     json.push('"');
 }
 
-/// `Retry-After` of a 503: 1 to 5 seconds, so that those who were turned away together do not come
-/// back together (HTTP-14). `ticket` is a counter.
+/// `Retry-After` of a 503: 1 to 5 seconds, so that clients that were refused together do not retry
+/// together (HTTP-14). `ticket` is a counter.
 pub(crate) fn retry_after_spread(ticket: u32) -> u32 {
     // Neighbouring tickets land far apart (Fibonacci hashing).
     1 + (ticket.wrapping_mul(0x9e37_79b9) >> 16) % 5

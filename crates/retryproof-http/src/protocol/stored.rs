@@ -25,34 +25,34 @@ pub(crate) use names::code_of;
 pub use reader::{Corrupt, StoredRecord, StoredResponse};
 pub(crate) use reader::{StoredName, StoredReader, record_of, unreadable};
 
-/// Marks a replay (HTTP-8). A handler cannot set it.
+/// The field that marks a replay (HTTP-8). A handler cannot set it.
 pub(crate) const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
 
-/// Not stored unless switched on: a stored one would hand one client's session or challenge to
-/// another (HTTP-9).
+/// Not stored by default: a stored field would hand one client's session or challenge to another
+/// (HTTP-9).
 const SENSITIVE: [&str; 4] =
     ["set-cookie", "www-authenticate", "authentication-info", "clear-site-data"];
 
-/// What becomes of one field of an answer.
+/// What happens to one field of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldVerdict {
     /// Stored and replayed.
     Store,
-    /// Belongs to the connection or the moment, or was switched off: sent with the first answer,
+    /// Belongs to the connection or the moment, or is configured so: sent with the first response,
     /// not stored.
     Drop,
     /// One of [`SENSITIVE`]: as `Drop`, and worth a warning.
     Sensitive,
-    /// Never sent and never stored: the handler tried to mark its answer as a replay.
+    /// Never sent and never stored: the handler tried to mark its response as a replay.
     Forged,
 }
 
-/// The answer's kind, for the one field whose fate depends on it.
+/// The kind of exchange, on which the fate of `Content-Length` depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// To a HEAD request: the length of a body that is not there is kept.
+    /// HEAD: the length is stored, because there is no body.
     Head,
-    /// To any other: the length is made anew.
+    /// Any other: the length is computed again.
     Other,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum SensitiveFields {
     Stored,
 }
 
-/// The switches of HTTP-9: fields stored though sensitive, and fields not stored though harmless.
+/// The configured fields of HTTP-9: sensitive ones that are stored, and others that are not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FieldRules {
     stored: Vec<Cow<'static, str>>,
@@ -80,7 +80,7 @@ impl FieldRules {
         self.stored.push(name);
     }
 
-    /// Stores a field no more, without a warning.
+    /// Stops storing a field, without a warning.
     pub(crate) fn skip(&mut self, name: impl Into<Cow<'static, str>>) {
         let name = lower(name.into());
         self.stored.retain(|stored| *stored != name);
@@ -133,15 +133,15 @@ fn lower(name: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Fields that speak of the connection and not of the answer (RFC 9110 section 7.6.1, and what
+/// Fields of the connection, not of the response (RFC 9110 section 7.6.1, and what
 /// older peers send).
 fn is_hop_by_hop(name: &str) -> bool {
     matches!(name, "connection" | "keep-alive" | "te" | "transfer-encoding" | "upgrade")
         || name.starts_with("proxy-")
 }
 
-/// The fields that an answer's `Connection` lines name, lower case. Nothing is allocated for an
-/// answer without.
+/// The fields that the `Connection` lines of a response name, in lower case. Nothing is allocated for
+/// a response without such lines.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConnectionNames(Vec<String>);
 
@@ -174,8 +174,7 @@ pub(crate) fn trailer_field<'a>(names: impl Iterator<Item = &'a str>) -> String 
     unique.join(", ")
 }
 
-/// The schema version in the engine's envelope. The record has one of its own; this one never
-/// moves.
+/// The schema version in the engine's envelope. It never changes: the record has its own version.
 pub(crate) const SCHEMA: u16 = 1;
 const VERSION: u8 = 1;
 const RESPONSE: u8 = 0;
@@ -188,7 +187,7 @@ const TOMBSTONE_HEADERS: usize = 8 * 1024;
 /// One header or trailer line: lower-case name and raw value.
 pub(crate) type StoredLine<'a> = (&'a str, &'a [u8]);
 
-/// What is to be stored of a response. The iterators are walked twice: for the size, then for the
+/// A response to be stored. The iterators are walked twice: for the size, then for the
 /// bytes.
 pub(crate) struct ResponseDraft<H, T, B> {
     pub(crate) status: u16,

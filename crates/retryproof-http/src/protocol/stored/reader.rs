@@ -9,8 +9,8 @@ use retryproof_core::{CodecId, Error, Payload};
 use super::names::{COMMON_NAMES, code_of};
 use super::{FIRST_LITERAL, RESPONSE, SCHEMA, TOMBSTONE, VERSION};
 
-/// A record that this version cannot read (CMP-8). It says what is wrong, never what is stored
-/// (ID-4).
+/// A record that this version cannot read (CMP-8). Its text names the defect, and nothing that is
+/// stored (ID-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(&'static str);
 
@@ -32,7 +32,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// A header name in a record: one of the common names, or spelled out.
+/// A field name in a record: one of the common names, or literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoredName<'a> {
     Common(u8),
@@ -48,7 +48,7 @@ impl<'a> StoredName<'a> {
     }
 }
 
-/// A response as it was stored, read in place. `Debug` shows status and lengths alone (ID-4).
+/// A stored response, read in place. `Debug` shows status and lengths alone (ID-4).
 #[derive(Clone)]
 pub struct StoredResponse {
     record: Bytes,
@@ -59,7 +59,7 @@ pub struct StoredResponse {
     body: usize,
 }
 
-/// Where the lines of one kind stand in the record.
+/// The position of the lines of one kind in the record.
 #[derive(Clone, Copy, Default)]
 struct LineSection {
     start: usize,
@@ -67,11 +67,11 @@ struct LineSection {
 }
 
 impl StoredResponse {
-    /// Reads a record; everything in it is checked here, so that the rest cannot fail.
+    /// Reads a record. Everything in it is checked here, so no other method fails.
     ///
     /// # Errors
     /// [`Corrupt`] for an unknown version or kind, for lengths that do not add up to the record
-    /// exactly, and for bytes that no response of ours has (CMP-8).
+    /// exactly, and for bytes that this crate never writes (CMP-8).
     pub fn decode(record: Bytes) -> Result<Self, Corrupt> {
         let (mut reader, status, tombstone) = StoredReader::open(&record)?;
         let headers = reader.section(record.len())?;
@@ -207,19 +207,19 @@ impl<'a> StoredReader<'a> {
         Ok((reader, status, tombstone))
     }
 
-    /// How many lines follow. A line has two bytes at least, so a false count makes nobody reserve
-    /// much.
+    /// The number of lines that follow. A line has at least two bytes, so a false count cannot make a
+    /// reader reserve much.
     pub(crate) fn count(&mut self) -> Result<usize, Corrupt> {
         let count = self.varint()?;
         if count > self.rest.len() / 2 { Err(Corrupt("is cut short")) } else { Ok(count) }
     }
 
-    /// Checks that a body of the length that the record says is all that is left.
+    /// Checks that only a body of this length is left.
     pub(crate) fn ends_after(&self, body_len: usize) -> Result<(), Corrupt> {
         if self.rest.len() == body_len {
             Ok(())
         } else {
-            Err(Corrupt("has another length than it says"))
+            Err(Corrupt("has another length than it declares"))
         }
     }
 
@@ -236,7 +236,7 @@ impl<'a> StoredReader<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<usize, Corrupt> {
-        // Most are short.
+        // Most numbers are short.
         if let [byte @ ..0x80, rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(usize::from(*byte));
@@ -277,7 +277,7 @@ impl<'a> StoredReader<'a> {
         Ok(LineSection { start, count })
     }
 
-    /// A line whose name is one that we write. Its value is checked by whoever makes a field of it.
+    /// A line with a name that this crate writes. The caller checks the value when it makes a field.
     pub(crate) fn named_line(&mut self) -> Result<(StoredName<'a>, &'a [u8]), Corrupt> {
         let line = self.line()?;
         if let StoredName::Literal(name) = line.0
