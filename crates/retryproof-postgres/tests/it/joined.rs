@@ -196,7 +196,7 @@ async fn cmp_7_postgres_others_that_meet_the_locked_row_end_in_time_and_are_woke
     write(&mut tx, &world.ledger(), "k").await;
     let joined = Payload::new(CodecId::JSON, 1, b"\"joined\"");
     let pending = held.complete_in(&mut tx, joined).await.unwrap();
-    // The lease runs out while the row is locked: nobody can have it, and nobody hangs.
+    // The lease expires while the row is locked: no caller gets it, and no caller hangs.
     tokio::time::sleep(3_100 * MS).await;
     let begun = Instant::now();
     let busy =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiters of other processes are woken by notification (ACQ-4), and only when they asked for it.
+//! Waiters of other processes are woken by notification (ACQ-4), and only if they were announced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,8 +61,8 @@ async fn acq_4_a_waiter_of_another_process_is_told_within_milliseconds() {
     assert!(took[30] < Duration::from_millis(40), "{took:?}");
 }
 
-/// The connection that tells the others is idle for as long as nobody waits; firewalls and
-/// time-outs end it meanwhile.
+/// The connection that sends notifications is idle while there are no waiters. Firewalls and timeouts
+/// may close it meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     let table = Table::new().await;
@@ -88,8 +88,8 @@ async fn acq_4_a_message_outlives_the_connection_that_it_was_to_go_by() {
     assert!(took[2] < Duration::from_millis(150), "{took:?}");
 }
 
-/// A completion or release whose answer was lost is repeated, and finds itself done. Here another
-/// process has done it, which is deaf and tells nobody.
+/// A completion or release whose answer was lost is repeated, and finds that it took effect. Here
+/// another process did it, which does not listen and notifies no waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acq_3_acq_4_a_repetition_wakes_those_whom_the_lost_answer_did_not() {
     let table = Table::new().await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! On a server of one's own: what a replay writes, and what a server's crash leaves.
+//! On a separate server: what a replay writes, and what is left after the server has crashed.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables are made by `migrate()` alone, and a schema that does not fit is refused by name (STO-3).
+//! Only `migrate()` creates tables, and a schema that does not fit is an error that names it (STO-3).
 
 use retryproof_core::store::Peeked;
 use retryproof_core::{Error, ErrorKind, IdempotencyStore, Identity, OwnerId};

@@ -44,7 +44,7 @@ pub(crate) fn pgbouncer() -> String {
     service("RETRYPROOF_TEST_PGBOUNCER", "pgbouncer")
 }
 
-/// A connection of somebody else, and what it may be asked.
+/// A connection that is not the store's, with helpers for tests.
 pub(crate) struct Stranger(PgConnection);
 
 impl Stranger {
@@ -112,7 +112,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let (url, name) = (self.url.clone(), self.name.clone());
-        // On a runtime of its own: this one may be on its way out.
+        // On a separate runtime, because this one may be shutting down.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

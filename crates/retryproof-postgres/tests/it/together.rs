@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completions of many callers at once, which share statements: each is told what became of its
-//! own.
+//! Completions of many callers at the same time, which share statements: each caller gets the result
+//! of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn granted(store: &PostgresStore, name: &str) -> Vec<(Identity, OwnerId)> 
     all
 }
 
-/// Completes all at once, each with a value of its own.
+/// Completes all at the same time, each with a different value.
 fn complete(
     store: &Arc<PostgresStore>,
     all: &[(Identity, OwnerId)],
@@ -120,7 +120,7 @@ async fn cmp_2_cmp_3_each_of_many_completions_is_judged_by_its_own_owner() {
         );
     }
     is_replayed(&table, &all, |at| at % 3 != 1).await;
-    // The same completion twice among many: one is told that it was done before.
+    // The same completion twice among many: one is reported as applied before.
     let twice = granted(&store, "twice").await;
     let both: Vec<_> = twice.iter().chain(&twice).cloned().collect();
     let mut done = [0; MANY];
@@ -203,7 +203,7 @@ async fn acq_11_a_completion_that_is_dropped_in_line_harms_no_other() {
         assert!(told.iter().all(|(_, fenced)| *fenced == FencedWrite::Applied), "{told:?}");
         is_replayed(&table, &kept, |_| true).await;
         dropped.join_all().await;
-        // Whoever was dropped may ask again.
+        // A dropped completion can be repeated.
         for (id, owner) in all.iter().step_by(2) {
             let again = store.complete(id, *owner, &completion("dropped")).await.expect("answered");
             assert_ne!(again, FencedWrite::NotOwner);
@@ -239,7 +239,7 @@ fn sto_5_a_store_that_outlives_its_runtime_completes_all_the_same() {
             assert!(told.iter().all(|(_, fenced)| *fenced != FencedWrite::NotOwner), "{told:?}");
             is_replayed(&table, &all, |_| true).await;
         }
-        // Nor is a place lost: whoever comes alone would wait in line, and in vain.
+        // No slot is lost either: otherwise a single completion would wait in the queue in vain.
         let all = granted(&store, "alone").await;
         let began = Instant::now();
         for (id, owner) in &all[..20] {

@@ -16,7 +16,7 @@ use crate::support::{
     postgres, replay, request, service, whole,
 };
 
-/// A role with a password of its own, and the URL for it; both go with the test's table.
+/// A role with its own password, and its URL. The role is dropped with the table of the test.
 async fn role(table: &Table, attributes: &str) -> (String, String) {
     let name = format!("r_{}", table.name);
     table
@@ -259,7 +259,7 @@ async fn sto_1_a_full_disk_is_full_and_replays() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("disk"), "{error}");
     assert_masked(&error);
-    // By somebody who does not know yet that it is done.
+    // By a store that has not seen the record complete.
     assert_eq!(replay(&table.store().await, &id("done")).await, "result");
     mend(&table).await;
     execute(&store, &id(CANARY), "result").await;

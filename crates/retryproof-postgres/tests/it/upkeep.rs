@@ -147,8 +147,7 @@ async fn sto_4_a_purge_behind_an_old_snapshot_does_not_read_again_what_it_delete
         let table = Table::new().await;
         let name = &table.name;
         let mut stranger = table.stranger().await;
-        // As of 100 seconds with 1,000 grants in each, a day ago; and nothing has told the server
-        // how many there are.
+        // Like 100 seconds of 1,000 grants each, a day ago. The server has no statistics of them.
         stranger
             .run(format!(
                 "ALTER TABLE \"{name}\" SET (autovacuum_enabled=off); INSERT INTO \"{name}\" \

@@ -135,7 +135,7 @@ async fn acq_8_a_wrong_guess_that_a_key_is_known_is_made_once() {
         let before = proxy.flights();
         grant(&store, &known, OwnerId::new()).await;
         assert_eq!(proxy.flights() - before, 2, "known, but gone ({pooler:?})");
-        // Whatever becomes of it: nobody takes it for complete.
+        // Whatever happens to it, no caller sees it as complete.
         for stranger in [OwnerId::new(), OwnerId::new()] {
             let before = proxy.flights();
             assert!(matches!(

@@ -135,8 +135,8 @@ fn cmp_7_a_blocking_action_that_took_too_long_leaves_neither() {
     );
 }
 
-/// SQLite rolls a whole transaction back on some errors; what an action writes after that is no
-/// commit of its own.
+/// SQLite rolls a whole transaction back on some errors. What an action writes afterwards must not
+/// be committed separately.
 #[tokio::test]
 async fn cmp_7_sqlite_an_action_that_goes_on_after_its_transaction_is_gone_leaves_neither() {
     let world = world();

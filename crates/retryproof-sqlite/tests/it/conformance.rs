@@ -57,7 +57,7 @@ fn subject(dir: &Arc<Dir>, config: &SqliteConfig) -> SubjectBuilder<SqliteStore>
             async move { assert_eq!(spoilt, 1) }
         }
     };
-    // Moves with every commit by somebody else.
+    // Changes with every commit of another connection.
     let watch = Mutex::new(dir.stranger());
     let writes = move || {
         let version: i64 =

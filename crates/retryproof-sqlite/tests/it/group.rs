@@ -209,7 +209,7 @@ async fn sto_4_inspect_describes_records_without_their_values() {
     assert!(stats.records == 1 && stats.in_progress == 0 && stats.bytes > 100, "{stats:?}");
 }
 
-/// The wall clock is read by whoever writes, and by whoever reads: it tells the threads.
+/// The thread that reads or writes also reads the wall clock, so the clock shows which thread it is.
 #[test]
 fn acq_8_a_blocking_caller_writes_on_its_own_thread() {
     let threads = Arc::new(Mutex::new(Vec::new()));

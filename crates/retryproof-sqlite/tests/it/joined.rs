@@ -167,7 +167,7 @@ async fn cmp_7_cmp_2_sqlite_a_refused_completion_fails_the_call_and_its_writes_a
     let world = world_on(dir, |config| wall.on(config));
     let other = SqliteStore::open_with(wall.on(SqliteConfig::new(world.dir.file()))).unwrap();
 
-    /// Somebody takes over before it opens a transaction.
+    /// Another holder takes over before it opens a transaction.
     struct Late(SqliteTxSource, SqliteStore, Wall, OwnerId);
 
     impl TxSource<SqliteDialect> for Late {
@@ -286,7 +286,7 @@ async fn cmp_7_sqlite_refuses_what_is_no_transaction_of_its_file() {
     conn.execute_batch("COMMIT").unwrap();
     pending.committed();
     assert_eq!(world.replay("2").await, "by hand");
-    // Another file, with tables of its own: the call fails, and says why.
+    // Another file, with its own tables: the call fails with an error that names the reason.
     let elsewhere = Dir::new();
     let source = SqliteTxSource::open_with(&elsewhere.config()).unwrap();
     let failed: Result<Outcome<u8>, ExecuteError<()>> = world

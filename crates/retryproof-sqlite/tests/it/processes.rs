@@ -69,8 +69,8 @@ fn the_other_process() {
     }
 }
 
-/// CMP-7: a write and its record in one transaction, which is never committed; for somebody to kill
-/// it there.
+/// CMP-7: a write and its record in one transaction, which is never committed, so that the process
+/// can be killed there.
 async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     let engine = IdempotencyEngine::new(SqliteStore::open(file).expect("the store opens"));
     let ctx = IdempotencyContext::builder(id(key).scope().clone(), key)
@@ -90,7 +90,7 @@ async fn write_and_hang(file: &Path, key: &str, lease: Duration) -> String {
     format!("{pending:?}")
 }
 
-/// Executes every key of that name that nobody else has; says which, with their tokens.
+/// Executes every key of that name that no other process has; returns these keys with their tokens.
 async fn race(store: &SqliteStore, name: &str, keys: usize) -> String {
     let mut won = Vec::new();
     for key in 0..keys {
@@ -225,7 +225,7 @@ async fn acq_3_a_release_in_another_process_wakes_a_waiter() {
     let id = id("k");
     let mut waiting = Box::pin(store.wait_for_change(&id, token, LONG));
     assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
-    // Commits that do not concern it wake nobody for good.
+    // Commits of other records do not end the wait.
     assert_eq!(other.ask("extend k"), "Applied");
     assert!(other.acquire("unrelated", LONG) > token);
     assert!(tokio::time::timeout(Duration::from_millis(60), &mut waiting).await.is_err());

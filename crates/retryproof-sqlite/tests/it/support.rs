@@ -53,7 +53,7 @@ impl Dir {
         SqliteStore::open_with(self.config()).expect("the store opens")
     }
 
-    /// A connection of somebody else.
+    /// A connection that is not the store's.
     pub(crate) fn stranger(&self) -> rusqlite::Connection {
         let conn = rusqlite::Connection::open(self.file()).expect("the file opens");
         conn.busy_timeout(Duration::from_secs(5)).expect("a time-out is set");

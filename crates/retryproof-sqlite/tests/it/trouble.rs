@@ -244,7 +244,7 @@ fn id_4_debug_shows_no_key() {
     assert!(format!("{:?}", dir.store()).contains("records.db"));
 }
 
-/// As somebody whom permissions bind: root is not, so the test runs itself again as nobody.
+/// Permissions do not bind root, so the test runs itself again as the user `nobody`.
 #[cfg(unix)]
 mod permissions {
     use std::fs::{Permissions, set_permissions};
