@@ -23,14 +23,14 @@ use transaction::probe;
 
 /// The SQL dialect of MySQL and MariaDB: marks the transactions that a [`MysqlStore`] can join.
 #[derive(Debug, Clone, Copy)]
-pub enum Mysql {}
+pub enum MysqlDialect {}
 
-impl Dialect for Mysql {
+impl Dialect for MysqlDialect {
     const NAME: &'static str = "mysql";
 }
 
 impl Join for MysqlStore {
-    type Dialect = Mysql;
+    type Dialect = MysqlDialect;
 
     fn completion<'a>(
         &'a self,
@@ -50,7 +50,7 @@ impl Join for MysqlStore {
 ///
 /// Without an open transaction, for example after a deadlock that rolled it back, the statement
 /// fails (CMP-7). Checking that costs one round trip more.
-impl TxPort<Mysql> for MySqlConnection {
+impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         probe(self).await?;
         run(self, sql, params).await
@@ -59,7 +59,7 @@ impl TxPort<Mysql> for MySqlConnection {
 
 /// `held.complete_in(&mut tx, value)`. It fails if the server has rolled the transaction back, as on
 /// a connection.
-impl TxPort<Mysql> for Transaction<'_, MySql> {
+impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
         conn.run_statement(sql, params).await

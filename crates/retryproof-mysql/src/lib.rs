@@ -18,7 +18,7 @@ mod waiters;
 pub use config::MysqlConfig;
 #[cfg(feature = "sqlx-08")]
 pub use join::sqlx_08;
-pub use join::{Mysql, MysqlTx};
+pub use join::{MysqlDialect, MysqlTx};
 pub use schema::schema_sql;
 pub use sqlx_mysql::MySqlPool;
 pub use store::MysqlStore;

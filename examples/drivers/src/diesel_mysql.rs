@@ -15,18 +15,18 @@ use diesel_async::{
     AnsiTransactionManager, AsyncMysqlConnection, RunQueryDsl as _, SimpleAsyncConnection as _,
     TransactionManager as _,
 };
-use retryproof::mysql::Mysql;
+use retryproof::mysql::MysqlDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 
 /// A connection with an open transaction, as the closure of `conn.transaction(…)` has it.
 pub struct DieselPort<'a>(pub &'a mut AsyncMysqlConnection);
 
-impl TxPort<Mysql> for DieselPort<'_> {
+impl TxPort<MysqlDialect> for DieselPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         // After a deadlock the server has rolled back, and in autocommit the record would be a
         // commit of its own.
-        self.0.batch_execute(Mysql::PROBE).await.map_err(refused)?;
+        self.0.batch_execute(MysqlDialect::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
 }
@@ -56,7 +56,7 @@ pub struct DieselSource(pub Pool<AsyncMysqlConnection>);
 /// no sooner than it hands the connection on.
 pub struct DieselTx(Option<Object<AsyncMysqlConnection>>);
 
-impl TxSource<Mysql> for DieselSource {
+impl TxSource<MysqlDialect> for DieselSource {
     type Tx = DieselTx;
 
     async fn begin(&self) -> Result<DieselTx> {
@@ -66,30 +66,30 @@ impl TxSource<Mysql> for DieselSource {
             .await
             .map_err(|error| Error::unavailable("no connection").because(error))?;
         let mut tx = DieselTx(Some(conn));
-        AnsiTransactionManager::begin_transaction_sql(&mut *tx, Mysql::BEGIN)
+        AnsiTransactionManager::begin_transaction_sql(&mut *tx, MysqlDialect::BEGIN)
             .await
             .map_err(refused)?;
         Ok(tx)
     }
 }
 
-impl TxPort<Mysql> for DieselTx {
+impl TxPort<MysqlDialect> for DieselTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         // Where the transaction is gone, the commit finds out.
         run(self, sql, params).await
     }
 }
 
-impl OwnedTx<Mysql> for DieselTx {
+impl OwnedTx<MysqlDialect> for DieselTx {
     async fn commit_tx(mut self) -> Result<()> {
         self.only_one()?;
-        self.batch_execute(Mysql::COMMIT).await.map_err(refused)?;
+        self.batch_execute(MysqlDialect::COMMIT).await.map_err(refused)?;
         self.give_back().await;
         Ok(())
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
-        self.batch_execute(Mysql::ROLL_BACK).await.map_err(refused)?;
+        self.batch_execute(MysqlDialect::ROLL_BACK).await.map_err(refused)?;
         self.give_back().await;
         Ok(())
     }

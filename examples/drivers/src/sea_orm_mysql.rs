@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use retryproof::mysql::Mysql;
+use retryproof::mysql::MysqlDialect;
 use retryproof::store::{OwnedTx, Param, TxPort, TxSource};
 use retryproof::{Error, ErrorKind, Result};
 use sea_orm::{
@@ -19,11 +19,11 @@ use tokio::runtime::Handle;
 #[derive(Debug)]
 pub struct SeaPort<'a>(pub &'a DatabaseTransaction);
 
-impl TxPort<Mysql> for SeaPort<'_> {
+impl TxPort<MysqlDialect> for SeaPort<'_> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         // After a deadlock the server has rolled back, and in autocommit the record would be a
         // commit of its own.
-        self.0.execute_unprepared(Mysql::PROBE).await.map_err(refused)?;
+        self.0.execute_unprepared(MysqlDialect::PROBE).await.map_err(refused)?;
         run(self.0, sql, params).await
     }
 }
@@ -46,7 +46,7 @@ pub struct SeaSource(pub DatabaseConnection);
 #[derive(Debug)]
 pub struct SeaTx(Option<DatabaseTransaction>);
 
-impl TxSource<Mysql> for SeaSource {
+impl TxSource<MysqlDialect> for SeaSource {
     type Tx = SeaTx;
 
     async fn begin(&self) -> Result<SeaTx> {
@@ -55,30 +55,30 @@ impl TxSource<Mysql> for SeaSource {
         // connection's next user.
         let begun = tokio::spawn(async move {
             let tx = SeaTx(Some(db.begin().await.map_err(refused)?));
-            tx.execute_unprepared(Mysql::BEGIN).await.map_err(refused)?;
+            tx.execute_unprepared(MysqlDialect::BEGIN).await.map_err(refused)?;
             Ok(tx)
         });
         begun.await.map_err(|gone| Error::unavailable("the runtime went away").because(gone))?
     }
 }
 
-impl TxPort<Mysql> for SeaTx {
+impl TxPort<MysqlDialect> for SeaTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         // Where the transaction is gone, the commit finds out.
         run(self, sql, params).await
     }
 }
 
-impl OwnedTx<Mysql> for SeaTx {
+impl OwnedTx<MysqlDialect> for SeaTx {
     async fn commit_tx(mut self) -> Result<()> {
-        self.execute_unprepared(Mysql::COMMIT).await.map_err(refused)?;
+        self.execute_unprepared(MysqlDialect::COMMIT).await.map_err(refused)?;
         // It is over; SeaORM's own count ends with the drop.
         drop(self.0.take());
         Ok(())
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
-        self.execute_unprepared(Mysql::ROLL_BACK).await.map_err(refused)?;
+        self.execute_unprepared(MysqlDialect::ROLL_BACK).await.map_err(refused)?;
         drop(self.0.take());
         Ok(())
     }
@@ -88,7 +88,9 @@ impl Drop for SeaTx {
     fn drop(&mut self) {
         // Without a runtime there is no pool either that the connection could go back to.
         if let (Some(tx), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(async move { tx.execute_unprepared(Mysql::ROLL_BACK).await.map(drop) });
+            runtime.spawn(
+                async move { tx.execute_unprepared(MysqlDialect::ROLL_BACK).await.map(drop) },
+            );
         }
     }
 }

@@ -22,7 +22,7 @@ use sqlx_mysql_08::{
     MySql, MySqlArguments, MySqlConnection, MySqlDatabaseError, MySqlPool, MySqlTransactionManager,
 };
 
-use super::Mysql;
+use super::MysqlDialect;
 use super::transaction::{NO_SAVEPOINT, transaction_gone};
 use crate::error::other_driver;
 
@@ -30,16 +30,16 @@ use crate::error::other_driver;
 ///
 /// Without an open transaction, for example after a deadlock that rolled it back, the statement
 /// fails (CMP-7). Checking that costs one round trip more.
-impl TxPort<Mysql> for MySqlConnection {
+impl TxPort<MysqlDialect> for MySqlConnection {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
-        self.execute(raw_sql(Mysql::PROBE)).await.map_err(refused)?;
+        self.execute(raw_sql(MysqlDialect::PROBE)).await.map_err(refused)?;
         run(self, sql, params).await
     }
 }
 
 /// `held.complete_in(&mut tx, value)`. It fails if the server has rolled the transaction back, as on
 /// a connection.
-impl TxPort<Mysql> for Transaction<'_, MySql> {
+impl TxPort<MysqlDialect> for Transaction<'_, MySql> {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         let conn: &mut MySqlConnection = self;
         conn.run_statement(sql, params).await
@@ -99,36 +99,36 @@ impl fmt::Debug for MysqlTx {
 }
 
 /// One round trip. If the transaction is gone, the commit fails.
-impl TxPort<Mysql> for MysqlTx {
+impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
     }
 }
 
-impl OwnedTx<Mysql> for MysqlTx {
+impl OwnedTx<MysqlDialect> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
-        let Err(error) = self.end(Mysql::COMMIT).await else { return Ok(()) };
+        let Err(error) = self.end(MysqlDialect::COMMIT).await else { return Ok(()) };
         if number(&error) == Some(NO_SAVEPOINT) {
             // Writes since then are in a transaction that is never committed.
-            let _ = self.end(Mysql::ROLL_BACK).await;
+            let _ = self.end(MysqlDialect::ROLL_BACK).await;
         }
         Err(refused(error))
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
-        self.end(Mysql::ROLL_BACK).await.map_err(refused)
+        self.end(MysqlDialect::ROLL_BACK).await.map_err(refused)
     }
 }
 
 /// The application's own pool: `engine.joined(pool)`. Transactions have the connection's isolation
 /// level, which is REPEATABLE READ by default.
-impl TxSource<Mysql> for MySqlPool {
+impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
         // From here on a drop closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
-        MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(Mysql::BEGIN)))
+        MySqlTransactionManager::begin(&mut tx.conn, Some(Cow::Borrowed(MysqlDialect::BEGIN)))
             .await
             .map_err(refused)?;
         Ok(tx)

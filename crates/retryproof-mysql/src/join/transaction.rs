@@ -27,7 +27,7 @@ use sqlx_core::sql_str::SqlStr;
 use sqlx_core::transaction::TransactionManager as _;
 use sqlx_mysql::{MySql, MySqlConnection, MySqlPool, MySqlTransactionManager};
 
-use super::{Mysql, run};
+use super::{MysqlDialect, run};
 use crate::error::{classify, number};
 
 /// `SAVEPOINT does not exist`.
@@ -36,7 +36,7 @@ pub(super) const NO_SAVEPOINT: u16 = 1305;
 /// The texts of a transaction that is as safe as a [`MysqlTx`], for adapters of other drivers. Each
 /// is one text of several statements: send it unchanged and unprepared. A connection that is
 /// dropped between `BEGIN` and the end must not go back to its pool before `ROLL_BACK` was sent.
-impl Mysql {
+impl MysqlDialect {
     /// Opens a transaction and sets a savepoint in it. Autocommit is off until the end.
     pub const BEGIN: &str = "SET @retryproof_autocommit=@@autocommit; SET autocommit=0; START TRANSACTION; \
          SAVEPOINT retryproof_joined";
@@ -113,19 +113,19 @@ impl fmt::Debug for MysqlTx {
 }
 
 /// One round trip. If the transaction is gone, the commit fails.
-impl TxPort<Mysql> for MysqlTx {
+impl TxPort<MysqlDialect> for MysqlTx {
     async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         run(&mut self.conn, sql, params).await
     }
 }
 
-impl OwnedTx<Mysql> for MysqlTx {
+impl OwnedTx<MysqlDialect> for MysqlTx {
     async fn commit_tx(mut self) -> Result<()> {
-        match self.end(Mysql::COMMIT).await {
+        match self.end(MysqlDialect::COMMIT).await {
             Ok(()) => Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
                 // Writes since then are in a transaction that is never committed.
-                let _ = self.end(Mysql::ROLL_BACK).await;
+                let _ = self.end(MysqlDialect::ROLL_BACK).await;
                 Err(transaction_gone(classify(error).error))
             }
             Err(error) => Err(classify(error).error),
@@ -133,29 +133,32 @@ impl OwnedTx<Mysql> for MysqlTx {
     }
 
     async fn roll_back_tx(mut self) -> Result<()> {
-        self.end(Mysql::ROLL_BACK).await.map_err(|error| classify(error).error)
+        self.end(MysqlDialect::ROLL_BACK).await.map_err(|error| classify(error).error)
     }
 }
 
 /// The application's own pool: `engine.joined(pool)`. Transactions have the connection's isolation
 /// level, which is REPEATABLE READ by default.
-impl TxSource<Mysql> for MySqlPool {
+impl TxSource<MysqlDialect> for MySqlPool {
     type Tx = MysqlTx;
 
     async fn begin(&self) -> Result<MysqlTx> {
         let refused = |error| classify(error).error;
         // From here on a drop closes the connection, whichever settings have been changed.
         let mut tx = MysqlTx { conn: self.acquire().await.map_err(refused)?, ended: false };
-        MySqlTransactionManager::begin(&mut tx.conn, Some(SqlStr::from_static(Mysql::BEGIN)))
-            .await
-            .map_err(refused)?;
+        MySqlTransactionManager::begin(
+            &mut tx.conn,
+            Some(SqlStr::from_static(MysqlDialect::BEGIN)),
+        )
+        .await
+        .map_err(refused)?;
         Ok(tx)
     }
 }
 
 /// Fails outside of a transaction, where the statement would be committed alone. One round trip.
 pub(super) async fn probe(conn: &mut MySqlConnection) -> Result<()> {
-    match conn.execute(raw_sql(Mysql::PROBE)).await {
+    match conn.execute(raw_sql(MysqlDialect::PROBE)).await {
         Ok(_) => Ok(()),
         Err(error) if number(&error) == Some(NO_SAVEPOINT) => {
             Err(transaction_gone(classify(error).error))

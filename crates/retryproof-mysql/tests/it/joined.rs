@@ -12,7 +12,7 @@ use retryproof_core::{
     Acquisition, CodecId, Error, ExecuteError, HeldLease, IdempotencyContext, IdempotencyEngine,
     IdempotencyStore, JoinError, JoinedEngine, Outcome, OwnerId, Payload, Result,
 };
-use retryproof_mysql::{MySqlPool, Mysql, MysqlConfig, MysqlStore, MysqlTx as Tx};
+use retryproof_mysql::{MySqlPool, MysqlConfig, MysqlDialect, MysqlStore, MysqlTx as Tx};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor as _, Row as _, raw_sql};
 use tokio::time::Instant;
@@ -309,18 +309,18 @@ async fn cmp_7_mysql_a_connection_that_dies_at_the_commit_leaves_neither() {
     struct Cut(MySqlPool, bool);
     struct CutTx(Tx, bool);
 
-    impl TxSource<Mysql> for Cut {
+    impl TxSource<MysqlDialect> for Cut {
         type Tx = CutTx;
         async fn begin(&self) -> Result<CutTx> {
-            Ok(CutTx(TxSource::<Mysql>::begin(&self.0).await?, self.1))
+            Ok(CutTx(TxSource::<MysqlDialect>::begin(&self.0).await?, self.1))
         }
     }
-    impl TxPort<Mysql> for CutTx {
+    impl TxPort<MysqlDialect> for CutTx {
         async fn run_statement(&mut self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
             self.0.run_statement(sql, params).await
         }
     }
-    impl OwnedTx<Mysql> for CutTx {
+    impl OwnedTx<MysqlDialect> for CutTx {
         async fn commit_tx(mut self) -> Result<()> {
             if self.1 {
                 self.0.commit_tx().await?;

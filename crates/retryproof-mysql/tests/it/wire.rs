@@ -9,7 +9,7 @@ use retryproof_core::store::{
     AcquireRequest, Acquired, FencedWrite, Join as _, OwnedTx as _, Peeked, TxPort as _, TxSource,
 };
 use retryproof_core::{FencingToken, IdempotencyStore, Identity, OwnerId};
-use retryproof_mysql::{MySqlPool, Mysql, MysqlStore};
+use retryproof_mysql::{MySqlPool, MysqlDialect, MysqlStore};
 use retryproof_testkit::wire::WireProxy;
 
 use sqlx::mysql::MySqlPoolOptions;
@@ -206,7 +206,7 @@ async fn acq_8_cmp_7_a_joined_transaction_costs_three_round_trips() {
         grant(&counted.store, &id, owner).await;
         let statement = counted.store.completion(&id, &owner, &done);
         let source: &MySqlPool = &pool;
-        let (begun, tx) = counted.trips(TxSource::<Mysql>::begin(source)).await;
+        let (begun, tx) = counted.trips(TxSource::<MysqlDialect>::begin(source)).await;
         let mut tx = tx.expect("begun");
         let (written, rows) =
             counted.trips(tx.run_statement(statement.sql, &statement.params)).await;

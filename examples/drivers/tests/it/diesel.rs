@@ -97,7 +97,7 @@ driver!(
     retryproof::postgres::PostgresDialect,
     diesel_postgres
 );
-driver!(Mysql, "MARIADB", AsyncMysqlConnection, retryproof::mysql::Mysql, diesel_mysql);
+driver!(Mysql, "MARIADB", AsyncMysqlConnection, retryproof::mysql::MysqlDialect, diesel_mysql);
 
 suite!(postgres, Postgres);
 suite!(mysql, Mysql);

@@ -60,7 +60,7 @@ macro_rules! driver {
 }
 
 driver!(Postgres, "POSTGRES", sea_orm, retryproof::postgres::PostgresDialect, sea_orm_postgres);
-driver!(Mysql, "MARIADB", sea_orm, retryproof::mysql::Mysql, sea_orm_mysql);
+driver!(Mysql, "MARIADB", sea_orm, retryproof::mysql::MysqlDialect, sea_orm_mysql);
 driver!(
     PostgresOf1,
     "POSTGRES",
@@ -68,7 +68,7 @@ driver!(
     retryproof::postgres::PostgresDialect,
     sea_orm_1_postgres
 );
-driver!(MysqlOf1, "MARIADB", sea_orm_1, retryproof::mysql::Mysql, sea_orm_1_mysql);
+driver!(MysqlOf1, "MARIADB", sea_orm_1, retryproof::mysql::MysqlDialect, sea_orm_1_mysql);
 
 suite!(postgres, Postgres);
 suite!(mysql, Mysql);
