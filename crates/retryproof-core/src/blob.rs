@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Blob`]: shared bytes, so that a replay counts a reference up instead of copying a value.
+//! [`Blob`]: shared bytes, so that a replay increments a reference count instead of copying a value.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 /// Immutable shared bytes: either [`Bytes`] or a window of an `Arc<[u8]>`.
 ///
-/// The second form is what a store that keeps a record in one allocation hands out without
+/// The window lets a store that keeps a whole record in one allocation return the value without
 /// allocating. `Debug` prints the length, never the content (ID-4).
 #[derive(Clone, Default)]
 pub struct Blob(Repr);
@@ -27,7 +27,7 @@ impl Default for Repr {
 }
 
 impl Blob {
-    /// A window of a shared allocation. The range is cut to what is there.
+    /// A window of a shared allocation. A range that reaches beyond its end is cut.
     #[inline]
     #[must_use]
     pub fn window(whole: Arc<[u8]>, range: Range<usize>) -> Self {
@@ -35,7 +35,7 @@ impl Blob {
         Self(Repr::Window { start: range.start.min(end), end, whole })
     }
 
-    /// What follows the first `at` bytes, sharing the allocation.
+    /// The bytes from index `at` on, sharing the allocation.
     #[must_use]
     pub fn skip(&self, at: usize) -> Self {
         match &self.0 {
@@ -46,7 +46,7 @@ impl Blob {
         }
     }
 
-    /// As [`Bytes`], sharing the allocation.
+    /// Converts to [`Bytes`], sharing the allocation.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.0 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Clock`]: the only place that asks what time it is.
+//! [`Clock`]: the only module that reads the time.
 //!
-//! Instants are tokio's, for the memory store too, so paused time drives everything in tests. The
-//! clock of a database never appears here: a store judges expiry by its own (ACQ-7).
-#![expect(clippy::disallowed_methods, reason = "this is the module that may ask for the time")]
+//! Instants are tokio's, so that a test's paused time drives everything. The clock of a database
+//! never appears here: a store on a database judges expiry by the database's clock (ACQ-7).
+#![expect(clippy::disallowed_methods, reason = "this is the module that may read the time")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::lock::Mutex;
 pub use tokio::time::Instant;
 
-/// Tells the monotonic time.
+/// A source of monotonic time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a clock",
-    label = "a clock is wanted here",
-    note = "give `SystemClock`, or in tests `ManualClock`; one of your own implements `Clock`"
+    label = "expected a clock",
+    note = "use `SystemClock`, use `ManualClock` in tests, or implement `Clock` for your type"
 )]
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now. Never runs backwards.
+    /// The current time. It never runs backwards.
     fn now(&self) -> Instant;
 }
 
-/// The host's monotonic clock; tokio's paused one under `tokio::time::pause`.
+/// The host's monotonic clock, or tokio's paused clock under `tokio::time::pause`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -33,27 +33,32 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that runs beside the host's with an offset that a test moves: for skew between a client
-/// and a store.
+/// A clock that moves only when a test advances it. Clones share the time.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use retryproof_core::MemoryStore;
+/// use retryproof_core::clock::ManualClock;
+///
+/// let clock = ManualClock::new();
+/// let store = MemoryStore::with_clock(Arc::new(clock.clone()));
+/// clock.advance(Duration::from_secs(86_400)); // for the store, a day has passed
+/// # drop(store);
+/// ```
 #[derive(Debug, Clone)]
-pub struct ManualClock(Arc<Mutex<Reading>>);
-
-#[derive(Debug)]
-struct Reading {
-    now: Instant,
-}
+pub struct ManualClock(Arc<Mutex<Instant>>);
 
 impl ManualClock {
-    /// A clock that stands still until it is moved.
+    /// A clock that starts at the current time and stands still.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Reading { now: Instant::now() })))
+        Self(Arc::new(Mutex::new(Instant::now())))
     }
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        let mut reading = self.0.lock();
-        reading.now += by;
+        *self.0.lock() += by;
     }
 }
 
@@ -65,12 +70,12 @@ impl Default for ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
-        self.0.lock().now
+        *self.0.lock()
     }
 }
 
-/// Microseconds since 1970, at least 1. It only seeds counters and stamps rows of stores whose
-/// clock is the host's.
+/// Microseconds since 1970, at least 1, by the host's wall clock. Stores use it to seed their token
+/// counters, and to stamp rows where their clock is the host's.
 #[must_use]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Codec`]: how a result becomes bytes. JSON by default; bytes as they are; nothing at all.
+//! [`Codec`]: how a result becomes bytes: as JSON (the default), as raw bytes, or not at all.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,18 +11,49 @@ use crate::payload::{CodecId, Payload};
 
 /// Turns values of `T` into bytes and back.
 ///
-/// A value that it cannot encode is completed as a tombstone (CMP-9), so an error or a panic here
-/// never makes the work run again.
+/// If a value cannot be encoded, the record is completed as a tombstone (CMP-9), so an error or a
+/// panic of a codec never makes the work run again.
+///
+/// # When to use
+/// [`JsonCodec`] is the default and fits most results. Write a codec for another format, or for a type
+/// without serde:
+///
+/// ```
+/// use retryproof_core::{Codec, CodecId, Error, ErrorKind, Payload, Result};
+///
+/// struct Receipt(u64);
+/// struct ReceiptCodec;
+///
+/// impl Codec<Receipt> for ReceiptCodec {
+///     fn id(&self) -> CodecId {
+///         CodecId(1_024) // ids below are reserved
+///     }
+///
+///     fn encode(&self, receipt: &Receipt, into: &mut Vec<u8>) -> Result<()> {
+///         into.extend_from_slice(&receipt.0.to_be_bytes());
+///         Ok(())
+///     }
+///
+///     fn decode(&self, payload: &Payload) -> Result<Receipt> {
+///         let bytes = payload.body().try_into();
+///         let wrong = |_| Error::new(ErrorKind::Codec, "a receipt has 8 bytes");
+///         Ok(Receipt(u64::from_be_bytes(bytes.map_err(wrong)?)))
+///     }
+/// }
+/// # let payload = Payload::build(CodecId(1_024), 0, |into| ReceiptCodec.encode(&Receipt(7), into))?;
+/// # assert_eq!(ReceiptCodec.decode(&payload)?.0, 7);
+/// # Ok::<(), Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
-    message = "no codec carries `{T}`: `{Self}` does not encode and decode it",
+    message = "`{T}` cannot be stored: `{Self}` does not encode and decode it",
     label = "the result of an idempotent action is stored, so it needs a codec",
     note = "derive `serde::Serialize` and `serde::Deserialize` for JSON, or name another codec"
 )]
 pub trait Codec<T>: Send + Sync {
-    /// The id that is stored with the value; another id is never decoded.
+    /// The id that is stored with the value. A value with another id is never decoded.
     fn id(&self) -> CodecId;
 
-    /// The version of the value's shape, stored with it. 0 unless told otherwise.
+    /// The version of the value's shape, stored with it. The default is 0.
     fn schema(&self) -> u16 {
         0
     }
@@ -30,17 +61,17 @@ pub trait Codec<T>: Send + Sync {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// [`ErrorKind::Codec`]; its text must not repeat the value.
+    /// [`ErrorKind::Codec`], with a message that does not contain the value.
     fn encode(&self, value: &T, into: &mut Vec<u8>) -> Result<()>;
 
-    /// Decodes a value that the same codec id wrote, under any schema version.
+    /// Decodes a value that was written with the same codec id, under any schema version.
     ///
     /// # Errors
-    /// [`ErrorKind::Codec`]; its text must not repeat the value.
+    /// [`ErrorKind::Codec`], with a message that does not contain the value.
     fn decode(&self, payload: &Payload) -> Result<T>;
 }
 
-/// JSON by serde: the default.
+/// JSON through serde. This is the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonCodec;
 
@@ -59,7 +90,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
     }
 }
 
-/// serde's own message may quote the value, so only its class and place are told (ID-4).
+/// serde's message may quote the value, so the error keeps only its class and position (ID-4).
 fn json_error(verb: &str, error: &serde_json::Error) -> Error {
     Error::new(ErrorKind::Codec, format!("the value cannot be {verb} as JSON of its type"))
         .with("class", format!("{:?}", error.classify()))
@@ -67,7 +98,7 @@ fn json_error(verb: &str, error: &serde_json::Error) -> Error {
         .with("column", error.column())
 }
 
-/// Bytes as they are, for `Vec<u8>` and [`Bytes`].
+/// Raw bytes, for `Vec<u8>` and [`Bytes`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesCodec;
 
@@ -101,7 +132,7 @@ impl Codec<Bytes> for BytesCodec {
     }
 }
 
-/// Stores no value, for actions that return `()`: a duplicate is skipped (ANN-5).
+/// Stores no value, for actions that return `()`: a duplicate is recognised and skipped (ANN-5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCodec;
 
@@ -119,7 +150,7 @@ impl Codec<()> for NoCodec {
     }
 }
 
-/// Encodes; a panic of the codec counts as an error (CMP-9).
+/// Encodes a value. A panic of the codec counts as an error (CMP-9).
 pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Payload> {
     catch_panic(|| Payload::build(codec.id(), codec.schema(), |buffer| codec.encode(value, buffer)))
         .unwrap_or_else(|_| {
@@ -127,7 +158,8 @@ pub(crate) fn encode<T, C: Codec<T> + ?Sized>(codec: &C, value: &T) -> Result<Pa
         })
 }
 
-/// Decodes; a panic of the codec counts as an error, and another codec's value is refused.
+/// Decodes a value. A panic of the codec counts as an error, and so does a value that another codec
+/// wrote.
 pub(crate) fn decode<T, C: Codec<T> + ?Sized>(codec: &C, payload: &Payload) -> Result<T> {
     if payload.codec() != codec.id() {
         return Err(Error::new(ErrorKind::Codec, "the stored value was written by another codec")

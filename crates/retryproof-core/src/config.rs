@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyConfig`]: every setting with its default, its bounds and its precedence (CTX-2,
-//! CTX-3, CFG-1).
+//! [`IdempotencyConfig`]: every setting with its default and its bounds (CTX-2, CTX-3, CFG-1).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,11 +28,11 @@ pub const TTL_BOUNDS: RangeInclusive<Duration> =
 /// Bounds of a lease (CTX-2).
 pub const LEASE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(86_400);
-/// Bounds of a wait (CTX-2). Zero looks once and never blocks.
+/// Bounds of a wait (CTX-2). With zero, a call looks once and never waits.
 pub const WAIT_BOUNDS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-/// Bounds of the other durations, those of the stores among them: `operation-timeout`,
-/// `purge.interval`, `redis.wait-timeout`.
+/// Bounds of all other durations, such as `operation-timeout`, `purge.interval` and
+/// `redis.wait-timeout`.
 pub const PAUSE_BOUNDS: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUNDS.end();
@@ -41,60 +40,81 @@ const HOLD_BOUNDS: RangeInclusive<Duration> = *LEASE_BOUNDS.start()..=*TTL_BOUND
 /// What happens when the store fails while it records a completion (CMP-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CompletionFailurePolicy {
-    /// Log it and return the value all the same; a retry after the lease expires runs the action
+    /// Log an error and still return the value. A retry after the lease expires runs the action
     /// again.
     #[default]
     LogAndReturn,
-    /// Fail the call.
+    /// Fail the call with [`ExecuteError::Completion`](crate::ExecuteError::Completion).
     Propagate,
 }
 
-/// The settings of an engine and of the HTTP filter on it. Every field has the specification's or
-/// the rules' default.
+/// The settings of an engine and of the HTTP filter on it.
+///
+/// # When to use
+/// The defaults suit most programs. Set fields in code, as below, or read a TOML file and
+/// environment variables with [`load`](Self::load) (feature `config`). Operators can override the
+/// durations of one scope without a change of code (CTX-3).
+///
+/// ```
+/// use std::time::Duration;
+/// use retryproof_core::config::ScopeConfig;
+/// use retryproof_core::{IdempotencyConfig, IdempotencyEngine, MemoryStore};
+///
+/// let mut config = IdempotencyConfig::default();
+/// config.default_ttl = Duration::from_secs(7 * 86_400);
+/// config.scopes.insert(
+///     "payments".to_owned(),
+///     ScopeConfig { lease: Some(Duration::from_secs(120)), ..ScopeConfig::default() },
+/// );
+/// let engine = IdempotencyEngine::builder(MemoryStore::new()).config(config).build()?;
+/// assert_eq!(engine.config().default_lease, Duration::from_secs(30));
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct IdempotencyConfig {
-    /// `default-ttl`: how long results are kept, from completion. 24 h.
+    /// `default-ttl`: how long results are kept after completion. Default: 24 h.
     pub default_ttl: Duration,
-    /// `default-lease`: how long a holder that went silent keeps its key. 30 s.
+    /// `default-lease`: how long a holder that stopped sending heartbeats keeps its key. Default:
+    /// 30 s.
     pub default_lease: Duration,
-    /// `default-wait`: how long a duplicate waits for the holder. 10 s.
+    /// `default-wait`: how long a duplicate waits for the holder. Default: 10 s.
     pub default_wait_timeout: Duration,
-    /// `completion-failure-policy`.
+    /// `completion-failure-policy`. Default: [`CompletionFailurePolicy::LogAndReturn`].
     pub completion_failure_policy: CompletionFailurePolicy,
-    /// `operation-timeout`: the end of every store call (STO-5). 5 s. A batch of the purge has 30 s
-    /// at least.
+    /// `operation-timeout`: the time limit of every store call (STO-5). Default: 5 s. A batch of the
+    /// purge has at least 30 s.
     pub operation_timeout: Duration,
-    /// `max-running`: how many tracked actions may run at once; none = no cap (RUN-5).
+    /// `max-running`: how many tracked actions may run at once (RUN-5). Default: no limit.
     pub max_running: Option<usize>,
-    /// `max-waiting`: how many duplicates of this process may wait at once (ACQ-13). 4,096.
+    /// `max-waiting`: how many duplicates in this process may wait at once (ACQ-13). Default: 4,096.
     pub max_waiting: usize,
-    /// `max-waiting-bytes`: how many bytes all waiting duplicates of this process may keep in
-    /// memory, as their callers count them by [`held_bytes`](crate::ContextBuilder::held_bytes)
-    /// (ACQ-13). 64 MiB.
+    /// `max-waiting-bytes`: how many bytes all waiting duplicates in this process may keep in memory
+    /// (ACQ-13). Callers declare them with [`held_bytes`](crate::ContextBuilder::held_bytes).
+    /// Default: 64 MiB.
     pub max_waiting_bytes: usize,
-    /// `max-hold`: when beats stop for an action that never ends (RUN-6). 1 h.
+    /// `max-hold`: how long heartbeats keep the lease of an action that never ends (RUN-6). Default:
+    /// 1 h.
     pub max_hold: Duration,
     /// `purge.enabled` and `purge.interval` (STO-4).
     pub purge: PurgeConfig,
-    /// `scope."NAME"`: what operations set for one scope; it wins over the call and the annotation
-    /// (CTX-3).
+    /// `scope."NAME"`: the settings of one scope. They win over the call and the annotation (CTX-3).
     pub scopes: HashMap<String, ScopeConfig>,
-    /// `store`: a store URL, for [`connect`](https://docs.rs/retryproof) of the facade. Never shown
-    /// by `Debug` (ID-4).
+    /// `store`: a store URL for the facade's [`connect`](https://docs.rs/retryproof). `Debug` hides
+    /// it (ID-4).
     pub store: Option<String>,
     /// `web.*`: the HTTP filter.
     pub web: WebConfig,
-    /// `memory.*`: the bounds of the store `memory:`.
+    /// `memory.*`: the bounds of the memory store.
     pub memory: MemorySettings,
-    /// `sqlite.*`: what [`store`](Self::store) leaves open when it names a SQLite file.
+    /// `sqlite.*`: settings for a [`store`](Self::store) URL that names a SQLite file.
     pub sqlite: SqliteSettings,
-    /// `postgres.*`: what [`store`](Self::store) leaves open when it names a PostgreSQL server.
+    /// `postgres.*`: settings for a [`store`](Self::store) URL that names a PostgreSQL server.
     pub postgres: PostgresSettings,
-    /// `mysql.*`: what [`store`](Self::store) leaves open when it names a MySQL or MariaDB server.
+    /// `mysql.*`: settings for a [`store`](Self::store) URL that names a MySQL or MariaDB server.
     pub mysql: MysqlSettings,
-    /// `redis.*`: what [`store`](Self::store) leaves open when it names a Redis server or a
-    /// Sentinel group.
+    /// `redis.*`: settings for a [`store`](Self::store) URL that names a Redis server or a Sentinel
+    /// group.
     pub redis: RedisSettings,
 }
 
@@ -102,13 +122,13 @@ pub struct IdempotencyConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PurgeConfig {
-    /// Whether the engine purges at all.
+    /// Whether the engine purges expired records. Default: true.
     pub enabled: bool,
-    /// How long it rests between two rounds. 1 min.
+    /// The pause between two rounds. Default: 1 min.
     pub interval: Duration,
 }
 
-/// `scope."NAME".*` (CTX-3). `None` leaves the call's own value.
+/// `scope."NAME".*`: the settings of one scope (CTX-3). `None` keeps the value of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScopeConfig {
     /// `ttl`.
@@ -123,33 +143,34 @@ pub struct ScopeConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebConfig {
-    /// `web.required`: whether a request without a key is refused; one answer for the whole API
-    /// (HTTP-3). True.
+    /// `web.required`: whether a request without a key is refused, for the whole API (HTTP-3).
+    /// Default: true.
     pub required: bool,
-    /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). 1 MiB.
+    /// `web.max-body-bytes`: the largest request body that is buffered (HTTP-4). Default: 1 MiB.
     pub max_body_bytes: usize,
-    /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). 8 MiB.
+    /// `web.max-response-bytes`: the largest response that is stored (HTTP-13). Default: 8 MiB.
     pub max_response_bytes: usize,
-    /// `web.collect-timeout`: how long the body of a response is collected before it is sent;
-    /// beyond it the response is streamed, and cannot be replayed (HTTP-7). 5 s.
+    /// `web.collect-timeout`: how long the filter collects the body of a response before it sends
+    /// it. A slower response is streamed and cannot be replayed (HTTP-7). Default: 5 s.
     pub collect_timeout: Duration,
-    /// `web.key-header`: the header that carries the key. `Idempotency-Key`.
+    /// `web.key-header`: the header that carries the key. Default: `Idempotency-Key`.
     pub key_header: String,
-    /// `web.in-flight-status`: any 4xx or 5xx (HTTP-10). 409.
+    /// `web.in-flight-status`: the status of an answer to a request in flight, any 4xx or 5xx
+    /// (HTTP-10). Default: 409.
     pub in_flight_status: u16,
-    /// `web.fingerprint` (FP-3).
+    /// `web.fingerprint`: what the fingerprint of a request covers (FP-3).
     pub fingerprint: FingerprintMode,
 }
 
-/// What of a request its fingerprint covers (FP-3).
+/// The parts of a request that its fingerprint covers (FP-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FingerprintMode {
     /// Method, path and query, and body.
     #[default]
     Request,
-    /// The body alone: the specification's table to the letter.
+    /// The body alone, exactly as the specification's table says.
     Body,
-    /// As `Request`, with the body in canonical JSON (RFC 8785) where it is I-JSON.
+    /// As `Request`, but an I-JSON body is brought into canonical form (RFC 8785) first.
     Json,
 }
 
@@ -224,10 +245,10 @@ impl fmt::Debug for IdempotencyConfig {
 }
 
 impl IdempotencyConfig {
-    /// Checks every bound.
+    /// Checks every setting. [`build`](crate::EngineBuilder::build) calls it.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the key and the value.
+    /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(Refusal::into_error)
     }
@@ -240,7 +261,7 @@ impl IdempotencyConfig {
         within("max-hold", self.max_hold, &HOLD_BOUNDS)?;
         within("purge.interval", self.purge.interval, &PAUSE_BOUNDS)?;
         if self.max_running == Some(0) {
-            return Err(refused("max-running", 0, "1 or more; leave it out for no cap"));
+            return Err(refused("max-running", 0, "1 or more; leave it out for no limit"));
         }
         for (scope, own) in &self.scopes {
             for (part, value, bounds) in [
@@ -262,10 +283,10 @@ impl IdempotencyConfig {
 }
 
 impl WebConfig {
-    /// Checks every bound.
+    /// Checks every setting.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] naming the key and the value.
+    /// [`ErrorKind::Config`] with the first key and value that are out of bounds.
     pub fn validate(&self) -> Result<()> {
         self.check().map_err(Refusal::into_error)
     }
@@ -290,19 +311,19 @@ impl WebConfig {
     }
 }
 
-/// Which key has a value that cannot stand, and what would.
+/// A setting whose value is out of bounds.
 struct Refusal {
     key: Cow<'static, str>,
     value: String,
-    takes: String,
+    expected: String,
 }
 
 impl Refusal {
     fn into_error(self) -> Error {
-        let Self { key, value, takes } = self;
+        let Self { key, value, expected } = self;
         Error::new(
             ErrorKind::Config,
-            format!("idempotency.{key} = {value} is refused; it takes {takes}"),
+            format!("idempotency.{key} = {value} is out of bounds; expected {expected}"),
         )
     }
 }
@@ -318,8 +339,8 @@ fn within(
     Err(refused(key, iso(value), &format!("{} to {}", iso(*bounds.start()), iso(*bounds.end()))))
 }
 
-fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, takes: &str) -> Refusal {
-    Refusal { key: key.into(), value: value.to_string(), takes: takes.to_owned() }
+fn refused(key: impl Into<Cow<'static, str>>, value: impl fmt::Display, expected: &str) -> Refusal {
+    Refusal { key: key.into(), value: value.to_string(), expected: expected.to_owned() }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`IdempotencyContext`]: what one call asks for (CTX-1 to CTX-3).
+//! [`IdempotencyContext`]: the identity and the settings of one call (CTX-1 to CTX-3).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,27 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, IntoScope, Key};
 
-/// One call's identity, durations and fingerprint. Built once, checked at
+/// One call's identity, durations and fingerprint, checked once by
 /// [`build`](ContextBuilder::build).
 ///
+/// # When to use
+/// Build one for each call of [`execute`](crate::IdempotencyEngine::execute) or
+/// [`try_acquire`](crate::IdempotencyEngine::try_acquire). The key has to come from the caller and be
+/// the same in its retries; a key made for each attempt protects nothing. Add a fingerprint where a
+/// caller could reuse a key for a different request.
+///
 /// ```
-/// # use std::time::Duration;
-/// # use retryproof_core::IdempotencyContext;
+/// use std::time::Duration;
+/// use retryproof_core::{Fingerprint, IdempotencyContext};
+///
 /// let ctx = IdempotencyContext::builder("payments", "7f0c-4a")
+///     .fingerprint(Fingerprint::of(&("order-17", 300, "EUR"))?)
 ///     .wait_timeout(Duration::from_secs(2))
 ///     .build()?;
 /// assert_eq!(ctx.identity().scope().as_str(), "payments");
+///
+/// // Bounds are checked here, before any store is called.
+/// assert!(IdempotencyContext::builder("payments", "").build().is_err());
 /// # Ok::<(), retryproof_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -33,8 +44,8 @@ pub struct IdempotencyContext {
 }
 
 impl IdempotencyContext {
-    /// Starts with the identity. The scope is a `&'static str` or a [`Scope`](crate::Scope) (ID-3);
-    /// it is checked, as everything else, by [`build`](ContextBuilder::build).
+    /// Starts a builder with the identity. The scope is a `&'static str` or a
+    /// [`Scope`](crate::Scope) (ID-3). [`build`](ContextBuilder::build) checks the scope and the key.
     pub fn builder(scope: impl IntoScope, key: impl AsRef<str>) -> ContextBuilder {
         let identity =
             scope.into_scope().and_then(|scope| Ok(Identity::new(scope, Key::new(key)?)));
@@ -64,7 +75,7 @@ impl IdempotencyContext {
         self.held_bytes
     }
 
-    /// CTX-3: the configured scope, then the call, then the configured default.
+    /// CTX-3: the configuration of the scope wins over the call, and the call over the default.
     pub(crate) fn resolve(&self, config: &IdempotencyConfig) -> Durations {
         let scope = if config.scopes.is_empty() {
             None
@@ -84,7 +95,8 @@ impl IdempotencyContext {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     scope = %self.identity.scope(), lease = ?durations.lease,
-                    "a lease under 1 s is lost by a pause of the process that long; said once (CTX-2)"
+                    "a pause of the process longer than the lease loses it; use 1 s or more \
+                     (logged once, CTX-2)"
                 );
             }
         }
@@ -92,7 +104,7 @@ impl IdempotencyContext {
     }
 }
 
-/// A call's durations after precedence.
+/// A call's durations, resolved by precedence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Durations {
     pub(crate) ttl: Duration,
@@ -113,35 +125,39 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// How long the result is kept, from completion: 1 ms to 3,650 days; 24 h unless configured.
+    /// How long the store keeps the result after completion: 1 ms to 3,650 days. The default is
+    /// 24 h.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long a holder that went silent keeps the key: 10 ms to 24 h; 30 s unless configured.
+    /// How long a holder that stopped sending heartbeats keeps the key: 10 ms to 24 h. The default
+    /// is 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// How long a duplicate waits for the holder: up to 24 h; 10 s unless configured. Zero looks
-    /// once, never blocks.
+    /// How long a duplicate waits for the holder: up to 24 h. The default is 10 s. With zero, the
+    /// call looks once and never waits.
     pub fn wait_timeout(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// What the caller sent, so that another request under the same key is refused (FP-1).
+    /// A digest of what the caller sent, so that a different request under the same key is refused
+    /// (FP-1).
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = Some(fingerprint);
         self
     }
 
-    /// How many bytes the caller keeps in memory for as long as the call waits, such as the body of
-    /// its request; 0 unless said. A duplicate that would raise the sum over all waiters of the
-    /// process above `max-waiting-bytes` does not wait: it is in flight at once (ACQ-13). A call
-    /// that finds the key free or the work done is not bounded by it.
+    /// How many bytes the caller keeps in memory while the call waits, such as the body of its
+    /// request. The default is 0.
+    ///
+    /// If a duplicate would raise the sum over all waiters of the process above `max-waiting-bytes`,
+    /// it does not wait and ends as in flight (ACQ-13). Calls that need not wait are not limited.
     pub fn held_bytes(mut self, bytes: usize) -> Self {
         self.held_bytes = bytes;
         self
@@ -150,8 +166,8 @@ impl ContextBuilder {
     /// Checks everything.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2; nothing
-    /// is wrapped or clamped in silence.
+    /// [`ErrorKind::Invalid`] for a scope or key outside ID-3 or a duration outside CTX-2. No value
+    /// is silently wrapped or clamped.
     pub fn build(self) -> Result<IdempotencyContext> {
         let identity = self.identity?;
         within("ttl", self.ttl, &TTL_BOUNDS)?;
@@ -173,7 +189,7 @@ fn within(name: &str, value: Option<Duration>, bounds: &RangeInclusive<Duration>
         Some(value) if !bounds.contains(&value) => Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{name} {value:?} is out of bounds; it takes {:?} to {:?}",
+                "{name} {value:?} is out of bounds; expected {:?} to {:?}",
                 bounds.start(),
                 bounds.end()
             ),

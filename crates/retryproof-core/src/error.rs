@@ -14,32 +14,33 @@ type Source = Box<dyn StdError + Send + Sync + 'static>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). Nothing
-    /// reached a store.
+    /// A scope, key, duration or other argument is outside its bounds (ID-3, CTX-2). The store was
+    /// not called.
     Invalid,
-    /// The store could not be reached or did not answer in time (STO-5). The one retryable class of
-    /// store errors.
+    /// The store could not be reached or did not answer in time (STO-5). This is the only store
+    /// error that is worth a retry.
     Unavailable,
     /// The engine is shutting down and grants no more leases (RUN-5).
     ShuttingDown,
-    /// `max-running` actions are running (RUN-5).
+    /// `max-running` actions are already running (RUN-5).
     TooBusy,
-    /// A stored record cannot be read; nothing ran and nothing was deleted (CMP-8).
+    /// A stored record cannot be read. Nothing ran and nothing was deleted (CMP-8).
     Corrupt,
     /// A configuration value is missing, unknown or out of bounds (CFG-1).
     Config,
-    /// The store, or this way of calling, cannot do what was asked.
+    /// The store, or this way of calling it, does not support the operation.
     Unsupported,
-    /// The store's tables are missing or of another version (STO-3).
+    /// The store's tables are missing or have another version (STO-3).
     Schema,
     /// The store is full and refuses new keys (STO-1).
     Full,
     /// The value is larger than the store accepts (CMP-9).
     TooLarge,
-    /// A value could not be encoded, or a stored one not be decoded into the asked-for type.
+    /// A value could not be encoded, or a stored value could not be decoded into the requested
+    /// type.
     Codec,
-    /// The store refused for a reason that repeating does not cure (read-only, missing privilege, a
-    /// bug).
+    /// The store failed for a reason that a retry does not fix: it is read-only, a privilege is
+    /// missing, or there is a bug.
     Unexpected,
 }
 
@@ -64,9 +65,21 @@ impl ErrorKind {
 
 /// An error of the engine or of a store.
 ///
-/// It prints its kind, the operation, the masked identity (ID-4) and short context; never a key, a
-/// body or a password. The driver's own error, if there is one, is its
+/// It prints its kind, the operation, the masked identity (ID-4) and short context. It never prints
+/// a key, a body or a password. The driver's own error, if there is one, is its
 /// [`source`](StdError::source).
+///
+/// ```
+/// use retryproof_core::{Error, ErrorKind, Identity};
+///
+/// let error = Error::unavailable("no answer within 5 s")
+///     .during("acquire")
+///     .for_identity(&Identity::of("payments", "order-17")?);
+/// assert_eq!(error.kind(), ErrorKind::Unavailable);
+/// assert!(error.is_retryable());
+/// assert!(error.to_string().starts_with("store unavailable during acquire of payments#"));
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -79,9 +92,9 @@ struct Inner {
     source: Option<Source>,
 }
 
-// Cold, so that the compiler lays what makes errors out of the way of what does not.
+// Cold, so that the compiler keeps the code that builds errors out of the hot path.
 impl Error {
-    /// An error of `kind`; `message` says what happened and the way out, without keys, bodies or
+    /// An error of `kind`. `message` says what happened and how to fix it, without keys, bodies or
     /// passwords.
     #[must_use]
     #[cold]
@@ -111,7 +124,7 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// Names the operation, unless one is named already: the innermost knows best.
+    /// Names the operation, unless one is set already: the innermost name is the most precise.
     #[must_use]
     #[cold]
     pub fn during(mut self, operation: &'static str) -> Self {
@@ -142,7 +155,7 @@ impl Error {
         self
     }
 
-    /// Says that it is the key that is refused, which is data, and not a mistake of the program.
+    /// Marks the error as caused by the key, which is data, and not by a mistake in the program.
     #[must_use]
     #[cold]
     pub(crate) fn about_key(mut self) -> Self {
@@ -150,7 +163,7 @@ impl Error {
         self
     }
 
-    /// Whether it is the key that is refused.
+    /// Whether the key caused the error.
     pub(crate) fn is_about_key(&self) -> bool {
         self.0.about_key
     }
@@ -167,7 +180,7 @@ impl Error {
         self.0.operation
     }
 
-    /// Whether the same call may succeed later, unchanged.
+    /// Whether the same call, unchanged, may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::ShuttingDown | ErrorKind::TooBusy)

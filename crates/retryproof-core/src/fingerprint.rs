@@ -9,17 +9,15 @@ use crate::error::{Error, ErrorKind, Result};
 
 mod value;
 
-/// Most bytes of a fingerprint: an algorithm byte and a 63-byte digest.
+/// The longest fingerprint, in bytes: an algorithm byte and a digest of 63 bytes.
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 
-/// A digest of what the caller sent, kept beside the result so that another request under the same
-/// key is refused instead of answered (FP-1). The first byte names the algorithm (FP-3); the rest
-/// is opaque here.
+/// A digest of what the caller sent.
 ///
-/// Equality takes the same time wherever two fingerprints differ.
-///
-/// Laid out for the copies that every call makes of it: read as it was written, a copy waits for
-/// nothing.
+/// The record keeps it, so that a different request under the same key is refused instead of
+/// answered with the first result (FP-1). The first byte names the algorithm (FP-3); core does not
+/// interpret the rest. Comparing two fingerprints takes the same time wherever they differ (FP-2).
+// Every call copies it. The layout lets a copy be read in the same units as it was written.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct Fingerprint {
@@ -28,31 +26,32 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Takes 1 to 64 bytes, the first of them the algorithm.
+    /// A fingerprint from 1 to 64 bytes, of which the first names the algorithm.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for any other length.
     pub fn new(bytes: &[u8]) -> Result<Self> {
-        let mut held = [0; MAX_FINGERPRINT_BYTES];
+        let mut padded = [0; MAX_FINGERPRINT_BYTES];
         match u8::try_from(bytes.len()) {
             Ok(len) if len > 0 && bytes.len() <= MAX_FINGERPRINT_BYTES => {
-                held[..bytes.len()].copy_from_slice(bytes);
-                Ok(Self { len, bytes: held })
+                padded[..bytes.len()].copy_from_slice(bytes);
+                Ok(Self { len, bytes: padded })
             }
-            _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint takes 1 to 64 bytes")
+            _ => Err(Error::new(ErrorKind::Invalid, "a fingerprint has 1 to 64 bytes")
                 .with("bytes", bytes.len())),
         }
     }
 
-    /// Of what a value says of itself to serde (FP-4): an order, or a tuple of what has to be the
-    /// same in a retry.
+    /// The fingerprint of a value that implements `Serialize` (FP-4): a whole order, or a tuple of
+    /// the fields that a retry must repeat.
     ///
-    /// Two values of one type have one fingerprint exactly when they serialize to the same shape
-    /// and content. Integers count by value, whatever their width; fields and the entries of maps
-    /// in any order; what is skipped does not count. The elements of sequences count in their
-    /// order, and a `HashSet` has a new one in every process: collect it sorted first. A field that
-    /// is added to a type, or renamed, makes other fingerprints, so that retries across that
-    /// release are refused: name what matters.
+    /// Two values of one type have the same fingerprint exactly when they serialize to the same
+    /// shape and content. The width of an integer does not matter, nor does the order of fields and
+    /// of map entries, and skipped fields are ignored. The order of a sequence does matter: a
+    /// `HashSet` iterates differently in each process, so collect it into a sorted `Vec` first.
+    ///
+    /// Adding or renaming a field changes the fingerprint of a whole struct, and retries across that
+    /// release are then refused. A tuple of the fields that matter avoids this.
     ///
     /// ```
     /// use retryproof_core::Fingerprint;
@@ -66,16 +65,16 @@ impl Fingerprint {
     /// # Errors
     /// [`ErrorKind::Codec`] when the value's own `Serialize` fails.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        /// Apart from those of HTTP requests (FP-3) and of message bodies. It stands in records:
-        /// never changed, never reused.
+        /// Differs from the algorithms for HTTP requests (FP-3) and for message bodies. It is
+        /// stored in records, so it is never changed and never reused.
         const VALUE: u8 = 65;
         let digest = value::digest(value).map_err(|_| {
-            Error::new(ErrorKind::Codec, "the value of the fingerprint does not serialize")
+            Error::new(ErrorKind::Codec, "the value to fingerprint cannot be serialized")
         })?;
         Ok(Self::tagged(VALUE, &digest))
     }
 
-    /// A digest of 32 bytes behind the byte that names its algorithm (FP-3).
+    /// A fingerprint from the byte that names the algorithm and a digest of 32 bytes (FP-3).
     #[must_use]
     pub fn tagged(algorithm: u8, digest: &[u8; 32]) -> Self {
         let mut bytes = [0; MAX_FINGERPRINT_BYTES];
@@ -84,7 +83,7 @@ impl Fingerprint {
         Self { bytes, len: 33 }
     }
 
-    /// The bytes as given, for a store.
+    /// All bytes, for a store to keep.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -142,7 +141,7 @@ mod tests {
         _seen: u8,
     }
 
-    /// No two of one type; and none of two types that read the same one after the other.
+    /// Different values of one type, and values of different types with the same text in sequence.
     #[test]
     fn fp_4_values_that_differ_have_fingerprints_that_differ() {
         let all = [
@@ -194,7 +193,7 @@ mod tests {
         assert_eq!(unlike.len(), all.len(), "{all:#?}");
     }
 
-    /// What a retry of the same request may differ in.
+    /// The differences that a retry of the same request may have.
     #[test]
     fn fp_4_widths_and_the_order_of_entries_do_not_count() {
         assert_eq!(of(&7_u8), of(&7_i64));
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(many(&mut (0..100)), many(&mut (0..100).rev()));
     }
 
-    /// It stands in records: a change would refuse the retries of every key that is live.
+    /// Fingerprints are stored in records: a change would refuse the retries of every live key.
     #[test]
     fn fp_4_the_fingerprint_of_a_value_is_for_ever() {
         let order = (Order { amount: 300, note: Some("x"), _seen: 0 }, Shape::New(7), [-1.5], 'c');

@@ -12,15 +12,15 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most bytes of a scope (ID-3).
+/// The longest scope, in bytes (ID-3).
 pub const MAX_SCOPE_BYTES: usize = 255;
-/// Most bytes of a key (ID-3).
+/// The longest key, in bytes (ID-3).
 pub const MAX_KEY_BYTES: usize = 512;
 
 /// Names the unit of work that a key belongs to (ID-1): `"payments"`, `"orders.created"`.
 ///
-/// A scope is code, not data, so the places that want one take a `&'static str` or a `Scope` built
-/// on purpose; a swapped (key, scope) of run-time strings does not compile (ID-3).
+/// A scope is code, not data. Functions therefore take a `&'static str` or an explicitly built
+/// `Scope`, so that swapping a run-time key and a scope does not compile (ID-3).
 #[derive(Clone)]
 pub struct Scope(Text);
 
@@ -34,7 +34,7 @@ impl Scope {
     /// Builds a scope from a run-time string.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless it has 1 to 255 bytes, is not blank and has no control
+    /// [`ErrorKind::Invalid`] unless the scope has 1 to 255 bytes, is not blank and has no control
     /// character (ID-3).
     pub fn new(scope: impl Into<Arc<str>>) -> Result<Self> {
         let scope = scope.into();
@@ -85,11 +85,11 @@ mod sealed {
     impl Sealed for &super::Scope {}
 }
 
-/// What may stand where a scope is wanted: a `&'static str` or a [`Scope`] (ID-3).
+/// Types that can be used as a scope: `&'static str` and [`Scope`] (ID-3).
 #[diagnostic::on_unimplemented(
-    message = "a scope is code, not data: `{Self}` cannot stand for one",
-    label = "a `&'static str` or a `Scope` is wanted here",
-    note = "is the order (scope, key) right? a scope known only at run time is built with `Scope::new(..)?`"
+    message = "a scope is code, not data: `{Self}` cannot be used as one",
+    label = "expected a `&'static str` or a `Scope`",
+    note = "is the order (scope, key) right? build a scope that is known only at run time with `Scope::new(..)?`"
 )]
 pub trait IntoScope: sealed::Sealed {
     /// Validates and converts.
@@ -118,8 +118,8 @@ impl IntoScope for &Scope {
     }
 }
 
-/// Identifies the attempt within its scope (ID-1). It prints masked: the first 16 hex digits of its
-/// SHA-256 (ID-4).
+/// Identifies one unit of work within its scope (ID-1). It prints masked, as the first 16 hex digits
+/// of its SHA-256 (ID-4).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
 
@@ -127,7 +127,7 @@ impl Key {
     /// Validates a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] unless it has 1 to 512 bytes, is not blank and has no control
+    /// [`ErrorKind::Invalid`] unless the key has 1 to 512 bytes, is not blank and has no control
     /// character (ID-3).
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
@@ -163,23 +163,33 @@ impl Key {
 
 /// A record's identity: scope and key together, compared byte for byte (ID-1, ID-2). Cheap to
 /// clone.
+///
+/// ```
+/// use retryproof_core::Identity;
+///
+/// let id = Identity::of("payments", "order-17")?;
+/// assert_ne!(id, Identity::of("refunds", "order-17")?);
+/// // It prints masked: keys may be credentials or personal data.
+/// assert_eq!(id.to_string(), "payments#72a90ea3da8b5dd0");
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Identity {
-    /// Taken once: every call of a store in memory needs it, and so does whoever waits. It says
-    /// that two differ, never that they are the same.
+    /// Computed once: every call of an in-memory store needs it, and so does each wait. Different
+    /// hashes prove that two identities differ; equal hashes prove nothing.
     hash: u64,
     scope: Scope,
     key: Key,
 }
 
 impl Identity {
-    /// Joins two validated halves.
+    /// An identity from a validated scope and a validated key.
     #[must_use]
     pub fn new(scope: Scope, key: Key) -> Self {
         Self { hash: hash_of(&scope, &key), scope, key }
     }
 
-    /// Validates both halves.
+    /// Validates a scope and a key.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] as [`Scope::new`] and [`Key::new`].
@@ -221,8 +231,8 @@ impl Hash for Identity {
     }
 }
 
-/// Random per process: keys come from clients, who must not be able to aim many at one place of a
-/// table.
+/// Seeded at random in each process: keys come from clients, which must not be able to aim many of
+/// them at one bucket of a table.
 fn hash_of(scope: &Scope, key: &Key) -> u64 {
     static SEED: OnceLock<(u64, SharedSeed)> = OnceLock::new();
     let (seed, shared) = SEED.get_or_init(|| {
@@ -230,13 +240,13 @@ fn hash_of(scope: &Scope, key: &Key) -> u64 {
         (random.hash_one("seed"), SharedSeed::from_u64(random.hash_one("shared seed")))
     });
     let mut hasher = FoldHasher::with_seed(*seed, shared);
-    // It need not tell ("ab", "c") from ("a", "bc"): the comparison does (ID-2).
+    // ("ab", "c") and ("a", "bc") may have the same hash: the comparison tells them apart (ID-2).
     hasher.write(scope.as_str().as_bytes());
     hasher.write(key.expose().as_bytes());
     hasher.finish()
 }
 
-/// `scope#` and 16 hex digits (ID-4).
+/// Prints `scope#` and 16 hex digits (ID-4).
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.scope, self.key)
@@ -249,22 +259,22 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// ID-3. The message names the thing and its length, never the text of a key.
-fn check(what: &'static str, text: &str, most: usize) -> Result<()> {
-    // Visible ASCII is the common case, and all that a replay pays: no early end, so it compiles to
-    // a few steps of many bytes each.
+/// ID-3. The message names the part and its length, never the text of a key.
+fn check(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
+    // Visible ASCII is the common case and the only one that a replay should pay for. The loop has
+    // no early exit, so the compiler vectorizes it.
     let visible = text.bytes().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
-    if visible && !text.is_empty() && text.len() <= most {
+    if visible && !text.is_empty() && text.len() <= max_bytes {
         Ok(())
     } else {
-        check_each(what, text, most)
+        check_unicode(part, text, max_bytes)
     }
 }
 
-fn check_each(what: &'static str, text: &str, most: usize) -> Result<()> {
+fn check_unicode(part: &'static str, text: &str, max_bytes: usize) -> Result<()> {
     let problem = if text.is_empty() {
         "is empty"
-    } else if text.len() > most {
+    } else if text.len() > max_bytes {
         "is too long"
     } else if is_blank(text) {
         "is blank"
@@ -275,7 +285,7 @@ fn check_each(what: &'static str, text: &str, most: usize) -> Result<()> {
     };
     Err(Error::new(
         ErrorKind::Invalid,
-        format!("the {what} {problem}; it takes 1 to {most} bytes of text"),
+        format!("the {part} {problem}; expected 1 to {max_bytes} bytes of text"),
     )
     .with("bytes", text.len()))
 }
@@ -319,11 +329,11 @@ mod tests {
         assert_ne!(id("a", "k "), id("a", "k"));
         assert_ne!(id("a", "\u{e9}"), id("a", "e\u{301}"));
         assert_eq!(id("a", "k"), Identity::of("a", "k").unwrap());
-        let meet = id("a", "bc");
+        let other = id("a", "bc");
         assert_ne!(
-            Identity { hash: meet.hash, ..id("ab", "c") },
-            meet,
-            "the same hash settles nothing"
+            Identity { hash: other.hash, ..id("ab", "c") },
+            other,
+            "an equal hash does not make two identities equal"
         );
     }
 

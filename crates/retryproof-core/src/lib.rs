@@ -1,21 +1,58 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! The engine, the store contract and the memory store of `retryproof`. Applications use the facade
-//! crate; this one is for authors of stores and adapters, who want nothing else in their tree.
+//! The engine, the store contract and the memory store of `retryproof`, which runs a unit of work
+//! once per (scope, key).
 //!
+//! # When to use this crate
+//! Applications depend on the facade crate, [`retryproof`](https://docs.rs/retryproof), which
+//! re-exports what they need. Depend on `retryproof-core` directly to write a store, an adapter for a
+//! framework or a library with as few dependencies as possible.
+//!
+//! # Example
+//! The first call runs the action and stores its result. A retry with the same key receives that
+//! result, and a different request under the same key is refused.
+//!
+//! ```
+//! use retryproof_core::{
+//!     ExecuteError, Fingerprint, IdempotencyContext, IdempotencyEngine, MemoryStore, Outcome,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = IdempotencyEngine::new(MemoryStore::new());
+//! let request = |amount: u64| {
+//!     IdempotencyContext::builder("payments", "order-17")
+//!         .fingerprint(Fingerprint::of(&amount)?)
+//!         .build()
+//! };
+//! let charge = || async { Ok::<_, std::io::Error>("receipt 1".to_owned()) };
+//!
+//! let first = engine.execute(request(300)?, charge).await?;
+//! assert_eq!(first, Outcome::Executed("receipt 1".to_owned()));
+//!
+//! let retry = engine.execute(request(300)?, charge).await?;
+//! assert_eq!(retry, Outcome::Replayed("receipt 1".to_owned()));
+//!
+//! let other = engine.execute(request(900)?, charge).await;
+//! assert!(matches!(other, Err(ExecuteError::Mismatch)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to go from here
 //! | to | read |
 //! |---|---|
 //! | run work once per (scope, key) | [`IdempotencyEngine`], [`IdempotencyContext`], [`Outcome`] |
-//! | commit the record with the writes of a transaction | [`JoinedEngine`], [`HeldLease::complete_in`], [`store::Join`] |
+//! | commit the record together with a transaction's writes | [`JoinedEngine`], [`HeldLease::complete_in`], [`store::Join`] |
 //! | hold a lease by hand | [`IdempotencyEngine::try_acquire`], [`HeldLease`], [`Lease`] |
 //! | choose how a value is stored | [`Codec`], [`JsonCodec`], [`BytesCodec`], [`NoCodec`] |
 //! | write a store | [`store`]: the contract, and a complete small store |
-//! | tell a message broker what became of a message | [`listener`]: [`Verdict`](listener::Verdict) |
-//! | watch what happens | [`observe`]: [`Observer`], and [`Counters`](observe::Counters) |
+//! | settle a message with its broker | [`listener`]: [`Verdict`](listener::Verdict) |
+//! | observe leases and outcomes | [`observe`]: [`Observer`] and [`Counters`](observe::Counters) |
 //! | change a setting | [`config`]: every key, its default and its bounds |
-//! | do without a runtime | [`blocking`] |
+//! | work without an async runtime | [`blocking`] |
 //!
-//! What is promised has a number, such as ACQ-2 or CMP-3; SPEC.md in the repository lists them all.
+//! Every promise has a rule id, such as ACQ-2 or CMP-3. SPEC.md in the repository lists them all.
 
 #[doc(hidden)]
 pub mod annotated;
@@ -62,7 +99,7 @@ pub use owner::{FencingToken, OwnerId};
 pub use payload::{CodecId, Opened, Payload, StoredResult, Tombstone};
 pub use store::{IdempotencyStore, MemoryStore, MemoryStoreBuilder, SharedStore};
 
-/// An engine and all that it hands out cross threads.
+/// The engine and everything it returns can be sent between threads.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<IdempotencyEngine>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mutex that is never poisoned: what a lock of this crate guards is whole between any two
-//! statements, and a panic of a caller's code never happens under one.
+//! A mutex that ignores poisoning. That is safe here: the guarded data is valid between any two
+//! statements, and no code of a caller, which could panic, runs under a lock of this crate.
 
 use std::fmt;
 use std::sync::PoisonError;

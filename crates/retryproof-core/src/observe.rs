@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Observer`]: hears what happens to leases; [`Counters`] counts it.
+//! [`Observer`]: receives an event for each step in the life of a lease; [`Counters`] counts them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::identity::Identity;
@@ -10,7 +9,11 @@ use crate::outcome::Recorded;
 use crate::owner::FencingToken;
 use crate::panics::catch_panic;
 
-/// Where an execution failed: part of the terminal event [`Observer::failed`].
+mod counters;
+
+pub use counters::{Counters, Counts};
+
+/// Why an execution ended without a completion: part of the terminal event [`Observer::failed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -18,31 +21,31 @@ pub enum Phase {
     Action,
     /// The action panicked; the lease was released (RUN-4).
     Panic,
-    /// The effect of the work is not known: an error, a panic or a response said so; the lease runs
-    /// out, and the next grant is a takeover (RUN-4, HTTP-7).
+    /// The action failed and its effect is unknown, so the lease is held until it runs out. The next
+    /// grant is a takeover (RUN-4, HTTP-7).
     Held,
-    /// The lease was released on purpose: by [`HeldLease::release`](crate::HeldLease::release), by a response
-    /// marked for it, or by the drop of an execution that had not begun or was told to
-    /// [release](crate::OnDrop::Release).
+    /// The lease was released on purpose: by [`HeldLease::release`](crate::HeldLease::release), by a
+    /// response marked `Release`, or because the execution was dropped before the action began or
+    /// with [`OnDrop::Release`](crate::OnDrop::Release).
     Released,
     /// The execution was dropped; the lease runs out (RUN-5).
     Dropped,
-    /// The completion could not be recorded before the lease was over (CMP-3, CMP-4).
+    /// The completion could not be recorded before the lease ended (CMP-3, CMP-4).
     Completion,
-    /// A joined transaction was rolled back for another reason than the action's own, such as a
-    /// drop; the lease was released (CMP-7).
+    /// A joined transaction was rolled back although the action did not fail, for example because
+    /// the call was dropped. The lease was released (CMP-7).
     RolledBack,
 }
 
-/// Why a lease is lost (RUN-2, RUN-6).
+/// Why a lease was lost (RUN-2, RUN-6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// A beat found another owner, or no record.
+    /// A heartbeat found another owner, or no record.
     TakenOver,
-    /// No beat got through before the lease was over.
+    /// No heartbeat succeeded before the lease ended.
     Expired,
-    /// The action ran for longer than `max-hold`.
+    /// The action ran longer than `max-hold`.
     MaxHold,
 }
 
@@ -58,31 +61,56 @@ pub struct LeaseEvent<'a> {
     pub held_for: Duration,
 }
 
-/// Hears what happens. Every method does nothing unless it is written: this is the one trait where
-/// defaults are right.
+/// Receives the engine's events. Every method has an empty default.
 ///
-/// Each lease that was granted has exactly one terminal event: [`completed`](Self::completed),
-/// [`failed`](Self::failed) or [`lost`](Self::lost). Calls are made in line, so return quickly; a
-/// panic is caught and logged, and harms nothing.
+/// Each granted lease has exactly one terminal event: [`completed`](Self::completed),
+/// [`failed`](Self::failed) or [`lost`](Self::lost). The engine calls an observer inline, so each
+/// method should return quickly. A panic is caught and logged, and does not affect the call.
+///
+/// # When to use
+/// For your own metrics, or to page somebody when leases are lost. [`Counters`] is enough for plain
+/// numbers. Logs need no observer: the engine emits `tracing` events.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use retryproof_core::observe::{LeaseEvent, Observer};
+/// use retryproof_core::{IdempotencyEngine, MemoryStore};
+///
+/// #[derive(Default)]
+/// struct Takeovers(AtomicU64);
+///
+/// impl Observer for Takeovers {
+///     fn taken_over(&self, event: LeaseEvent<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///         println!("took over {}", event.identity); // prints masked
+///     }
+/// }
+///
+/// let engine = IdempotencyEngine::builder(MemoryStore::new())
+///     .observer(Takeovers::default())
+///     .build()?;
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an observer",
-    label = "an observer is wanted here",
-    note = "implement `Observer`; it is `Send`, `Sync` and `'static`, and every method may be \
-            left out"
+    label = "expected an observer",
+    note = "implement `Observer` for a type that is `Send`, `Sync` and `'static`; every method is \
+            optional"
 )]
 pub trait Observer: Send + Sync + 'static {
-    /// A lease was granted; with `took_over`, [`taken_over`](Self::taken_over) follows.
+    /// A lease was granted. If it took over an expired lease, [`taken_over`](Self::taken_over)
+    /// follows.
     fn acquired(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }
 
-    /// The grant took over the expired lease of an owner that died, or seems to have (ACQ-12).
+    /// The grant took over an expired lease, whose owner died or seems to have died (ACQ-12).
     fn taken_over(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }
 
-    /// While the action ran, its lease was found to be lost (RUN-2). Not terminal: its completion
-    /// may still count.
+    /// The lease was lost while the action ran (RUN-2). This event is not terminal: the completion
+    /// may still be accepted.
     fn loss_noticed(&self, event: LeaseEvent<'_>, loss: Loss) {
         let _ = (event, loss);
     }
@@ -97,7 +125,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (event, phase);
     }
 
-    /// Terminal: the completion was refused, because another owner had taken over (CMP-2).
+    /// Terminal: the completion was refused because another owner had taken over (CMP-2).
     fn lost(&self, event: LeaseEvent<'_>) {
         let _ = event;
     }
@@ -107,18 +135,18 @@ pub trait Observer: Send + Sync + 'static {
         let _ = identity;
     }
 
-    /// A duplicate was handed the stored result.
+    /// A duplicate received the stored result.
     fn replayed(&self, identity: &Identity) {
         let _ = identity;
     }
 
-    /// A duplicate was turned away; the holder's lease had this much left.
+    /// A duplicate ended as in flight; `remaining` is the time left on the holder's lease.
     fn in_flight(&self, identity: &Identity, remaining: Duration) {
         let _ = (identity, remaining);
     }
 }
 
-/// The observers of an engine; tells each, and survives each.
+/// The observers of an engine. A panic of one does not reach the others or the caller.
 #[derive(Clone, Default)]
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
@@ -129,104 +157,6 @@ impl Observers {
                 tracing::error!("an observer panicked; it is called again at the next event");
             }
         }
-    }
-}
-
-/// Counts every event: a metric without a metrics library. Share it as an `Arc` and read it at
-/// will.
-#[derive(Debug, Default)]
-pub struct Counters {
-    acquired: AtomicU64,
-    taken_over: AtomicU64,
-    loss_noticed: AtomicU64,
-    completed: AtomicU64,
-    failed: AtomicU64,
-    lost: AtomicU64,
-    waiting: AtomicU64,
-    duplicates: AtomicU64,
-    in_flight: AtomicU64,
-}
-
-/// What [`Counters`] read at one instant.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each field counts the observer method of its name")]
-pub struct Counts {
-    pub acquired: u64,
-    pub taken_over: u64,
-    pub loss_noticed: u64,
-    pub completed: u64,
-    pub failed: u64,
-    pub lost: u64,
-    pub waiting: u64,
-    pub duplicates: u64,
-    pub in_flight: u64,
-}
-
-impl Counters {
-    /// Counters at zero, to be shared.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    /// Reads all of them.
-    #[must_use]
-    pub fn read(&self) -> Counts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
-            acquired: get(&self.acquired),
-            taken_over: get(&self.taken_over),
-            loss_noticed: get(&self.loss_noticed),
-            completed: get(&self.completed),
-            failed: get(&self.failed),
-            lost: get(&self.lost),
-            waiting: get(&self.waiting),
-            duplicates: get(&self.duplicates),
-            in_flight: get(&self.in_flight),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-impl Observer for Counters {
-    fn acquired(&self, _: LeaseEvent<'_>) {
-        count(&self.acquired);
-    }
-
-    fn taken_over(&self, _: LeaseEvent<'_>) {
-        count(&self.taken_over);
-    }
-
-    fn loss_noticed(&self, _: LeaseEvent<'_>, _: Loss) {
-        count(&self.loss_noticed);
-    }
-
-    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
-        count(&self.completed);
-    }
-
-    fn failed(&self, _: LeaseEvent<'_>, _: Phase) {
-        count(&self.failed);
-    }
-
-    fn lost(&self, _: LeaseEvent<'_>) {
-        count(&self.lost);
-    }
-
-    fn waiting(&self, _: &Identity) {
-        count(&self.waiting);
-    }
-
-    fn replayed(&self, _: &Identity) {
-        count(&self.duplicates);
-    }
-
-    fn in_flight(&self, _: &Identity, _: Duration) {
-        count(&self.in_flight);
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Outcome`] and what stands beside it: [`Report`], [`Recorded`], [`ExecuteError`], [`Rejected`].
+//! [`Outcome`], how a call ends, with [`Report`], [`Recorded`], [`ExecuteError`] and [`Rejected`].
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,15 +8,34 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::payload::Tombstone;
 
-/// What became of a call: exactly one of three (spec, section 1).
+/// How a call ended.
+///
+/// Most callers treat [`Executed`](Self::Executed) and [`Replayed`](Self::Replayed) alike: both mean
+/// that the work is done, with this value. [`InFlight`](Self::InFlight) means that another caller
+/// still runs it; answer "try again later".
+///
+/// ```
+/// use retryproof_core::Outcome;
+///
+/// fn answer(outcome: Outcome<String>) -> (u16, String) {
+///     match outcome {
+///         Outcome::Executed(receipt) | Outcome::Replayed(receipt) => (201, receipt),
+///         Outcome::InFlight(holder) => {
+///             (409, format!("try again in {} s", holder.retry_after().as_secs()))
+///         }
+///     }
+/// }
+///
+/// assert_eq!(answer(Outcome::Replayed("receipt 1".to_owned())).0, 201);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "an in-flight outcome means that nothing ran"]
 pub enum Outcome<T> {
-    /// The action ran in this call; here is what it returned.
+    /// The action ran in this call and returned this value.
     Executed(T),
-    /// It ran before; here is what was stored then.
+    /// The action ran in an earlier call, which stored this value.
     Replayed(T),
-    /// Another caller is still at work, and the wait is over. Nothing ran.
+    /// Another caller still runs the action, and the wait timed out. Nothing ran in this call.
     InFlight(InFlight),
 }
 
@@ -39,7 +58,7 @@ impl<T> Outcome<T> {
         matches!(self, Self::Replayed(_))
     }
 
-    /// Whether another caller is still at work.
+    /// Whether another caller still runs the action.
     pub fn is_in_flight(&self) -> bool {
         matches!(self, Self::InFlight(_))
     }
@@ -58,7 +77,7 @@ impl<T> Outcome<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {
-    /// What was left of its lease when this call ended.
+    /// The time left on the holder's lease when this call ended.
     pub remaining: Duration,
 }
 
@@ -67,20 +86,20 @@ impl InFlight {
         Self { remaining }
     }
 
-    /// When to try again: the holder's remaining lease in whole seconds, rounded up, from 1 to 30
-    /// (HTTP-10).
+    /// How long to wait before the next attempt: the holder's remaining lease in whole seconds,
+    /// rounded up, between 1 s and 30 s (HTTP-10).
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.redeliver_after().min(Duration::from_secs(30))
     }
 
-    /// When a message may come again: as [`retry_after`](Self::retry_after) but without its bound
-    /// of 30 s, for a broker is to wait no less than the remaining lease (LST-2).
+    /// How long a broker should wait before it redelivers the message: as
+    /// [`retry_after`](Self::retry_after), but without the bound of 30 s, because a redelivery
+    /// before the end of the lease would find the key still taken (LST-2).
     #[must_use]
     pub fn redeliver_after(&self) -> Duration {
-        let up =
-            self.remaining.as_secs().saturating_add(u64::from(self.remaining.subsec_nanos() > 0));
-        Duration::from_secs(up.max(1))
+        let partial = u64::from(self.remaining.subsec_nanos() > 0);
+        Duration::from_secs(self.remaining.as_secs().saturating_add(partial).max(1))
     }
 }
 
@@ -88,24 +107,26 @@ impl InFlight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// It stands in the store.
+    /// The store has the result.
     Yes,
-    /// A tombstone stands: the work will not run again, but its result cannot be replayed (CMP-9).
+    /// The store has a tombstone: the work will not run again, but its result cannot be replayed
+    /// (CMP-9).
     Tombstone,
-    /// It could not be confirmed; a retry after the lease expires may run the action again.
+    /// The completion could not be confirmed. A retry after the lease expires may run the action
+    /// again.
     No,
 }
 
-/// An outcome with what happened to its record.
+/// An outcome together with the state of its record.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report<T> {
     /// The outcome.
     pub outcome: Outcome<T>,
-    /// Whether a result stands in the store.
+    /// Whether the store has the result.
     pub recorded: Recorded,
-    /// Whether this call ran the action and its completion was refused because another owner had
-    /// taken over (CMP-2): the outcome is the taker's.
+    /// Whether this call ran the action but lost its lease: another owner took over, the completion
+    /// was refused, and the outcome is that owner's (CMP-2).
     pub fenced: bool,
 }
 
@@ -113,28 +134,27 @@ pub struct Report<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExecuteError<E> {
-    /// The action failed; its error, unchanged. The key is free again (RUN-4).
+    /// The action failed with this error. The key is free again (RUN-4).
     Action(E),
-    /// The action failed, and said that its effect is not known by
-    /// [`hold_on_error`](crate::Lease::hold_on_error). The key stays taken until the lease runs out
-    /// (RUN-4).
+    /// The action failed after it called [`hold_on_error`](crate::Lease::hold_on_error) because its
+    /// effect is unknown. The key stays taken until the lease runs out (RUN-4).
     Held {
         /// The action's error, unchanged.
         error: E,
-        /// What is left of the lease.
+        /// The time left on the lease.
         remaining: Duration,
     },
-    /// The store could not answer, or refused; nothing ran.
+    /// The store failed, or it refused the call. Nothing ran.
     Store(Error),
-    /// The stored value is not one that this codec decodes; nothing ran.
+    /// This codec cannot decode the stored value. Nothing ran.
     Codec(Error),
-    /// The action ran, and its completion failed under the policy `propagate` (CMP-4).
+    /// The action ran, but its completion failed under the policy `propagate` (CMP-4).
     Completion(CompletionError),
-    /// The key was used before with another fingerprint; nothing ran (FP-1).
+    /// The key was used before with another fingerprint. Nothing ran (FP-1).
     Mismatch,
-    /// The completion was refused where it has to count: in a joined transaction.
+    /// The lease was lost in a joined transaction, which was rolled back (CMP-7).
     LeaseLost,
-    /// The work is done, but its result cannot be replayed (HTTP-13); nothing ran.
+    /// The work is done, but its result cannot be replayed. Nothing ran (HTTP-13).
     NotReplayable(Tombstone),
 }
 
@@ -164,13 +184,13 @@ impl<E: StdError + 'static> StdError for ExecuteError<E> {
     }
 }
 
-/// The action ran; recording its result failed (CMP-4).
+/// The action ran, but recording its result failed (CMP-4).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CompletionError {
-    /// What failed.
+    /// Why the result was not recorded.
     pub error: Error,
-    /// What stands in the store all the same.
+    /// What the store has instead.
     pub recorded: Recorded,
 }
 
@@ -183,8 +203,8 @@ impl CompletionError {
 impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = match self.recorded {
-            Recorded::Tombstone => "a tombstone stands, so it will not run again",
-            _ => "a retry after the lease may run it again",
+            Recorded::Tombstone => "the store has a tombstone, so it will not run again",
+            _ => "a retry after the lease expires may run it again",
         };
         write!(f, "the action ran, but its result was not recorded ({next}): {}", self.error)
     }
@@ -196,28 +216,50 @@ impl StdError for CompletionError {
     }
 }
 
-/// Why an annotated function did not run, or its result cannot be given: its error type implements
-/// `From<Rejected>` (ANN-5).
+/// Why an annotated function did not run, or why its result cannot be returned. The function's error
+/// type implements `From<Rejected>` (ANN-5).
+///
+/// ```
+/// use std::time::Duration;
+/// use retryproof_core::Rejected;
+///
+/// enum OrderError {
+///     TryAgain(Duration),
+///     Refused(String),
+/// }
+///
+/// impl From<Rejected> for OrderError {
+///     fn from(rejected: Rejected) -> Self {
+///         match rejected {
+///             Rejected::InFlight { retry_after } => Self::TryAgain(retry_after),
+///             other => Self::Refused(other.to_string()),
+///         }
+///     }
+/// }
+/// # assert!(matches!(Rejected::Mismatch.into(), OrderError::Refused(_)));
+/// # let busy = Rejected::InFlight { retry_after: Duration::from_secs(1) };
+/// # assert!(matches!(busy.into(), OrderError::TryAgain(_)));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// Another caller is at work; let the broker redeliver after this time.
+    /// Another caller still runs the work.
     InFlight {
-        /// When to try again: the holder's remaining lease in whole seconds, rounded up, at least 1
-        /// (LST-2).
+        /// How long a broker should wait before it redelivers: the holder's remaining lease in whole
+        /// seconds, rounded up, at least 1 s (LST-2).
         retry_after: Duration,
     },
     /// The key was used before with another fingerprint (FP-1).
     Mismatch,
     /// The lease was lost in a joined transaction (CMP-7).
     LeaseLost,
-    /// Done, but the result cannot be replayed.
+    /// The work is done, but its result cannot be replayed.
     NotReplayable,
-    /// The store could not answer, or the key or a duration is out of bounds.
+    /// The store failed, or the key or a duration is out of bounds.
     Store(Error),
-    /// The stored value is not one that this codec decodes.
+    /// This codec cannot decode the stored value.
     Codec(Error),
-    /// The action ran, and its completion failed under the policy `propagate` (CMP-4).
+    /// The action ran, but its completion failed under the policy `propagate` (CMP-4).
     Completion(CompletionError),
 }
 
@@ -227,7 +269,7 @@ impl fmt::Display for Rejected {
             Self::InFlight { retry_after } => {
                 write!(
                     f,
-                    "another caller is at work on this key; try again in {} s",
+                    "another caller is working on this key; try again in {} s",
                     retry_after.as_secs()
                 )
             }
@@ -258,11 +300,11 @@ impl From<Error> for Rejected {
     }
 }
 
-/// Turns an execute result into what an annotated function returns (ANN-5): the value, executed or
-/// replayed, or an error of the function's own type.
+/// Converts the result of an execution into the result of an annotated function (ANN-5): the value,
+/// executed or replayed, or an error of the function's own type.
 ///
 /// # Errors
-/// The action's own error unchanged, else `E::from` of the [`Rejected`] that names the reason.
+/// The action's own error unchanged; otherwise `E::from` of the [`Rejected`] that names the reason.
 pub fn settle<T, E: From<Rejected>>(result: Result<Outcome<T>, ExecuteError<E>>) -> Result<T, E> {
     match result {
         Ok(Outcome::Executed(value) | Outcome::Replayed(value)) => Ok(value),

@@ -5,20 +5,20 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The random 128-bit id of one execution, made by the client before its acquire (ACQ-9), so that a
-/// lost answer can be asked for again. It stays in the record after completion (CMP-3).
+/// The random 128-bit id of one execution. The caller makes it before its acquire, so that it can
+/// repeat the acquire when the answer is lost (ACQ-9). The id stays in the record after completion
+/// (CMP-3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
 impl OwnerId {
-    /// A fresh id: 128 bits of the operating system's entropy, drawn for this id alone.
+    /// A fresh id: 128 bits of entropy from the operating system, read for this id alone.
     ///
-    /// Nothing of it is kept in the process. A generator, a counter or a spare id would be copied
-    /// by `fork` or with the snapshot of a virtual machine, and two copies with one id would hold
-    /// one lease.
+    /// The process keeps no state for it. `fork` and the snapshot of a virtual machine would copy a
+    /// generator, a counter or a spare id, and two copies with one id would hold the same lease.
     ///
     /// # Panics
-    /// When the operating system has no random bytes to give.
+    /// If the operating system cannot provide random bytes.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -31,36 +31,36 @@ impl OwnerId {
     }
 
     /// A fresh id for a store whose records no other process shares
-    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a seed of this process,
-    /// then a counter. Unlike [`new`](Self::new) it costs no system call. A copy of the process
-    /// draws the same ids, for a copy of the records.
+    /// ([`StoreProfile::immediate`](crate::store::StoreProfile::immediate)): a random seed of this
+    /// process, then a counter. Unlike [`new`](Self::new) it needs no system call. A copy of the
+    /// process makes the same ids, but has its own copy of the records.
     ///
     /// # Panics
-    /// When the operating system has no random bytes to give at the first call of the process.
+    /// If the operating system cannot provide random bytes at the first call in the process.
     pub(crate) fn of_this_process() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // The seed keeps apart the processes that one after another open the same records.
+        // The seed separates processes that open the same records one after another.
         let seed =
             SEED.get_or_init(|| getrandom::u64().expect("the operating system gives random bytes"));
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self((u128::from(*seed) << 64 | u128::from(count)).to_be_bytes())
     }
 
-    /// The id as a store wrote it.
+    /// The id from the bytes that a store kept.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The id as a store keeps it.
+    /// The bytes for a store to keep.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// Prints only the first 8 hex digits: whoever has the whole id could complete in its name.
+/// Prints only the first 8 hex digits: with the whole id, another caller could complete the record.
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.0;
@@ -68,14 +68,15 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// A number that only grows from grant to grant of one identity (ACQ-10). Hand it to a resource
-/// that can refuse a smaller one; do not send it as an idempotency key (see
-/// [`Lease::downstream_key`](crate::Lease::downstream_key)).
+/// A number that grows with each grant of one identity (ACQ-10).
+///
+/// Pass it to a resource that can reject writes with a smaller token. Do not send it as an
+/// idempotency key: use [`Lease::downstream_key`](crate::Lease::downstream_key) for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token as a store drew it.
+    /// The token with this number, for a store.
     #[must_use]
     pub const fn new(token: u64) -> Self {
         Self(token)

@@ -3,7 +3,7 @@
 //!
 //! Envelope, version 1, little endian: `"RP"`, version, flags, codec (u16), schema version (u16),
 //! body. Flag 1 = tombstone. Flags 2 (compressed) and 4 (encrypted; a key id of 4 bytes would
-//! follow) are kept free for later versions; this one fails closed on them.
+//! follow) are reserved for later versions; this version refuses to read them.
 
 use std::fmt;
 
@@ -17,16 +17,16 @@ const TOMBSTONE: u8 = 1;
 const COMPRESSED: u8 = 2;
 const ENCRYPTED: u8 = 4;
 const HEADER: usize = 8;
-/// Room for a value of unknown size, before its buffer has to grow.
-const ROOM: usize = 56;
+/// The initial capacity for a value of unknown size.
+const DEFAULT_CAPACITY: usize = 56;
 
-/// Names the codec that wrote a value, so that no other one reads it. Ids below 1,024 are
-/// retryproof's own.
+/// Names the codec that wrote a value, so that no other codec reads it. Ids below 1,024 are reserved
+/// for retryproof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CodecId(pub u16);
 
 impl CodecId {
-    /// No value at all: the work is done and returned `()`.
+    /// No value: the work is done and returned `()`.
     pub const NONE: Self = Self(0);
     /// Bytes as they are.
     pub const BYTES: Self = Self(1);
@@ -36,8 +36,8 @@ impl CodecId {
     pub const HTTP: Self = Self(3);
 }
 
-/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length
-/// (ID-4).
+/// An encoded value with the codec and the schema version that wrote it. `Debug` prints its length,
+/// never its content (ID-4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
     codec: CodecId,
@@ -56,11 +56,11 @@ impl Payload {
         schema: u16,
         write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<Self, E> {
-        Self::build_with_capacity(codec, schema, ROOM, write)
+        Self::build_with_capacity(codec, schema, DEFAULT_CAPACITY, write)
     }
 
-    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: one
-    /// allocation of that size.
+    /// As [`build`](Self::build), for a writer that knows how many bytes it will append: the buffer
+    /// is allocated once, with that size.
     ///
     /// # Errors
     /// Those of `write`.
@@ -75,7 +75,7 @@ impl Payload {
         Ok(Self { codec, schema, envelope: buffer.into() })
     }
 
-    /// Copies an encoded body.
+    /// A payload with a copy of an encoded body.
     #[must_use]
     pub fn new(codec: CodecId, schema: u16, body: &[u8]) -> Self {
         let mut buffer = header(0, codec, schema, body.len());
@@ -83,7 +83,7 @@ impl Payload {
         Self { codec, schema, envelope: buffer.into() }
     }
 
-    /// Who wrote the body.
+    /// The codec that wrote the body.
     #[must_use]
     pub fn codec(&self) -> CodecId {
         self.codec
@@ -107,13 +107,13 @@ impl Payload {
         self.envelope.skip(HEADER)
     }
 
-    /// The envelope as a store keeps it.
+    /// The envelope, for a store to keep.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         &self.envelope
     }
 
-    /// The same, without another reference to it.
+    /// As [`envelope`](Self::envelope), without another reference to it.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.envelope
@@ -132,8 +132,9 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// "Done, but the result cannot be replayed" (CMP-9, HTTP-13). It may keep a detail, written by the
-/// codec it names.
+/// Records that the work is done but its result cannot be replayed (CMP-9, HTTP-13).
+///
+/// A tombstone may keep a detail, such as the status of a response that was too large to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tombstone(Payload);
 
@@ -158,13 +159,13 @@ impl Tombstone {
         &self.0
     }
 
-    /// The envelope as a store keeps it.
+    /// The envelope, for a store to keep.
     #[must_use]
     pub fn envelope(&self) -> &Blob {
         self.0.envelope()
     }
 
-    /// The same, without another reference to it.
+    /// As [`envelope`](Self::envelope), without another reference to it.
     #[must_use]
     pub fn into_envelope(self) -> Blob {
         self.0.into_envelope()
@@ -177,7 +178,30 @@ impl Default for Tombstone {
     }
 }
 
-/// What a store holds for a COMPLETE record. It opens only against the asker's fingerprint (FP-2).
+/// The content of a COMPLETE record, as a store returns it.
+///
+/// Only [`open`](Self::open) shows the value, and it compares fingerprints first (FP-2).
+///
+/// # When to use
+/// Adapters that call [`try_acquire`](crate::IdempotencyEngine::try_acquire) open the result
+/// themselves. With [`execute`](crate::IdempotencyEngine::execute), the engine does it.
+///
+/// ```
+/// use retryproof_core::{CodecId, Fingerprint, Opened, Payload, StoredResult};
+///
+/// let sent = Fingerprint::of(&("order-17", 300))?;
+/// let value = Payload::new(CodecId::BYTES, 0, b"receipt 1");
+/// let stored = StoredResult::new(value.into_envelope(), Some(sent));
+///
+/// match stored.open(Some(&sent))? {
+///     Opened::Value(payload) => assert_eq!(payload.body(), b"receipt 1"),
+///     Opened::Tombstone(_) => println!("done, but not replayable"),
+///     Opened::Mismatch => println!("the key was used for another request"),
+/// }
+/// let other = Fingerprint::of(&("order-17", 900))?;
+/// assert!(matches!(stored.open(Some(&other))?, Opened::Mismatch));
+/// # Ok::<(), retryproof_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct StoredResult {
     envelope: Blob,
@@ -190,34 +214,34 @@ pub struct StoredResult {
 pub enum Opened {
     /// The result of the first execution.
     Value(Payload),
-    /// Done, and not replayable.
+    /// The work is done, but its result cannot be replayed.
     Tombstone(Tombstone),
-    /// The fingerprints differ: nothing of the record is shown (FP-1).
+    /// The fingerprints differ: the value stays hidden (FP-1).
     Mismatch,
 }
 
 impl StoredResult {
-    /// What a store read, unopened.
+    /// The envelope and the fingerprint that a store has read.
     #[must_use]
     pub fn new(envelope: impl Into<Blob>, fingerprint: Option<Fingerprint>) -> Self {
         Self { envelope: envelope.into(), fingerprint }
     }
 
-    /// The stored fingerprint, for judging a duplicate under the record's own algorithm (FP-3).
+    /// The stored fingerprint. Its algorithm tells how to compute a duplicate's fingerprint (FP-3).
     #[must_use]
     pub fn fingerprint(&self) -> Option<&Fingerprint> {
         self.fingerprint.as_ref()
     }
 
-    /// Judges the fingerprint, then reads the envelope. They differ only when both sides carry one
-    /// (FP-1).
+    /// Compares `fingerprint` with the stored one, then reads the envelope. If either side has no
+    /// fingerprint, they count as equal (FP-1).
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the envelope is not one that this
-    /// version reads (CMP-8).
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when this version cannot read the envelope
+    /// (CMP-8).
     pub fn open(&self, fingerprint: Option<&Fingerprint>) -> Result<Opened> {
-        if let (Some(stored), Some(asked)) = (&self.fingerprint, fingerprint)
-            && stored != asked
+        if let (Some(stored), Some(requested)) = (&self.fingerprint, fingerprint)
+            && stored != requested
         {
             return Ok(Opened::Mismatch);
         }

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store contract: what every backend promises, and the data that crosses it.
+//! The store contract: what every store promises, and the types that its methods exchange.
 //!
 //! A store keeps one record per [`Identity`]. The record is absent, IN_PROGRESS (owner, token,
-//! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end); there is no
+//! lease end, fingerprint, ttl) or COMPLETE (owner, value, fingerprint, retention end). There is no
 //! failed state (CMP-5). Every transition is **one atomic step, judged by the store's own clock in
-//! the statement that acts** (ACQ-7), and fenced by owner, never by time (CMP-2): a late completion
-//! by the owner still recorded is accepted, so an IN_PROGRESS record must outlive its lease
+//! the statement that acts** (ACQ-7). It is fenced by owner, never by time (CMP-2): a late
+//! completion by the recorded owner is accepted, so an IN_PROGRESS record must outlive its lease
 //! (STO-4).
+//!
+//! # When to write a store
+//! When your records have to live in a database that has no store yet. To observe, delay or fail the
+//! calls of an existing store, wrap it instead.
 //!
 //! # Contract for implementors
 //! - Compare scopes and keys byte for byte (ID-2).
-//! - An expired record counts as absent for the caller, purged or not (CMP-6): a COMPLETE one past
-//!   its ttl is replaced by a fresh grant, an IN_PROGRESS one past its lease is taken over.
-//! - A replay, a look and a busy answer write nothing (ACQ-8).
-//! - "Lost" and "busy" are answers, not errors. An `Err` means that the store could not answer
-//!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only class that is repeated) or holds
-//!   what it cannot read.
-//! - Each method is one round trip when uncontended (ACQ-8), and may be dropped at any await point;
-//!   its docs say what that leaves behind.
-//! - Judge yourself with the conformance kit of `retryproof-testkit` (STO-2).
+//! - Treat an expired record as absent, purged or not (CMP-6): a fresh grant replaces a COMPLETE
+//!   record past its ttl, and takes over an IN_PROGRESS record past its lease.
+//! - Write nothing for a replay, a peek or a busy answer (ACQ-8).
+//! - Return [`NotOwner`](FencedWrite::NotOwner) and [`Busy`](Acquired::Busy) as answers, not as
+//!   errors. An `Err` means that the store could not answer
+//!   ([`Unavailable`](crate::ErrorKind::Unavailable), the only kind that the engine retries) or that
+//!   it cannot read the record.
+//! - Use one round trip for each uncontended call (ACQ-8). The engine may drop a call at any await
+//!   point; each method says what that may leave behind.
+//! - Test the store with the conformance kit of `retryproof-testkit` (STO-2).
 //!
 //! # Contract for wrappers
-//! Forward all methods; none has a default, so that none can be skipped in silence.
+//! Forward all methods. None has a default, so that a wrapper cannot forget one.
 #![doc = include_str!("store/toy.md")]
 
 use std::fmt::Debug;
@@ -51,18 +56,18 @@ pub use pulse::Pulse;
 pub(crate) use shared::{DynJoin, StoreCall};
 pub use shared::{DynStore, SharedStore, SharedStoreBuilder};
 
-/// What an acquire asks for.
+/// The request of an acquire.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AcquireRequest {
     /// The caller's id, made before the call (ACQ-9).
     pub owner: OwnerId,
-    /// How long the lease runs from the store's now.
+    /// The length of the lease, from the store's current time.
     pub lease: Duration,
-    /// How long a completed record will be kept; here it tells purge when an unfinished one may go
-    /// (STO-4).
+    /// How long a completed record will be kept. Until then, a purge also spares the unfinished
+    /// record (STO-4).
     pub ttl: Duration,
-    /// What the caller sent. A grant replaces the stored one (FP-2).
+    /// The fingerprint of what the caller sent. A grant replaces the stored one (FP-2).
     pub fingerprint: Option<Fingerprint>,
 }
 
@@ -81,22 +86,22 @@ impl AcquireRequest {
     }
 }
 
-/// A lease that was granted.
+/// A granted lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
     /// Greater than every earlier token of this identity (ACQ-10).
     pub token: FencingToken,
-    /// What is left of the lease by the store's clock: the requested length.
+    /// The length of the lease by the store's clock, as requested.
     pub remaining: Duration,
-    /// Whether the lease was granted by taking over the expired one of another owner (ACQ-12). Not
-    /// so after a release, or for a record past its ttl. An owner that asks again is told what its
-    /// grant was: the first answer may have been lost (ACQ-9).
+    /// Whether the grant took over another owner's expired lease (ACQ-12). A grant after a release,
+    /// or for a record past its ttl, is no takeover. If the same owner repeats its acquire because
+    /// the first answer was lost, it gets the value of its first grant (ACQ-9).
     pub took_over: bool,
 }
 
 impl Grant {
-    /// A grant as a store made it.
+    /// A grant, for a store to return.
     #[must_use]
     pub fn new(token: FencingToken, remaining: Duration, took_over: bool) -> Self {
         Self { token, remaining, took_over }
@@ -107,70 +112,70 @@ impl Grant {
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Acquired {
-    /// The lease is the caller's.
+    /// The caller has the lease.
     Granted(Grant),
-    /// The work is done; here is its result, unopened.
+    /// The work is done, with this result.
     Complete(StoredResult),
     /// Another owner holds the lease.
     Busy {
-        /// What is left of its lease by the store's clock; zero when a takeover is held back by a
-        /// lock.
+        /// The time left on its lease by the store's clock; zero if the lease is over but a lock in
+        /// the database prevents the takeover for now.
         remaining: Duration,
         /// The holder's token.
         token: FencingToken,
     },
 }
 
-/// The answer to a look.
+/// The answer to a peek.
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Peeked {
-    /// No record, or one past its lease or ttl.
+    /// There is no record, or it is past its lease or ttl.
     Absent,
     /// A holder is at work.
     Busy {
-        /// What is left of its lease by the store's clock.
+        /// The time left on its lease by the store's clock.
         remaining: Duration,
         /// The holder's token.
         token: FencingToken,
     },
-    /// The work is done.
+    /// The work is done, with this result.
     Complete(StoredResult),
 }
 
-/// What a completion writes.
+/// The content of a completion.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The value's envelope ([`Payload::envelope`](crate::Payload::envelope)), stored as it is.
+    /// The value's envelope ([`Payload::envelope`](crate::Payload::envelope)), stored unchanged.
     pub value: Blob,
-    /// How long the record is kept, from now by the store's clock (CMP-6).
+    /// How long the record is kept, from the store's current time (CMP-6).
     pub ttl: Duration,
-    /// The fingerprint to keep with the value: the holder's.
+    /// The holder's fingerprint, kept with the value.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Completion {
-    /// A completion.
+    /// A completion with this content.
     #[must_use]
     pub fn new(value: Blob, ttl: Duration, fingerprint: Option<Fingerprint>) -> Self {
         Self { value, ttl, fingerprint }
     }
 }
 
-/// The answer to a call that is fenced by owner.
+/// The answer to a write that is fenced by owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum FencedWrite {
-    /// It took effect now.
+    /// The write took effect.
     Applied,
-    /// The same owner did it before, or (release) there is nothing to release.
+    /// The same owner made this write before, or there was nothing to release.
     AlreadyApplied,
-    /// The record is not the caller's any more, and nothing was changed.
+    /// The record no longer belongs to the caller. Nothing changed.
     NotOwner,
 }
 
-/// What a store is, for checks and messages.
+/// A store's name, limits and abilities, for checks and messages.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct StoreProfile {
@@ -180,19 +185,21 @@ pub struct StoreProfile {
     pub max_value: usize,
     /// The longest lease or ttl that the store can keep.
     pub max_duration: Duration,
-    /// Whether expired records go away without [`Purge`] (STO-4).
+    /// Whether the store removes expired records without [`Purge`] (STO-4).
     pub reclaims: bool,
-    /// Whether an acquire is always ready at its first poll and no other process shares the
-    /// records: a store in the memory of this process. The engine then polls it in place instead of
-    /// on the heap, and makes owner ids without the operating system (ACQ-9), which would repeat in
-    /// the store of a forked process. A wrapper that waits for something says
-    /// [`without_immediate`](Self::without_immediate); where it does not, its acquires are made twice by the same
-    /// owner, which ACQ-9 makes harmless.
+    /// Whether the records live in this process alone and every acquire is ready at its first poll.
+    ///
+    /// The engine then polls an acquire without allocating, and makes owner ids without a system
+    /// call. With records that a forked process shares, such ids would repeat (ACQ-9).
+    ///
+    /// A wrapper that may wait has to call [`without_immediate`](Self::without_immediate) on the
+    /// profile. If it does not, the engine makes its acquires twice with the same owner, which ACQ-9
+    /// makes harmless.
     pub immediate: bool,
 }
 
 impl StoreProfile {
-    /// A profile without limits of its own that reclaims nothing by itself.
+    /// A profile of a store without special limits or abilities.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -204,29 +211,28 @@ impl StoreProfile {
         }
     }
 
-    /// States the largest value, in bytes.
+    /// Sets the largest value, in bytes.
     #[must_use]
     pub const fn with_max_value(mut self, bytes: usize) -> Self {
         self.max_value = bytes;
         self
     }
 
-    /// States that expired records are reclaimed natively.
+    /// Declares that the store removes expired records by itself.
     #[must_use]
     pub const fn with_reclaim(mut self) -> Self {
         self.reclaims = true;
         self
     }
 
-    /// States that an acquire never waits for anything, and that no other process shares the
-    /// records.
+    /// Declares that an acquire never waits and that no other process shares the records.
     #[must_use]
     pub const fn with_immediate(mut self) -> Self {
         self.immediate = true;
         self
     }
 
-    /// The profile of a wrapper that may wait before or after a call.
+    /// Declares that a call may wait, for a wrapper around an immediate store.
     #[must_use]
     pub const fn without_immediate(mut self) -> Self {
         self.immediate = false;
@@ -234,75 +240,106 @@ impl StoreProfile {
     }
 }
 
-/// The pluggable storage contract (STO-1). The [module's page](self) says what holds for all
-/// methods.
+/// The contract of every store (STO-1). The [module's page](self) has the rules that apply to all
+/// methods, and a complete store as an example.
+///
+/// Applications do not call these methods: they pass a store to
+/// [`IdempotencyEngine::new`](crate::IdempotencyEngine::new). Tests of a store call them directly:
+///
+/// ```
+/// use std::time::Duration;
+/// use retryproof_core::store::{AcquireRequest, Acquired, Completion, FencedWrite};
+/// use retryproof_core::{CodecId, IdempotencyStore, Identity, MemoryStore, OwnerId, Payload};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (lease, ttl) = (Duration::from_secs(30), Duration::from_secs(3_600));
+/// let (store, id) = (MemoryStore::new(), Identity::of("payments", "order-17")?);
+///
+/// let first = AcquireRequest::new(OwnerId::new(), lease, ttl);
+/// assert!(matches!(store.acquire(&id, &first).await?, Acquired::Granted(_)));
+///
+/// let second = AcquireRequest::new(OwnerId::new(), lease, ttl);
+/// assert!(matches!(store.acquire(&id, &second).await?, Acquired::Busy { .. }));
+///
+/// let value = Payload::new(CodecId::BYTES, 0, b"receipt 1").into_envelope();
+/// let done = Completion::new(value, ttl, None);
+/// assert_eq!(store.complete(&id, second.owner, &done).await?, FencedWrite::NotOwner);
+/// assert_eq!(store.complete(&id, first.owner, &done).await?, FencedWrite::Applied);
+/// assert!(matches!(store.acquire(&id, &second).await?, Acquired::Complete(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
-    label = "a store of records is wanted here",
-    note = "give a store by value, such as `MemoryStore`, or a `SharedStore` as \
-            `retryproof::connect` makes it"
+    label = "expected a store of records",
+    note = "pass a store by value, such as a `MemoryStore`, or the `SharedStore` that \
+            `retryproof::connect` returns"
 )]
 pub trait IdempotencyStore: Debug + Send + Sync + 'static {
-    /// Grants a lease, or says why not.
+    /// Grants a lease if the key is free, and never waits.
     ///
     /// # Behaviour
-    /// Absent (or a COMPLETE record past its ttl): IN_PROGRESS for `req.owner` with a new token.
-    /// IN_PROGRESS past its lease: the same, as a takeover (ACQ-2). IN_PROGRESS by `req.owner`
-    /// itself: the lease renewed, the same token and the same `took_over` as when it was granted
-    /// (ACQ-9). IN_PROGRESS otherwise: [`Acquired::Busy`]. COMPLETE: [`Acquired::Complete`]. It
-    /// never waits.
+    /// | the record is | the answer is |
+    /// |---|---|
+    /// | absent, or COMPLETE past its ttl | [`Granted`](Acquired::Granted): the record is now IN_PROGRESS for `req.owner` with a new token |
+    /// | IN_PROGRESS past its lease | `Granted` with `took_over` and a new token (ACQ-2) |
+    /// | IN_PROGRESS for `req.owner` itself | `Granted`: the lease is renewed, token and `took_over` are those of the first grant (ACQ-9) |
+    /// | IN_PROGRESS otherwise | [`Busy`](Acquired::Busy) |
+    /// | COMPLETE | [`Complete`](Acquired::Complete) |
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown or the store is away; `Full` when a new key finds
-    /// no room (STO-1); `Corrupt` when the record cannot be read (CMP-8).
+    /// `Unavailable` if the store cannot be reached or the outcome is unknown; `Full` if there is no
+    /// room for a new key (STO-1); `Corrupt` if the record cannot be read (CMP-8).
     ///
     /// # Atomicity
-    /// One step; of N callers at the instant of expiry one is granted. The token is drawn inside
-    /// that step (ACQ-10). A drop leaves at most one lease of the requested length (ACQ-11).
+    /// One step: of N callers at the instant of expiry, exactly one is granted. The token is drawn
+    /// inside that step (ACQ-10). A dropped call leaves at most one lease of the requested length
+    /// (ACQ-11).
     fn acquire(
         &self,
         id: &Identity,
         req: &AcquireRequest,
     ) -> impl Future<Output = Result<Acquired>> + Send;
 
-    /// Reads where the record stands; grants and writes nothing (ACQ-8).
+    /// Reads the state of the record without granting or writing anything (ACQ-8).
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but never `Full`.
     fn peek(&self, id: &Identity) -> impl Future<Output = Result<Peeked>> + Send;
 
-    /// Sleeps until the record may no longer be in progress under the token `seen`, or `at_most`
-    /// has passed.
+    /// Sleeps until the record may have left the state "in progress under the token `seen`", but no
+    /// longer than `limit`.
     ///
     /// # Behaviour
-    /// Subscribes, *then* looks, and returns at once unless the holder with token `seen` is still
-    /// in progress: no wake-up is lost between a look and the sleep (ACQ-4). Spurious returns are
-    /// allowed, so a look and a bounded sleep of at most 50 ms are a correct implementation. It
-    /// holds no connection while it sleeps (ACQ-5).
+    /// Subscribes, *then* looks, and returns immediately unless the holder with the token `seen` is
+    /// still in progress. This order ensures that no wake-up is lost between the look and the sleep
+    /// (ACQ-4). Spurious returns are allowed, so a look and a sleep of at most 50 ms are a correct
+    /// implementation. The call holds no connection while it sleeps (ACQ-5).
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
     ///
     /// # Atomicity
-    /// A drop leaves nothing behind.
+    /// A dropped call leaves nothing behind.
     fn wait_for_change(
         &self,
         id: &Identity,
         seen: FencingToken,
-        at_most: Duration,
+        limit: Duration,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Makes the lease end `lease` from the store's now (RUN-1).
+    /// Moves the end of the lease to `lease` after the store's current time (RUN-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: `Done`. Anything else: `Lost`; it revives nothing
-    /// (RUN-3).
+    /// IN_PROGRESS for `owner`, expired or not: `Applied`. Anything else: `NotOwner`, and nothing
+    /// changes (RUN-3).
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown.
+    /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// One step; a drop leaves it done or not done.
+    /// One step. A dropped call either took effect or did not.
     fn extend(
         &self,
         id: &Identity,
@@ -313,16 +350,16 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Stores the result (CMP-1).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl`;
-    /// `Done`. COMPLETE by `owner`: `AlreadyDone`, nothing changes (CMP-3). Absent or another
-    /// owner: `Lost`, nothing changes (CMP-2).
+    /// IN_PROGRESS for `owner`, expired or not: the record is now COMPLETE with `done.value`, kept
+    /// for `done.ttl`; `Applied`. COMPLETE by `owner`: `AlreadyApplied`, and nothing changes
+    /// (CMP-3). Absent, or another owner: `NotOwner`, and nothing changes (CMP-2).
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown; `TooLarge` when the value exceeds the store's
-    /// limit (CMP-9).
+    /// `Unavailable` if the outcome is unknown; `TooLarge` if the value exceeds the store's limit
+    /// (CMP-9).
     ///
     /// # Atomicity
-    /// One step; a drop leaves it done or not done, and it may be repeated.
+    /// One step. A dropped call either took effect or did not, and may be repeated.
     fn complete(
         &self,
         id: &Identity,
@@ -333,20 +370,20 @@ pub trait IdempotencyStore: Debug + Send + Sync + 'static {
     /// Deletes the record of an action that failed (RUN-4).
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`: the record is gone; `Done`. Absent: `AlreadyDone`. Another owner, or
-    /// COMPLETE: `Lost`, nothing changes.
+    /// IN_PROGRESS for `owner`: the record is deleted; `Applied`. Absent: `AlreadyApplied`. Another
+    /// owner, or COMPLETE: `NotOwner`, and nothing changes.
     ///
     /// # Errors
-    /// `Unavailable` when the outcome is unknown.
+    /// `Unavailable` if the outcome is unknown.
     ///
     /// # Atomicity
-    /// One step; a drop leaves it done or not done, and it may be repeated.
+    /// One step. A dropped call either took effect or did not, and may be repeated.
     fn release(
         &self,
         id: &Identity,
         owner: OwnerId,
     ) -> impl Future<Output = Result<FencedWrite>> + Send;
 
-    /// States the store's name and limits; costs nothing.
+    /// The store's name and limits, without any I/O.
     fn profile(&self) -> StoreProfile;
 }

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the configuration from a TOML file and from `IDEMPOTENCY_*` variables (CFG-1).
 //!
-//! Both sources are read to their end, so that one start shows every mistake in them.
+//! Both sources are read completely, so that one start reports every mistake in them.
 
 use std::fmt;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use self::given::{Given, shown};
+use self::raw_value::{RawValue, shown};
 use self::settings::{SETTINGS, Setting, closest};
 use super::IdempotencyConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Scope;
 
-mod given;
+mod raw_value;
 mod settings;
 
 const PREFIX: &str = "IDEMPOTENCY_";
 
-/// Every key under `idempotency.` with the variable that overrides it, except `scope."NAME".ttl`,
-/// `.lease` and `.wait`, which have none: a variable's name cannot spell every scope. For tools
-/// that check or document a configuration.
+/// Every key under `idempotency.` with the variable that overrides it, for tools that check or
+/// document a configuration. The keys `scope."NAME".ttl`, `.lease` and `.wait` are missing because
+/// they have no variable: the name of a variable cannot spell every scope.
 pub fn keys() -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, setting.variable()))
 }
 
 impl IdempotencyConfig {
-    /// Reads the table `idempotency` of the TOML file at `path`, if one is given, and then the
-    /// process environment, which wins (CFG-1). What neither names keeps its default. Keys outside
-    /// `idempotency` are ignored.
+    /// Reads the table `idempotency` of the TOML file at `path`, if there is one, and then the
+    /// process environment, which wins (CFG-1). Settings that appear in neither keep their defaults.
+    /// Keys outside `idempotency` are ignored.
     ///
-    /// A variable is called as its key, upper case, with `_` for each dot and dash:
-    /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured in the
-    /// file only. An unknown `IDEMPOTENCY_*` variable is logged as a warning.
+    /// The variable of a key is its name in upper case, with `_` for each dot and dash:
+    /// `web.max-body-bytes` is `IDEMPOTENCY_WEB_MAX_BODY_BYTES`. Scopes can be configured only in the
+    /// file. An unknown `IDEMPOTENCY_*` variable is logged as a warning.
     ///
     /// ```no_run
     /// use std::path::Path;
@@ -45,21 +45,21 @@ impl IdempotencyConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] when the file cannot be read or is not TOML, for an unknown key in it,
-    /// and for a bad value in either source. The message names each key, value and source; it never
+    /// [`ErrorKind::Config`] if the file cannot be read or is not TOML, if it has an unknown key, or
+    /// if either source has a bad value. The message names each key, value and source. It never
     /// shows the value of `store` (ID-4).
     pub fn load(path: Option<&Path>) -> Result<Self> {
         let text = path.map(read).transpose()?;
         let name = path.map(|path| path.display().to_string()).unwrap_or_default();
-        // No name of ours has what is replaced here.
+        // Lossy is enough for names: ours are ASCII.
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.into_string().ok()));
         Loading::all(text.as_deref().map(|text| File { name: &name, text }), variables)
     }
 
-    /// As [`load`](Self::load), from a TOML text with the name of its source, and from variables.
-    /// It touches neither the file system nor the environment, for tests and for programs that get
-    /// their settings in another way.
+    /// As [`load`](Self::load), but from a given TOML text (with the name of its source) and given
+    /// variables. It reads neither the file system nor the environment, which suits tests and
+    /// programs that get their settings in another way.
     ///
     /// ```
     /// # use retryproof_core as retryproof;
@@ -110,21 +110,21 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Where something stands, as messages name it.
+    /// The position of `span` for messages: the file's name and the line.
     fn at(&self, span: std::ops::Range<usize>) -> String {
         let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
         format!("{}, line {}", self.name, 1 + before.iter().filter(|byte| **byte == b'\n').count())
     }
 }
 
-/// The configuration so far, and what was wrong so far.
+/// The configuration and the problems found so far.
 struct Loading {
     config: IdempotencyConfig,
     problems: Vec<String>,
 }
 
 impl Loading {
-    /// `None` is the value of a variable that is not UTF-8.
+    /// Reads both sources. The value of a variable that is not UTF-8 is `None`.
     fn all(
         file: Option<File<'_>>,
         variables: impl Iterator<Item = (String, Option<String>)>,
@@ -133,7 +133,7 @@ impl Loading {
         if let Some(file) = file {
             loading.file(&file);
         }
-        // In the order of their names, so that the same mistakes give the same message.
+        // Sorted, so that the same mistakes always give the same message.
         let mut variables: Vec<_> =
             variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
         variables.sort();
@@ -147,7 +147,7 @@ impl Loading {
         let document = match DeTable::parse(file.text) {
             Ok(document) => document.into_inner(),
             Err(error) => {
-                // Its own Display quotes the line, which may hold a password (ID-4).
+                // The error's Display quotes the line, which may contain a password (ID-4).
                 let place = error.span().map_or_else(|| file.name.to_owned(), |span| file.at(span));
                 return self.problem(format_args!("{place}: not TOML: {}", error.message()));
             }
@@ -157,7 +157,7 @@ impl Loading {
                 match value.get_ref() {
                     DeValue::Table(table) => self.table(file, table, &mut Vec::new()),
                     _ => self.problem(format_args!(
-                        "idempotency ({}): it takes a table",
+                        "idempotency ({}): expected a table",
                         file.at(key.span())
                     )),
                 }
@@ -172,7 +172,7 @@ impl Loading {
             path.push(key.get_ref());
             let known = Setting::at(path);
             match (known, value.get_ref()) {
-                (Some(setting), value) => self.set(setting, &Given::Value(value), &place()),
+                (Some(setting), value) => self.set(setting, &RawValue::Toml(value), &place()),
                 (None, DeValue::Table(inner)) if settings::is_table(path) => {
                     self.table(file, inner, path)
                 }
@@ -181,7 +181,7 @@ impl Loading {
                 }
                 (None, _) if settings::is_table(path) => {
                     self.problem(format_args!(
-                        "idempotency.{} ({}): it takes a table",
+                        "idempotency.{} ({}): expected a table",
                         spelled(path),
                         place()
                     ));
@@ -202,31 +202,33 @@ impl Loading {
     fn variable(&mut self, name: &str, value: Option<&str>) {
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.variable() == name) {
             return match value {
-                Some(value) => self.set(setting, &Given::Variable(value), name),
-                None => self
-                    .problem(format_args!("idempotency.{} ({name}): it is not UTF-8", setting.key)),
+                Some(value) => self.set(setting, &RawValue::Variable(value), name),
+                None => {
+                    self.problem(format_args!("idempotency.{} ({name}): not UTF-8", setting.key))
+                }
             };
         }
         if name.starts_with("IDEMPOTENCY_SCOPE_") {
             tracing::warn!(
                 variable = name,
-                "ignored: a scope is configured in the file only (CFG-1)"
+                "ignored: scopes can be configured only in the file (CFG-1)"
             );
         } else {
-            tracing::warn!(variable = name, "ignored: it names no setting (CFG-1)");
+            tracing::warn!(variable = name, "ignored: no setting has this name (CFG-1)");
         }
     }
 
-    fn set(&mut self, setting: &Setting, given: &Given<'_>, place: &str) {
-        // Tried on the defaults, whose every other value is fine: a refusal is this key's.
+    fn set(&mut self, setting: &Setting, value: &RawValue<'_>, place: &str) {
+        // Checked alone on top of the defaults, so that any problem belongs to this key.
         let mut trial = IdempotencyConfig::default();
-        let tried = (setting.set)(&mut trial, given)
-            .and_then(|()| trial.check().map_err(|refusal| format!("it takes {}", refusal.takes)));
-        match tried.and_then(|()| (setting.set)(&mut self.config, given)) {
+        let tried = (setting.set)(&mut trial, value).and_then(|()| {
+            trial.check().map_err(|refusal| format!("expected {}", refusal.expected))
+        });
+        match tried.and_then(|()| (setting.set)(&mut self.config, value)) {
             Ok(()) => {}
             Err(problem) => {
                 let value =
-                    if setting.key == "store" { "(hidden)".to_owned() } else { shown(given) };
+                    if setting.key == "store" { "(hidden)".to_owned() } else { shown(value) };
                 self.problem(format_args!(
                     "idempotency.{} = {value} ({place}): {problem}",
                     setting.key
@@ -238,7 +240,7 @@ impl Loading {
     /// `scope."NAME".PART`.
     fn scope(&mut self, path: &[&str], value: &DeValue<'_>, place: &str) {
         let [_, name, part] = path else { return };
-        let given = Given::Value(value);
+        let value = RawValue::Toml(value);
         let set = || {
             Scope::new(*name)
                 .map_err(|_| "a scope has 1 to 255 bytes and no control character".to_owned())?;
@@ -253,8 +255,8 @@ impl Loading {
                         "there is no such key; a scope has `ttl`, `lease` and `wait`".to_owned()
                     );
                 }
-            } = Some(given.duration()?);
-            trial.check().map_err(|refusal| format!("it takes {}", refusal.takes))?;
+            } = Some(value.duration()?);
+            trial.check().map_err(|refusal| format!("expected {}", refusal.expected))?;
             Ok(trial.scopes)
         };
         match set() {
@@ -269,7 +271,7 @@ impl Loading {
             Err(problem) => self.problem(format_args!(
                 "idempotency.{} = {} ({place}): {problem}",
                 spelled(path),
-                shown(&given)
+                shown(&value)
             )),
         }
     }
@@ -293,7 +295,7 @@ impl Loading {
     }
 }
 
-/// A path as it is written in TOML: `scope."payments".ttl`.
+/// A path in TOML syntax: `scope."payments".ttl`.
 fn spelled(path: &[&str]) -> String {
     let bare = |name: &str| {
         !name.is_empty()

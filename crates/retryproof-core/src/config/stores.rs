@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The stores' own settings (CFG-1): data for the facade, which makes the stores. This crate knows
-//! none of them but memory.
+//! The settings of the stores (CFG-1). They are plain data for the facade, which opens the stores:
+//! core knows no database.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{PAUSE_BOUNDS, Refusal, refused, within};
 
-/// Bounds of `max-connections` of a store on a server, as a key and in its URL (CFG-1).
+/// Bounds of a store's `max-connections`, both as a key and in its URL (CFG-1).
 pub const CONNECTION_BOUNDS: RangeInclusive<usize> = 2..=10_000;
-/// Bounds of the number of replicas that a Redis store waits for, as a key and in its URL (CFG-1).
+/// Bounds of a Redis store's `wait-replicas`, both as a key and in its URL (CFG-1).
 pub const REPLICA_BOUNDS: RangeInclusive<usize> = 0..=1_000;
 
-/// Whether `name` may name a table of a store, or be its prefix: 1 to 48 ASCII letters, digits and
+/// Whether `name` is valid as a store's table name or key prefix: 1 to 48 ASCII letters, digits and
 /// underscores, not beginning with a digit (STO-3).
 #[must_use]
 pub fn is_store_name(name: &str) -> bool {
@@ -21,19 +21,18 @@ pub fn is_store_name(name: &str) -> bool {
         && name.len() <= 48
 }
 
-/// `memory.*`: data for the memory store, which the facade makes. `None` leaves the store's default
-/// (STO-1).
+/// `memory.*`: the bounds of the memory store (STO-1). `None` keeps the store's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemorySettings {
-    /// `memory.max-records`. 1,000,000.
+    /// `memory.max-records`: how many records the store keeps. Default: 1,000,000.
     pub max_records: Option<usize>,
-    /// `memory.max-bytes`. 1 GiB.
+    /// `memory.max-bytes`: how many bytes all records may take. Default: 1 GiB.
     pub max_bytes: Option<usize>,
 }
 
-/// `sqlite.*`: data for the SQLite store, which the facade opens. `None` leaves what the URL says,
-/// or the store's default.
+/// `sqlite.*`: settings of the SQLite store. `None` keeps the value from the URL, or else the store's
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SqliteSettings {
@@ -48,12 +47,13 @@ pub struct SqliteSettings {
 pub enum Synchronous {
     /// `full`: a commit survives a power loss.
     Full,
-    /// `normal`: it survives the death of the process; a power loss may forget the last ones.
+    /// `normal`: a commit survives the death of the process, but a power loss may undo the last
+    /// commits.
     Normal,
 }
 
-/// `postgres.*`: data for the PostgreSQL store, which the facade connects. `None` leaves what the
-/// URL says, or the store's default.
+/// `postgres.*`: settings of the PostgreSQL store. `None` keeps the value from the URL, or else the
+/// store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PostgresSettings {
@@ -61,22 +61,22 @@ pub struct PostgresSettings {
     pub table_name: Option<String>,
     /// `postgres.max-connections`: how many connections the store opens at most; 2 to 10,000.
     pub max_connections: Option<usize>,
-    /// `postgres.pooler`: what stands between the store and the server. `None` has the store find
-    /// out.
+    /// `postgres.pooler`: the kind of pooler between the store and the server. With `None`, the
+    /// store detects it.
     pub pooler: Option<Pooler>,
 }
 
-/// What stands between the PostgreSQL store and the server.
+/// The kind of pooler between the PostgreSQL store and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooler {
-    /// `session`: nothing, or a pooler that gives a client one connection for as long as it stays.
+    /// `session`: no pooler, or one that keeps a server connection for each client connection.
     Session,
-    /// `transaction`: a pooler that gives each transaction another connection.
+    /// `transaction`: a pooler that assigns a server connection to each transaction.
     Transaction,
 }
 
-/// `mysql.*`: data for the MySQL and MariaDB store, which the facade connects. `None` leaves what
-/// the URL says, or the store's default.
+/// `mysql.*`: settings of the MySQL and MariaDB store. `None` keeps the value from the URL, or else
+/// the store's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MysqlSettings {
@@ -86,20 +86,21 @@ pub struct MysqlSettings {
     pub max_connections: Option<usize>,
 }
 
-/// `redis.*`: data for the Redis store, which the facade connects. `None` leaves what the URL says,
-/// or the store's default.
+/// `redis.*`: settings of the Redis store. `None` keeps the value from the URL, or else the store's
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RedisSettings {
-    /// `redis.prefix`: what keys and channels begin with (STO-3).
+    /// `redis.prefix`: the prefix of all keys and channels (STO-3).
     pub prefix: Option<String>,
-    /// `redis.wait-replicas`: how many replicas a grant or completion waits for; 0 to 1,000.
+    /// `redis.wait-replicas`: how many replicas a grant or a completion waits for; 0 to 1,000.
     pub wait_replicas: Option<usize>,
-    /// `redis.wait-timeout`: for how long. It needs `wait_replicas`.
+    /// `redis.wait-timeout`: how long it waits for them. It requires `wait_replicas`.
     pub wait_timeout: Option<Duration>,
 }
 
-// The stores check the same names and bounds; here the message can say where the value came from.
+// The stores check the same names and bounds. Checked here too, the error can name the source of the
+// value.
 
 impl SqliteSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
@@ -119,27 +120,27 @@ impl SqliteSettings {
 
 impl PostgresSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
-        word("postgres.table-name", self.table_name.as_deref())?;
-        count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)
+        check_name("postgres.table-name", self.table_name.as_deref())?;
+        check_count("postgres.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl MysqlSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
-        word("mysql.table-name", self.table_name.as_deref())?;
-        count("mysql.max-connections", self.max_connections, &CONNECTION_BOUNDS)
+        check_name("mysql.table-name", self.table_name.as_deref())?;
+        check_count("mysql.max-connections", self.max_connections, &CONNECTION_BOUNDS)
     }
 }
 
 impl RedisSettings {
     pub(super) fn check(&self) -> Result<(), Refusal> {
-        word("redis.prefix", self.prefix.as_deref())?;
-        count("redis.wait-replicas", self.wait_replicas, &REPLICA_BOUNDS)?;
+        check_name("redis.prefix", self.prefix.as_deref())?;
+        check_count("redis.wait-replicas", self.wait_replicas, &REPLICA_BOUNDS)?;
         self.wait_timeout.map_or(Ok(()), |time| within("redis.wait-timeout", time, &PAUSE_BOUNDS))
     }
 }
 
-fn word(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
+fn check_name(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
     match name {
         Some(name) if !is_store_name(name) => Err(refused(
             key,
@@ -150,7 +151,7 @@ fn word(key: &'static str, name: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-fn count(
+fn check_count(
     key: &'static str,
     number: Option<usize>,
     bounds: &RangeInclusive<usize>,

@@ -1,209 +1,210 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The digest of a value that can be serialized (FP-4): its shape and content, fed to SHA-256 as
-//! serde tells them.
+//! The digest of a serializable value (FP-4): serde's data model of its shape and content, fed to
+//! SHA-256.
 //!
-//! No format stands in between. JSON would fold values into one (`None` and `Some(())`, all that is
-//! no number), and what it makes of numbers and of the order of a map hangs on features that other
-//! crates turn on.
+//! No text format is involved. JSON would give different values the same text (`None` and
+//! `Some(())`, or infinity and NaN), and the way it writes numbers and orders maps depends on
+//! features that other crates can enable.
 //!
-//! Each value is a tag and what makes its end known, so that no two differing values feed the same
-//! bytes. The bytes stand in records as digests: a tag is never changed and never reused.
+//! Each value is fed as a tag and, where needed, its length, so that different values never feed the
+//! same bytes. Records store the digests, so a tag is never changed and never reused.
 
 use std::fmt;
 
 use serde::ser::{self, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The digest; an error is that of the value's own `Serialize`.
-pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Result<[u8; 32], Refused> {
+/// The digest of a value; it fails if the value's own `Serialize` fails.
+pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Result<[u8; 32], NotSerializable> {
     let mut hash = Sha256::new();
-    value.serialize(Feed(&mut hash))?;
+    value.serialize(ValueHasher(&mut hash))?;
     Ok(hash.finalize().into())
 }
 
-/// The value could not be serialized. What it says may quote the value, so it is dropped (ID-4).
+/// The value could not be serialized. The message may quote the value, so it is dropped (ID-4).
 #[derive(Debug)]
-pub(super) struct Refused;
+pub(super) struct NotSerializable;
 
-impl fmt::Display for Refused {
+impl fmt::Display for NotSerializable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the value does not serialize")
+        f.write_str("the value cannot be serialized")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for NotSerializable {}
 
-impl ser::Error for Refused {
+impl ser::Error for NotSerializable {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self
     }
 }
 
-struct Feed<'a>(&'a mut Sha256);
+struct ValueHasher<'a>(&'a mut Sha256);
 
-impl<'a> Feed<'a> {
-    fn tag(self, tag: u8) -> Result<(), Refused> {
+impl<'a> ValueHasher<'a> {
+    fn tag(self, tag: u8) -> Result<(), NotSerializable> {
         self.0.update([tag]);
         Ok(())
     }
 
-    fn sized(self, tag: u8, bytes: &[u8]) -> Result<(), Refused> {
+    fn sized(self, tag: u8, bytes: &[u8]) -> Result<(), NotSerializable> {
         self.0.update([tag]);
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);
         Ok(())
     }
 
-    /// By value, whatever the width of its type: a field may grow while records live.
-    fn integer(self, tag: u8, magnitude: u128) -> Result<(), Refused> {
+    /// Hashes the value without leading zeros, so that the width of its type does not matter: a
+    /// field may become wider while records exist.
+    fn integer(self, tag: u8, magnitude: u128) -> Result<(), NotSerializable> {
         let bytes = magnitude.to_be_bytes();
         let from = magnitude.leading_zeros() as usize / 8;
         self.sized(tag, &bytes[from..])
     }
 
-    fn variant(self, name: &str) -> Result<Self, Refused> {
-        Feed(&mut *self.0).sized(b'v', name.as_bytes())?;
+    fn variant(self, name: &str) -> Result<Self, NotSerializable> {
+        ValueHasher(&mut *self.0).sized(b'v', name.as_bytes())?;
         Ok(self)
     }
 
-    fn items(self) -> Items<'a> {
+    fn items(self) -> SequenceHasher<'a> {
         self.0.update(b"[");
-        Items(self.0)
+        SequenceHasher(self.0)
     }
 
-    fn entries(self) -> Entries<'a> {
-        Entries { hash: self.0, entry: Sha256::new(), entries: Vec::new() }
+    fn entries(self) -> EntryHasher<'a> {
+        EntryHasher { hash: self.0, entry: Sha256::new(), entries: Vec::new() }
     }
 }
 
-/// In their order, up to the end.
-struct Items<'a>(&'a mut Sha256);
+/// Hashes the elements of a sequence in their order.
+struct SequenceHasher<'a>(&'a mut Sha256);
 
-impl Items<'_> {
-    fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
-        value.serialize(Feed(self.0))
+impl SequenceHasher<'_> {
+    fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotSerializable> {
+        value.serialize(ValueHasher(self.0))
     }
 
-    fn close(self) -> Result<(), Refused> {
+    fn close(self) -> Result<(), NotSerializable> {
         self.0.update(b"]");
         Ok(())
     }
 }
 
-/// In no order: that of a hash map differs from one process to the next, that of fields from one
-/// version of a program to the next.
-struct Entries<'a> {
+/// Hashes entries independent of their order, which differs between processes for a hash map, and
+/// between versions of a program for the fields of a struct.
+struct EntryHasher<'a> {
     hash: &'a mut Sha256,
     entry: Sha256,
     entries: Vec<[u8; 32]>,
 }
 
-impl Entries<'_> {
-    fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Refused> {
-        key.serialize(Feed(&mut self.entry))
+impl EntryHasher<'_> {
+    fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), NotSerializable> {
+        key.serialize(ValueHasher(&mut self.entry))
     }
 
-    fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
-        value.serialize(Feed(&mut self.entry))?;
+    fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotSerializable> {
+        value.serialize(ValueHasher(&mut self.entry))?;
         self.entries.push(self.entry.finalize_reset().into());
         Ok(())
     }
 
-    fn close(mut self) -> Result<(), Refused> {
+    fn close(mut self) -> Result<(), NotSerializable> {
         self.entries.sort_unstable();
-        Feed(self.hash).sized(b'{', self.entries.as_flattened())
+        ValueHasher(self.hash).sized(b'{', self.entries.as_flattened())
     }
 }
 
-impl<'a> ser::Serializer for Feed<'a> {
+impl<'a> ser::Serializer for ValueHasher<'a> {
     type Ok = ();
-    type Error = Refused;
-    type SerializeSeq = Items<'a>;
-    type SerializeTuple = Items<'a>;
-    type SerializeTupleStruct = Items<'a>;
-    type SerializeTupleVariant = Items<'a>;
-    type SerializeMap = Entries<'a>;
-    type SerializeStruct = Entries<'a>;
-    type SerializeStructVariant = Entries<'a>;
+    type Error = NotSerializable;
+    type SerializeSeq = SequenceHasher<'a>;
+    type SerializeTuple = SequenceHasher<'a>;
+    type SerializeTupleStruct = SequenceHasher<'a>;
+    type SerializeTupleVariant = SequenceHasher<'a>;
+    type SerializeMap = EntryHasher<'a>;
+    type SerializeStruct = EntryHasher<'a>;
+    type SerializeStructVariant = EntryHasher<'a>;
 
-    fn serialize_bool(self, value: bool) -> Result<(), Refused> {
+    fn serialize_bool(self, value: bool) -> Result<(), NotSerializable> {
         self.tag(if value { b't' } else { b'f' })
     }
 
-    fn serialize_i8(self, value: i8) -> Result<(), Refused> {
+    fn serialize_i8(self, value: i8) -> Result<(), NotSerializable> {
         self.serialize_i128(value.into())
     }
 
-    fn serialize_i16(self, value: i16) -> Result<(), Refused> {
+    fn serialize_i16(self, value: i16) -> Result<(), NotSerializable> {
         self.serialize_i128(value.into())
     }
 
-    fn serialize_i32(self, value: i32) -> Result<(), Refused> {
+    fn serialize_i32(self, value: i32) -> Result<(), NotSerializable> {
         self.serialize_i128(value.into())
     }
 
-    fn serialize_i64(self, value: i64) -> Result<(), Refused> {
+    fn serialize_i64(self, value: i64) -> Result<(), NotSerializable> {
         self.serialize_i128(value.into())
     }
 
-    fn serialize_i128(self, value: i128) -> Result<(), Refused> {
+    fn serialize_i128(self, value: i128) -> Result<(), NotSerializable> {
         self.integer(if value < 0 { b'-' } else { b'+' }, value.unsigned_abs())
     }
 
-    fn serialize_u8(self, value: u8) -> Result<(), Refused> {
+    fn serialize_u8(self, value: u8) -> Result<(), NotSerializable> {
         self.serialize_u128(value.into())
     }
 
-    fn serialize_u16(self, value: u16) -> Result<(), Refused> {
+    fn serialize_u16(self, value: u16) -> Result<(), NotSerializable> {
         self.serialize_u128(value.into())
     }
 
-    fn serialize_u32(self, value: u32) -> Result<(), Refused> {
+    fn serialize_u32(self, value: u32) -> Result<(), NotSerializable> {
         self.serialize_u128(value.into())
     }
 
-    fn serialize_u64(self, value: u64) -> Result<(), Refused> {
+    fn serialize_u64(self, value: u64) -> Result<(), NotSerializable> {
         self.serialize_u128(value.into())
     }
 
-    fn serialize_u128(self, value: u128) -> Result<(), Refused> {
+    fn serialize_u128(self, value: u128) -> Result<(), NotSerializable> {
         self.integer(b'+', value)
     }
 
-    fn serialize_f32(self, value: f32) -> Result<(), Refused> {
+    fn serialize_f32(self, value: f32) -> Result<(), NotSerializable> {
         self.serialize_f64(value.into())
     }
 
-    fn serialize_f64(self, value: f64) -> Result<(), Refused> {
+    fn serialize_f64(self, value: f64) -> Result<(), NotSerializable> {
         self.sized(b'd', &value.to_bits().to_be_bytes())
     }
 
-    fn serialize_char(self, value: char) -> Result<(), Refused> {
+    fn serialize_char(self, value: char) -> Result<(), NotSerializable> {
         self.serialize_str(value.encode_utf8(&mut [0; 4]))
     }
 
-    fn serialize_str(self, value: &str) -> Result<(), Refused> {
+    fn serialize_str(self, value: &str) -> Result<(), NotSerializable> {
         self.sized(b's', value.as_bytes())
     }
 
-    fn serialize_bytes(self, value: &[u8]) -> Result<(), Refused> {
+    fn serialize_bytes(self, value: &[u8]) -> Result<(), NotSerializable> {
         self.sized(b'b', value)
     }
 
-    fn serialize_none(self) -> Result<(), Refused> {
+    fn serialize_none(self) -> Result<(), NotSerializable> {
         self.tag(b'n')
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Refused> {
-        Feed(&mut *self.0).tag(b'o')?;
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), NotSerializable> {
+        ValueHasher(&mut *self.0).tag(b'o')?;
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<(), Refused> {
+    fn serialize_unit(self) -> Result<(), NotSerializable> {
         self.tag(b'0')
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Refused> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<(), NotSerializable> {
         self.serialize_unit()
     }
 
@@ -212,7 +213,7 @@ impl<'a> ser::Serializer for Feed<'a> {
         _: &'static str,
         _: u32,
         name: &'static str,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), NotSerializable> {
         self.variant(name)?.serialize_unit()
     }
 
@@ -220,7 +221,7 @@ impl<'a> ser::Serializer for Feed<'a> {
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), NotSerializable> {
         value.serialize(self)
     }
 
@@ -230,19 +231,23 @@ impl<'a> ser::Serializer for Feed<'a> {
         _: u32,
         name: &'static str,
         value: &T,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), NotSerializable> {
         value.serialize(self.variant(name)?)
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Items<'a>, Refused> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<SequenceHasher<'a>, NotSerializable> {
         Ok(self.items())
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Items<'a>, Refused> {
+    fn serialize_tuple(self, _: usize) -> Result<SequenceHasher<'a>, NotSerializable> {
         Ok(self.items())
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Items<'a>, Refused> {
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<SequenceHasher<'a>, NotSerializable> {
         Ok(self.items())
     }
 
@@ -252,15 +257,19 @@ impl<'a> ser::Serializer for Feed<'a> {
         _: u32,
         name: &'static str,
         _: usize,
-    ) -> Result<Items<'a>, Refused> {
+    ) -> Result<SequenceHasher<'a>, NotSerializable> {
         Ok(self.variant(name)?.items())
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Entries<'a>, Refused> {
+    fn serialize_map(self, _: Option<usize>) -> Result<EntryHasher<'a>, NotSerializable> {
         Ok(self.entries())
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Entries<'a>, Refused> {
+    fn serialize_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<EntryHasher<'a>, NotSerializable> {
         Ok(self.entries())
     }
 
@@ -270,22 +279,22 @@ impl<'a> ser::Serializer for Feed<'a> {
         _: u32,
         name: &'static str,
         _: usize,
-    ) -> Result<Entries<'a>, Refused> {
+    ) -> Result<EntryHasher<'a>, NotSerializable> {
         Ok(self.variant(name)?.entries())
     }
 }
 
 macro_rules! items {
     ($($of:ident $method:ident),*) => {$(
-        impl ser::$of for Items<'_> {
+        impl ser::$of for SequenceHasher<'_> {
             type Ok = ();
-            type Error = Refused;
+            type Error = NotSerializable;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotSerializable> {
                 self.item(value)
             }
 
-            fn end(self) -> Result<(), Refused> {
+            fn end(self) -> Result<(), NotSerializable> {
                 self.close()
             }
         }
@@ -301,20 +310,20 @@ items!(
 
 macro_rules! fields {
     ($($of:ident),*) => {$(
-        impl ser::$of for Entries<'_> {
+        impl ser::$of for EntryHasher<'_> {
             type Ok = ();
-            type Error = Refused;
+            type Error = NotSerializable;
 
             fn serialize_field<T: Serialize + ?Sized>(
                 &mut self,
                 name: &'static str,
                 value: &T,
-            ) -> Result<(), Refused> {
+            ) -> Result<(), NotSerializable> {
                 self.key(name)?;
                 self.value(value)
             }
 
-            fn end(self) -> Result<(), Refused> {
+            fn end(self) -> Result<(), NotSerializable> {
                 self.close()
             }
         }
@@ -323,19 +332,19 @@ macro_rules! fields {
 
 fields!(SerializeStruct, SerializeStructVariant);
 
-impl ser::SerializeMap for Entries<'_> {
+impl ser::SerializeMap for EntryHasher<'_> {
     type Ok = ();
-    type Error = Refused;
+    type Error = NotSerializable;
 
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Refused> {
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), NotSerializable> {
         self.key(key)
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), NotSerializable> {
         self.value(value)
     }
 
-    fn end(self) -> Result<(), Refused> {
+    fn end(self) -> Result<(), NotSerializable> {
         self.close()
     }
 }

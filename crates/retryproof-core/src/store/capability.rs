@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a store may be able to do beyond the contract: [`Purge`] and [`Inspect`];
-//! [`Join`](super::Join) has a file of its own.
+//! What a store can support beyond the contract: [`Purge`] and [`Inspect`]. A third capability,
+//! [`Join`](super::Join), has its own file.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,30 +10,31 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::FencingToken;
 
-/// Deletes expired records. Hygiene, never part of correctness: expired counts as absent, purged or
-/// not (CMP-6).
+/// Deletes expired records to free space. Correctness does not depend on it: an expired record
+/// counts as absent, purged or not (CMP-6).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot delete expired records",
-    label = "a store that can purge is wanted here",
-    note = "implement `Purge`, or leave `with_purge()` out where the store reclaims expired \
-            records by itself"
+    label = "expected a store that implements `Purge`",
+    note = "implement `Purge`, or leave out `with_purge()` if the store removes expired records \
+            by itself"
 )]
 pub trait Purge: IdempotencyStore {
-    /// Deletes up to `limit` records: COMPLETE past its ttl, and IN_PROGRESS only when both its
-    /// lease and its ttl, counted from the acquire, are over (STO-4). Says how many went; fewer
-    /// than `limit` means that none is left.
+    /// Deletes up to `limit` expired records and returns how many it deleted; fewer than `limit`
+    /// means that none is left.
     ///
-    /// Safe from every instance at once. A drop leaves it done in part.
+    /// A COMPLETE record expires with its ttl. An IN_PROGRESS record expires when both its lease and
+    /// its ttl, counted from the acquire, are over (STO-4). Several instances may purge at once. A
+    /// dropped call may have deleted some of the records.
     ///
     /// # Errors
-    /// `Unavailable` when the store is away.
+    /// `Unavailable` if the store cannot be reached.
     fn purge(&self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 }
 
-/// Where a record stands, for an operator.
+/// The state of a record, for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// A holder is at work, or died: see whether the lease is over.
+    /// A holder is at work, or it died and its lease ran out.
     InProgress,
     /// The work is done.
     Complete,
@@ -43,20 +44,20 @@ pub enum RecordState {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecordSummary {
-    /// Where it stands.
+    /// The record's state.
     pub state: RecordState,
-    /// The token of its last grant.
+    /// The token of the last grant.
     pub token: FencingToken,
-    /// What is left of its lease or retention by the store's clock; `None` when it is over.
+    /// The time left on the lease or retention by the store's clock; `None` when it is over.
     pub remaining: Option<Duration>,
-    /// Bytes of the stored value, envelope included; 0 while in progress.
+    /// The size of the stored value with its envelope, in bytes; 0 while in progress.
     pub value_bytes: usize,
-    /// Whether a fingerprint is kept.
+    /// Whether the record has a fingerprint.
     pub has_fingerprint: bool,
 }
 
 impl RecordSummary {
-    /// A summary as a store read it.
+    /// A summary, for a store to return.
     #[must_use]
     pub fn new(
         state: RecordState,
@@ -69,31 +70,31 @@ impl RecordSummary {
     }
 }
 
-/// Counts over a whole store.
+/// Totals over a whole store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
-    /// Records kept, expired ones included.
+    /// The number of records, including expired ones.
     pub records: u64,
-    /// Of them, IN_PROGRESS.
+    /// How many of them are IN_PROGRESS.
     pub in_progress: u64,
-    /// Bytes that they take, as far as the store can tell.
+    /// The bytes that the records take, as far as the store knows.
     pub bytes: u64,
 }
 
 impl StoreStats {
-    /// Counts as a store made them.
+    /// Totals, for a store to return.
     #[must_use]
     pub fn new(records: u64, in_progress: u64, bytes: u64) -> Self {
         Self { records, in_progress, bytes }
     }
 }
 
-/// Lets an operator look at records. Never shows a value.
+/// Lets an operator look at records. It never shows a value.
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot show its records",
-    label = "a store that can be inspected is wanted here",
-    note = "implement `Inspect`, or leave `with_inspect()` out"
+    label = "expected a store that implements `Inspect`",
+    note = "implement `Inspect`, or leave out `with_inspect()`"
 )]
 pub trait Inspect: IdempotencyStore {
     /// Describes one record, expired or not.
@@ -102,7 +103,7 @@ pub trait Inspect: IdempotencyStore {
     /// Those of the store.
     fn get(&self, id: &Identity) -> impl Future<Output = Result<Option<RecordSummary>>> + Send;
 
-    /// Counts the records. May scan.
+    /// Counts the records. The store may have to scan all of them.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Joining the caller's transaction (CMP-7): what a store gives for it, and what a database driver
-//! has to do.
+//! Joining the caller's transaction (CMP-7): the interface between a store and a database driver.
 //!
-//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`]: it
-//! hands out its completion as one statement, fenced by owner. A driver's transaction runs it
-//! through [`TxPort`], so that the record commits with the business writes or not at all.
-//! [`TxSource`] and [`OwnedTx`] are for an engine that opens and ends the transaction itself.
+//! Core knows no driver. A store that keeps its records in a SQL database implements [`Join`], which
+//! provides the completion as one statement, fenced by owner. A driver's transaction runs that
+//! statement through [`TxPort`], so that the record commits together with the business writes or not
+//! at all. [`TxSource`] and [`OwnedTx`] let the engine open and end the transaction itself.
 //!
-//! The traits of drivers carry the store's [`Dialect`] as a parameter. That keeps a statement of
-//! one database from a transaction of another, and it is what lets a store crate implement them for
-//! types that neither it nor this crate owns.
+//! The driver traits have the store's [`Dialect`] as a parameter. It prevents a statement of one
+//! database from running in a transaction of another, and it allows a store crate to implement the
+//! traits for types of a foreign crate.
 
 use std::fmt;
 use std::future::Future;
@@ -20,29 +19,29 @@ use crate::error::Result;
 use crate::identity::Identity;
 use crate::owner::OwnerId;
 
-/// A database's way to write SQL: a marker that a store and the drivers of its database share.
+/// A database's SQL dialect: a marker type that a store and the drivers of its database share.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a dialect of SQL that a store and its drivers share",
-    label = "a dialect is wanted here",
-    note = "name that of the store, such as `PostgresDialect`; a store of your own declares \
-            one by implementing `Dialect`"
+    label = "expected a dialect",
+    note = "use the store's dialect, such as `PostgresDialect`; for your own store, implement \
+            `Dialect` for a marker type"
 )]
 pub trait Dialect: Send + Sync + 'static {
     /// A short name for messages: `"sqlite"`.
     const NAME: &'static str;
 }
 
-/// One bound value. Three types are all that a completion needs, so any driver can carry it.
+/// One bound value. A completion needs only these types, which every driver supports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Param<'a> {
     /// A binary string.
     Bytes(&'a [u8]),
-    /// NULL in the place of a binary string.
+    /// NULL instead of a binary string.
     NoBytes,
-    /// A 64 bit integer.
+    /// A 64-bit integer.
     Int(i64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -68,38 +67,39 @@ impl<'a> From<Option<&'a [u8]>> for Param<'a> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct JoinStatement<'a> {
-    /// The text, with the placeholders of the dialect. It holds nothing of the caller's but a
-    /// validated table name.
+    /// The text, with the placeholders of the dialect. The only part that an application controls is
+    /// a validated table name.
     pub sql: &'a str,
     /// The values.
     pub params: Vec<Param<'a>>,
 }
 
 impl<'a> JoinStatement<'a> {
-    /// A statement.
+    /// A statement with its bound values.
     #[must_use]
     pub fn new(sql: &'a str, params: Vec<Param<'a>>) -> Self {
         Self { sql, params }
     }
 }
 
-/// A store whose completion can be written in the caller's transaction (CMP-7).
+/// A store that can write its completion in the caller's transaction (CMP-7).
 #[diagnostic::on_unimplemented(
     message = "the store `{Self}` cannot complete a record in a transaction",
-    label = "a store that can join is wanted here",
-    note = "use SQLite, PostgreSQL, MySQL or MariaDB; a store of your own implements `Join`"
+    label = "expected a store that implements `Join`",
+    note = "use SQLite, PostgreSQL, MySQL or MariaDB, or implement `Join` for your own store"
 )]
 pub trait Join: IdempotencyStore {
-    /// What its statements are written in.
+    /// The dialect of its statements.
     type Dialect: Dialect;
 
     /// The completion as one statement.
     ///
     /// # Behaviour
-    /// IN_PROGRESS by `owner`, expired or not: COMPLETE with `done.value`, kept for `done.ttl` from
-    /// the statement's own instant (not from the transaction's beginning), and exactly one row
-    /// counts as changed. Anything else: no row. It is the fence of
-    /// [`complete`](IdempotencyStore::complete), in one statement, and it never waits for a lock
+    /// IN_PROGRESS for `owner`, expired or not: the record is now COMPLETE with `done.value`, and
+    /// exactly one row counts as changed. Anything else: no row changes. The record is kept for
+    /// `done.ttl` from the time of the statement, not of the transaction's beginning.
+    ///
+    /// This is [`complete`](IdempotencyStore::complete) in one statement. It never waits for a lock
     /// that the transaction itself holds.
     fn completion<'a>(
         &'a self,
@@ -108,32 +108,33 @@ pub trait Join: IdempotencyStore {
         done: &'a Completion,
     ) -> JoinStatement<'a>;
 
-    /// Wakes those who wait for the record. Called after the transaction was committed, never
-    /// before; it must not block.
+    /// Wakes the waiters of the record. The engine calls it after the transaction was committed,
+    /// never before. It must not block.
     fn committed(&self, id: &Identity);
 }
 
-/// A transaction of a database driver, as far as a completion needs it: ten lines for most drivers.
+/// The part of a driver's transaction that a completion needs. Most drivers implement it in ten
+/// lines.
 #[diagnostic::on_unimplemented(
     message = "no record can join `{Self}`",
     label = "not a transaction on the database of the store",
-    note = "take a transaction of a driver that the store knows, on its database, or implement \
-            `TxPort` for a wrapper of your driver's"
+    note = "use a transaction of a driver that the store supports, on the store's database, or \
+            implement `TxPort` for a wrapper around your driver's transaction"
 )]
 pub trait TxPort<D: Dialect> {
-    /// Runs one statement inside the transaction and says how many rows it matched.
+    /// Runs one statement inside the transaction and returns how many rows it matched.
     ///
-    /// A driver that blocks may run it before it returns the future.
+    /// A blocking driver may run the statement before it returns the future.
     ///
-    /// Where the connection is in no transaction any more, it fails and runs nothing: in autocommit
-    /// the record would be a commit of its own, without the writes (CMP-7). Some databases end a
-    /// transaction by themselves after an error: MySQL after a deadlock, SQLite on a full disk.
-    /// PostgreSQL aborts it, and refuses every statement by itself; the ports for it do not look
+    /// If the connection is no longer in a transaction, the call fails and runs nothing: in
+    /// autocommit, the record would be committed without the business writes (CMP-7). Some databases
+    /// end a transaction themselves after an error: MySQL after a deadlock, SQLite on a full disk.
+    /// PostgreSQL marks it as aborted and refuses every further statement, so its ports do not check
     /// whether the action ended the transaction.
     ///
     /// # Errors
-    /// The driver's, as [`Error`](crate::Error) with the driver's own as its source. The
-    /// transaction will be rolled back.
+    /// An [`Error`](crate::Error) with the driver's error as its source. The transaction will be
+    /// rolled back.
     fn run_statement(
         &mut self,
         sql: &str,
@@ -141,53 +142,58 @@ pub trait TxPort<D: Dialect> {
     ) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// A transaction that can be handed about, and ended by whoever has it. Dropped, it is rolled back.
+/// An owned transaction, which the engine can move and end. Dropping it rolls it back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be committed by the engine",
-    label = "not a transaction that can be handed over",
-    note = "take the transaction type of your `TxSource`: `SqliteTx`, `PostgresTx` or `MysqlTx`; \
-            for another driver implement `OwnedTx`"
+    label = "expected an owned transaction",
+    note = "use the transaction type of your `TxSource`: `SqliteTx`, `PostgresTx` or `MysqlTx`; \
+            for another driver, implement `OwnedTx`"
 )]
 pub trait OwnedTx<D: Dialect>: TxPort<D> + Send + Sized + 'static {
-    /// How long an action may have it open, counted from its begin, in a database where an open
-    /// transaction holds up the beats of other keys: SQLite, which has one writer. The engine drops
-    /// an async action that takes longer, and rolls back. `None`, the default, is no bound.
+    /// How long an action may keep the transaction open, counted from its begin. `None`, the
+    /// default, means no limit.
+    ///
+    /// A limit is needed in a database where an open transaction delays the heartbeats of other keys,
+    /// such as SQLite with its single writer. The engine drops an async action that takes longer and
+    /// rolls the transaction back.
     fn open_at_most(&self) -> Option<Duration> {
         None
     }
 
-    /// Commits the transaction that was opened, and no other: one that the database rolled back by
-    /// itself, or that the action ended, fails here, and nothing that was written on its connection
-    /// since then is committed (CMP-7). The conformance kit judges that.
+    /// Commits the transaction that was opened, and no other.
+    ///
+    /// If the database rolled it back, or the action ended it, the call fails, and nothing written on
+    /// the connection since then is committed (CMP-7). The conformance kit checks this.
     ///
     /// # Errors
-    /// When it was not committed, **or when nobody knows**: whoever called reads by owner what
-    /// became of it.
+    /// If the transaction was not committed, **or if that is unknown**. The engine then reads the
+    /// record to find out.
     fn commit_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 
-    /// Rolls back.
+    /// Rolls the transaction back.
     ///
     /// # Errors
-    /// When it could not be confirmed; the connection must not be used again then, so that the
+    /// If the roll-back could not be confirmed. The connection must then be closed, so that the
     /// database rolls back.
     fn roll_back_tx(self) -> impl Future<Output = Result<()>> + Send + 'static;
 }
 
-/// Opens transactions: a pool of the application, on the database that the store is in.
+/// Opens transactions: the application's connection pool, on the database of the store.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions that a record can join",
     label = "not a source of transactions",
-    note = "on SQLite it is a `SqliteTxSource`, on PostgreSQL a `PgPool` and on MySQL a \
-         `MySqlPool`, of sqlx 0.9, or of 0.8 with the features `postgres-sqlx-08` and \
-         `mysql-sqlx-08`; for another driver implement `TxSource`, `OwnedTx` and `TxPort`"
+    note = "use a `SqliteTxSource` on SQLite, a `PgPool` on PostgreSQL and a `MySqlPool` on MySQL, \
+         of sqlx 0.9, or of 0.8 with the features `postgres-sqlx-08` and `mysql-sqlx-08`; for \
+         another driver, implement `TxSource`, `OwnedTx` and `TxPort`"
 )]
 pub trait TxSource<D: Dialect>: Send + Sync + 'static {
-    /// What it opens.
+    /// The type of its transactions.
     type Tx: OwnedTx<D>;
 
-    /// Opens one. Called after the lease was granted and committed, so that it sees the grant.
+    /// Opens a transaction. The engine calls it after the lease was granted and committed, so that
+    /// the transaction sees the grant.
     ///
     /// # Errors
-    /// `Unavailable` when there is none to be had in time.
+    /// `Unavailable` if no transaction could be opened in time.
     fn begin(&self) -> impl Future<Output = Result<Self::Tx>> + Send;
 }

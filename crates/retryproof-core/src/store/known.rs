@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Known`]: which identities this process has lately seen complete.
+//! [`Known`]: a hint of which identities this process has recently seen complete.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,51 +8,51 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::identity::Identity;
 
-/// Sets of places. Each identity has one set, so that a few hundred hot keys do not drive each
-/// other out.
+/// The number of sets. Each identity belongs to one set of four slots, so that a few hundred hot keys
+/// do not evict each other.
 const SETS: usize = 2_048;
 const WAYS: usize = 4;
 
-/// A store's hint of which identities this process has lately seen complete, so that their
-/// duplicates are served by a cheaper statement than the one that may grant (ACQ-8).
+/// A store's hint of which identities this process has recently seen complete. The store serves
+/// their duplicates with a cheaper statement than the one that may grant (ACQ-8).
 ///
-/// It decides nothing: whoever goes by it asks the server all the same, and a wrong guess costs one
-/// round trip. It holds 8,192 identities in 128 KiB; in a full set the oldest makes room. It never
-/// waits.
+/// It is only a hint: the store still reads the record from the server, and a wrong guess costs one
+/// round trip. It holds 8,192 identities in 128 KiB, evicts the oldest identity of a full set, and
+/// never waits.
 pub struct Known {
-    sets: Box<[[Place; WAYS]]>,
+    sets: Box<[[CacheSlot; WAYS]]>,
     start: Instant,
 }
 
 #[derive(Default)]
-struct Place {
-    /// Never that of an identity when it is 0: the place is empty.
+struct CacheSlot {
+    /// The hash of the identity, with its lowest bit set; 0 in an empty slot.
     mark: AtomicU64,
-    /// Milliseconds since the start until which the result is kept, by this host's clock.
+    /// When the record expires, in milliseconds since `start` by this host's clock.
     until: AtomicU64,
 }
 
 impl Known {
-    /// Knows nobody.
+    /// An empty hint.
     #[must_use]
     pub fn new() -> Self {
         Self { sets: (0..SETS).map(|_| Default::default()).collect(), start: now() }
     }
 
-    /// Whether it was seen complete, and is not over.
+    /// Whether the identity was seen complete and its record has not expired.
     #[must_use]
     pub fn has(&self, id: &Identity) -> bool {
         let (set, mark) = self.set(id);
-        set.iter().find(|place| place.mark.load(Ordering::Relaxed) == mark).is_some_and(|place| {
-            match place.until.load(Ordering::Relaxed) {
+        set.iter().find(|slot| slot.mark.load(Ordering::Relaxed) == mark).is_some_and(|slot| {
+            match slot.until.load(Ordering::Relaxed) {
                 u64::MAX => true,
                 until => self.elapsed() < until,
             }
         })
     }
 
-    /// It was seen complete, and is kept for `rest` from now. [`Duration::MAX`]: until it is
-    /// forgotten.
+    /// Notes that the record is complete and expires after `rest`. With [`Duration::MAX`], the note
+    /// stays until [`forget`](Self::forget).
     pub fn note(&self, id: &Identity, rest: Duration) {
         let until = match rest {
             Duration::MAX => u64::MAX,
@@ -61,11 +61,11 @@ impl Known {
             }
         };
         let (set, mark) = self.set(id);
-        if let Some(place) = set.iter().find(|place| place.mark.load(Ordering::Relaxed) == mark) {
-            place.until.store(until, Ordering::Relaxed);
+        if let Some(slot) = set.iter().find(|slot| slot.mark.load(Ordering::Relaxed) == mark) {
+            slot.until.store(until, Ordering::Relaxed);
             return;
         }
-        // Two that do this at once mix their places up. That is a wrong guess.
+        // Two threads that shift the same set at once may mix up slots, which makes a wrong guess.
         for at in (1..WAYS).rev() {
             set[at].set(
                 set[at - 1].mark.load(Ordering::Relaxed),
@@ -75,17 +75,17 @@ impl Known {
         set[0].set(mark, until);
     }
 
-    /// It was not complete after all.
+    /// Removes the identity, whose record turned out not to be complete.
     pub fn forget(&self, id: &Identity) {
         let (set, mark) = self.set(id);
-        for place in set {
-            // Whoever took the place meanwhile keeps it.
-            let _ = place.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
+        for slot in set {
+            // Another identity that took the slot in the meantime keeps it.
+            let _ = slot.mark.compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The identity's own hash is keyed per process: nobody outside can aim at a set.
-    fn set(&self, id: &Identity) -> (&[Place; WAYS], u64) {
+    /// The identity's hash is keyed in each process, so a client cannot aim keys at one set.
+    fn set(&self, id: &Identity) -> (&[CacheSlot; WAYS], u64) {
         let hash = id.keyed_hash();
         let at = usize::try_from(hash >> 32).unwrap_or(0) % SETS;
         (&self.sets[at], hash | 1)
@@ -96,7 +96,7 @@ impl Known {
     }
 }
 
-impl Place {
+impl CacheSlot {
     fn set(&self, mark: u64, until: u64) {
         self.until.store(until, Ordering::Relaxed);
         self.mark.store(mark, Ordering::Relaxed);
@@ -146,10 +146,10 @@ mod tests {
         let known = Known::new();
         let ids = ids(500);
         ids.iter().for_each(|id| known.note(id, Duration::MAX));
-        // Where five meet in one set, one of them is: about once in seventy processes, and never
-        // four times.
+        // If five identities share a set, one of them is evicted: in about one of seventy processes,
+        // and never four times.
         assert!(ids.iter().filter(|id| known.has(id)).count() >= 497);
-        // And a flood does not fill more than there is room for.
+        // A flood evicts the others.
         self::ids(100_000).iter().for_each(|id| known.note(id, Duration::MAX));
         assert!(ids.iter().filter(|id| known.has(id)).count() < 50);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`Pulse`]: ends calls that take too long, without a timer for each.
+//! [`Pulse`]: a coarse time limit for many calls, without a timer for each.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// How late a call may be ended.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// For stores: ends calls to a server that take too long, without a timer for each. To set one may
-/// wake the thread that minds them, which costs a tenth of a replay.
+/// A coarse time limit for a store's calls to its server, without a timer for each call. Setting a
+/// timer may wake the runtime's timer thread, which costs a tenth of a replay.
 ///
-/// One task wakes, ten times a second, whoever waits for an answer; it sleeps while nobody does.
+/// One task wakes all waiting calls ten times a second. It sleeps while no call waits.
 pub struct Pulse {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -28,19 +28,19 @@ pub struct Pulse {
 #[derive(Default)]
 struct Shared {
     beat: Notify,
-    /// Somebody has waited since the last beat.
+    /// Whether a call has waited since the last beat.
     waited: AtomicBool,
-    /// The task sleeps until `rouse`.
+    /// Whether the task sleeps until `rouse`.
     asleep: AtomicBool,
     rouse: Notify,
 }
 
 impl Pulse {
-    /// Starts the task. Where its runtime ends before the store, a timer is set for each call after
-    /// all.
+    /// Starts the task on the current runtime. If that runtime ends before the store, each call sets
+    /// its own timer.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     #[must_use]
     pub fn start() -> Self {
         let shared = Arc::new(Shared::default());
@@ -48,13 +48,13 @@ impl Pulse {
         Self { shared, task }
     }
 
-    /// What the future gives, or `None` at most a tenth of a second after the deadline.
+    /// The output of `future`, or `None` at most a tenth of a second after the deadline.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the future.
+    /// Dropping the call drops `future`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // The runtime in which it was started is gone.
+        // The runtime of the task is gone.
         if self.task.is_finished() {
             return timeout_at(deadline, future).await.ok();
         }
@@ -101,7 +101,7 @@ async fn run(shared: Arc<Shared>) {
     loop {
         if !shared.waited.swap(false, Ordering::SeqCst) {
             shared.asleep.store(true, Ordering::SeqCst);
-            // Who waited just before that did not see it.
+            // A call that began to wait just before that store did not see it.
             if !shared.waited.load(Ordering::SeqCst) {
                 shared.rouse.notified().await;
             }
@@ -126,7 +126,7 @@ mod tests {
             let took = started.elapsed();
             assert!(took >= Duration::from_millis(30) && took < Duration::from_secs(5), "{took:?}");
             assert_eq!(pulse.until(Instant::now(), std::future::ready(7)).await, Some(7));
-            // It falls asleep in between.
+            // The task falls asleep in between.
             sleep(3 * BEAT).await;
         }
     }

@@ -191,11 +191,22 @@ impl<S: Join> DynJoin for S {
     }
 }
 
-/// A store with its capabilities, type-erased and cheap to clone: what
-/// [`IdempotencyEngine::new`](crate::IdempotencyEngine::new) takes.
+/// A type-erased store with its capabilities, cheap to clone. An engine holds one.
 ///
-/// `SharedStore::new(store)` has the six methods of the contract only. Capabilities are added while
-/// the concrete type is known: `SharedStore::builder(store).with_purge().with_inspect().build()`.
+/// # When to use
+/// For your own store or wrapper, and to share one store between engines. The stores of this project
+/// convert into a `SharedStore` with all of their capabilities.
+///
+/// [`new`](Self::new) knows the contract alone. A [`builder`](Self::builder) also captures the
+/// capabilities of the concrete type:
+///
+/// ```
+/// use retryproof_core::{IdempotencyEngine, MemoryStore, SharedStore};
+///
+/// let store = SharedStore::builder(MemoryStore::new()).with_purge().with_inspect().build();
+/// assert!(store.can_purge() && !store.can_join());
+/// let engine = IdempotencyEngine::new(store.clone());
+/// ```
 #[derive(Clone)]
 pub struct SharedStore {
     store: Arc<dyn DynStore>,

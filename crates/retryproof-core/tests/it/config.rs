@@ -185,7 +185,7 @@ fn cfg_1_ctx_2_bounds_are_those_of_the_rules() {
             assert!(takes(key, good).is_ok(), "{key} = {good}");
         }
         let beyond = takes(key, "P3651D").unwrap_err();
-        assert!(beyond.ends_with(&format!("it takes {least} to {most}")), "{beyond}");
+        assert!(beyond.ends_with(&format!("expected {least} to {most}")), "{beyond}");
         assert!(least == "PT0S" || takes(key, "PT0S").is_err(), "{key}");
     }
 }
@@ -235,9 +235,9 @@ fn cfg_1_ctx_3_scopes_are_configured_by_name() {
         ),
         (
             "idempotency.scope.payments = 'PT1S'",
-            r#"idempotency.scope."payments" (app.toml, line 1): it takes a table"#,
+            r#"idempotency.scope."payments" (app.toml, line 1): expected a table"#,
         ),
-        ("idempotency.scope = 1", "idempotency.scope (app.toml, line 1): it takes a table"),
+        ("idempotency.scope = 1", "idempotency.scope (app.toml, line 1): expected a table"),
         (
             "idempotency.scope.\"\".ttl = 'PT1S'",
             r#"idempotency.scope."".ttl = "PT1S" (app.toml, line 1): a scope has"#,
@@ -270,10 +270,10 @@ fn cfg_1_an_unknown_key_stops_the_start_and_is_guessed() {
         ),
         (
             "idempotency.purge.enabled.really = true",
-            "idempotency.purge.enabled = (a table) (app.toml, line 1): it takes `true` or `false`",
+            "idempotency.purge.enabled = (a table) (app.toml, line 1): expected `true` or `false`",
         ),
-        ("idempotency.web = true", "idempotency.web (app.toml, line 1): it takes a table"),
-        ("idempotency = 'x'", "idempotency (app.toml, line 1): it takes a table"),
+        ("idempotency.web = true", "idempotency.web (app.toml, line 1): expected a table"),
+        ("idempotency = 'x'", "idempotency (app.toml, line 1): expected a table"),
     ] {
         let message = from_file(text).expect_err(text);
         assert!(message.contains(says), "{text}: {message}");
@@ -391,7 +391,7 @@ fn cfg_1_an_unknown_variable_is_a_warning_that_hides_its_value() {
         assert!(said.contains(&format!("variable={name:?}")), "{said}");
     }
     assert!(
-        said.contains("a scope is configured in the file only") && !said.contains("canary"),
+        said.contains("scopes can be configured only in the file") && !said.contains("canary"),
         "{said}"
     );
 }

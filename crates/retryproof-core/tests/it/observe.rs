@@ -186,7 +186,7 @@ async fn run_2_a_panicking_observer_harms_nothing() {
         assert_eq!(outcome.into_value(), Some(1));
     }
     let counts = counters.read();
-    assert_eq!((counts.acquired, counts.completed, counts.duplicates), (1, 1, 1));
+    assert_eq!((counts.acquired, counts.completed, counts.replayed), (1, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]

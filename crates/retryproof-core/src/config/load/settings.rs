@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SETTINGS`]: every key, once.
+//! [`SETTINGS`]: the list of every key.
 
 use super::super::IdempotencyConfig;
 use super::PREFIX;
-use super::given::Given;
+use super::raw_value::RawValue;
 
-/// One key and where its value goes.
+/// One key, and how to set its value.
 pub(super) struct Setting {
-    /// Its path below `idempotency`, joined by dots.
+    /// The path below `idempotency`, joined by dots.
     pub(super) key: &'static str,
-    pub(super) set: fn(&mut IdempotencyConfig, &Given<'_>) -> Result<(), String>,
+    pub(super) set: fn(&mut IdempotencyConfig, &RawValue<'_>) -> Result<(), String>,
 }
 
 macro_rules! settings {
     ($($key:literal => $($field:ident).+ = $read:ident $(, $wrap:ident)?;)*) => {
         &[$(Setting {
             key: $key,
-            set: |config, given| {
-                config.$($field).+ = $($wrap)? (given.$read()?);
+            set: |config, value| {
+                config.$($field).+ = $($wrap)? (value.$read()?);
                 Ok(())
             },
         }),*]
     };
 }
 
-/// Every key that is not below `scope`.
+/// Every key except those below `scope`.
 pub(super) const SETTINGS: &[Setting] = settings! {
     "store" => store = text, Some;
     "default-ttl" => default_ttl = duration;
@@ -60,19 +60,19 @@ pub(super) const SETTINGS: &[Setting] = settings! {
 };
 
 impl Setting {
-    /// The setting at a path of names. A name that holds a dot itself is none of ours.
+    /// The setting at a path of names. No setting has a name with a dot in it.
     pub(super) fn at(path: &[&str]) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.key.split('.').eq(path.iter().copied()))
     }
 
-    /// `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for `web.max-body-bytes`.
+    /// The environment variable: `IDEMPOTENCY_WEB_MAX_BODY_BYTES` for `web.max-body-bytes`.
     pub(super) fn variable(&self) -> String {
         let name = |c: char| if matches!(c, '.' | '-') { '_' } else { c.to_ascii_uppercase() };
         PREFIX.chars().chain(self.key.chars().map(name)).collect()
     }
 }
 
-/// Whether a path is that of a table that has settings below it.
+/// Whether a path names a table with settings below it.
 pub(super) fn is_table(path: &[&str]) -> bool {
     match path {
         [one] => {
@@ -84,7 +84,7 @@ pub(super) fn is_table(path: &[&str]) -> bool {
     }
 }
 
-/// ``; did you mean `web.required`?``, or nothing.
+/// ``; did you mean `web.required`?`` for a similar key, or nothing.
 pub(super) fn closest(key: &str) -> String {
     SETTINGS
         .iter()
@@ -95,9 +95,9 @@ pub(super) fn closest(key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// How many letters to change, add or drop.
+/// The edit distance: how many letters to change, add or drop.
 fn distance(a: &str, b: &str) -> usize {
-    // A key of a file may be of any length; a mistyped one is not.
+    // A key in a file may have any length, but a long one is not a mistyped key of ours.
     if a.len() > 64 {
         return usize::MAX;
     }

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`Counters`]: an observer that counts every event.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{LeaseEvent, Loss, Observer, Phase};
+use crate::identity::Identity;
+use crate::outcome::Recorded;
+
+/// Counts every event, for programs that export their own metrics, and for tests.
+///
+/// Register it with [`EngineBuilder::observer`](crate::EngineBuilder::observer), keep a clone of the
+/// `Arc`, and [`read`](Self::read) it at any time.
+///
+/// ```
+/// use std::sync::Arc;
+/// use retryproof_core::observe::Counters;
+/// use retryproof_core::{IdempotencyContext, IdempotencyEngine, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let counters = Counters::new();
+/// let engine = IdempotencyEngine::builder(MemoryStore::new())
+///     .observer(Arc::clone(&counters))
+///     .build()?;
+/// for _ in 0..3 {
+///     let ctx = IdempotencyContext::builder("payments", "order-17").build()?;
+///     engine.execute(ctx, || async { Ok::<_, std::io::Error>(1) }).await?;
+/// }
+/// assert_eq!((counters.read().completed, counters.read().replayed), (1, 2));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+pub struct Counters {
+    acquired: AtomicU64,
+    taken_over: AtomicU64,
+    loss_noticed: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    lost: AtomicU64,
+    waiting: AtomicU64,
+    replayed: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+/// The values of [`Counters`] at one instant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each field counts the observer method of its name")]
+pub struct Counts {
+    pub acquired: u64,
+    pub taken_over: u64,
+    pub loss_noticed: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub lost: u64,
+    pub waiting: u64,
+    pub replayed: u64,
+    pub in_flight: u64,
+}
+
+impl Counters {
+    /// Shared counters, all at zero.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Reads all counters.
+    #[must_use]
+    pub fn read(&self) -> Counts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            acquired: get(&self.acquired),
+            taken_over: get(&self.taken_over),
+            loss_noticed: get(&self.loss_noticed),
+            completed: get(&self.completed),
+            failed: get(&self.failed),
+            lost: get(&self.lost),
+            waiting: get(&self.waiting),
+            replayed: get(&self.replayed),
+            in_flight: get(&self.in_flight),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Observer for Counters {
+    fn acquired(&self, _: LeaseEvent<'_>) {
+        count(&self.acquired);
+    }
+
+    fn taken_over(&self, _: LeaseEvent<'_>) {
+        count(&self.taken_over);
+    }
+
+    fn loss_noticed(&self, _: LeaseEvent<'_>, _: Loss) {
+        count(&self.loss_noticed);
+    }
+
+    fn completed(&self, _: LeaseEvent<'_>, _: Recorded) {
+        count(&self.completed);
+    }
+
+    fn failed(&self, _: LeaseEvent<'_>, _: Phase) {
+        count(&self.failed);
+    }
+
+    fn lost(&self, _: LeaseEvent<'_>) {
+        count(&self.lost);
+    }
+
+    fn waiting(&self, _: &Identity) {
+        count(&self.waiting);
+    }
+
+    fn replayed(&self, _: &Identity) {
+        count(&self.replayed);
+    }
+
+    fn in_flight(&self, _: &Identity, _: Duration) {
+        count(&self.in_flight);
+    }
+}
